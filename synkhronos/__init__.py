@@ -1,0 +1,86 @@
+"""Synkhronos: one script, one control flow, all your cores, for PyTensor functions.
+
+The house, in the order of a call ``f(x, batch=rows)``:
+
+==================  ==============================================================================
+``_functions``      the inputs are bound and checked
+``_batches``        which rows each member gets                                             (pure)
+``_group``          the command is run in all members; all of it stands, or nothing
+``_channels``       carry the command out and the outcomes back
+``_commands``       what each member does
+``_calls``          ... in a call: its part, its updates, what it contributes
+``_replicas``       the function as it lives in a member, compiled by PyTensor
+``_communicators``  arrays moved and reduced between members
+``_reductions``     how partial results combine                                             (pure)
+==================  ==============================================================================
+
+`docs/architecture.rst` walks through it, door by door.
+"""
+
+from synkhronos._collectives import all_gather as all_gather
+from synkhronos._collectives import all_reduce as all_reduce
+from synkhronos._collectives import broadcast as broadcast
+from synkhronos._collectives import gather as gather
+from synkhronos._collectives import get_lengths as get_lengths
+from synkhronos._collectives import get_shapes as get_shapes
+from synkhronos._collectives import get_value as get_value
+from synkhronos._collectives import reduce as reduce
+from synkhronos._collectives import reduce_scatter as reduce_scatter
+from synkhronos._collectives import scatter as scatter
+from synkhronos._collectives import set_value as set_value
+from synkhronos._data import Data as Data
+from synkhronos._data import data as data
+from synkhronos._errors import BackendMissing as BackendMissing
+from synkhronos._errors import BatchError as BatchError
+from synkhronos._errors import GroupClosed as GroupClosed
+from synkhronos._errors import GroupError as GroupError
+from synkhronos._errors import InputError as InputError
+from synkhronos._errors import InputTypeError as InputTypeError
+from synkhronos._errors import NotForked as NotForked
+from synkhronos._errors import StateTorn as StateTorn
+from synkhronos._errors import SynkhronosError as SynkhronosError
+from synkhronos._errors import WorkerDied as WorkerDied
+from synkhronos._errors import WorkerError as WorkerError
+from synkhronos._functions import Function as Function
+from synkhronos._functions import distribute as distribute
+from synkhronos._functions import function as function
+from synkhronos._group import Group as Group
+from synkhronos._group import close as close
+from synkhronos._group import fork as fork
+from synkhronos._group import get_n_gpu as get_n_gpu
+
+__version__ = "2.0.0"
+
+__all__ = [
+    "BackendMissing",
+    "BatchError",
+    "Data",
+    "Function",
+    "Group",
+    "GroupClosed",
+    "GroupError",
+    "InputError",
+    "InputTypeError",
+    "NotForked",
+    "StateTorn",
+    "SynkhronosError",
+    "WorkerDied",
+    "WorkerError",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "close",
+    "data",
+    "distribute",
+    "fork",
+    "function",
+    "gather",
+    "get_lengths",
+    "get_n_gpu",
+    "get_shapes",
+    "get_value",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "set_value",
+]

@@ -1,0 +1,350 @@
+"""The node's shared memory: one sparse memfd, mapped by every member, cut into regions.
+
+Each member owns one region: it alone allocates there, and it alone writes the words at the
+region's head, so no allocator lock and no word with two writers exists. Pages are touched first
+by the member that will write them. Members name pieces of the arena to each other by offset,
+shape, dtype and generation, never by address.
+
+A memfd has no name, so nothing can stay behind after any death, and Docker's limit on /dev/shm
+does not bind it. Physical memory is taken by posix_fallocate after a check of the machine's and
+the cgroup's limits (an over-committed page would be a SIGBUS or an OOM kill), and given back by
+madvise(MADV_REMOVE) when the last numpy view of a block dies.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+HEAD_BYTES = 1 << 20  # of each region: its owner's words, boards and boxes; see _channels/words.py
+_MIN_REGION = 1 << 36
+_MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
+_CHECK_LIMITS_FROM = 1 << 20  # below this an allocation is not worth reading /proc for
+_SEALS = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The name of an array in the arena, the same for all members."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    generation: int
+
+    def __reduce__(self) -> Any:
+        return Piece, (self.offset, self.shape, self.dtype, self.generation)
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """The name of an array in a file that each member maps for itself (numpy.memmap)."""
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    mode: str
+    generation: int
+
+
+class _Block:
+    """The life of one allocation: numpy views hold it, and its end frees the memory."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_arena", "length", "offset")
+
+    def __init__(self, arena: Arena, offset: int, length: int) -> None:
+        self._arena = arena
+        self.offset = offset
+        self.length = length
+        self.__array_interface__ = {
+            "shape": (length,),
+            "typestr": "|u1",
+            "data": (arena.address + offset, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._arena.release(self.offset, self.length)
+
+
+class Arena:
+    """Shared memory of `regions` regions, of which this process owns number `mine`.
+
+    >>> arena = Arena(2)
+    >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
+    >>> arena.view(arena.piece(a))
+    array([1., 2., 3.], dtype=float32)
+    """
+
+    def __init__(
+        self, regions: int, mine: int = 0, fd: int | None = None, region_bytes: int | None = None
+    ) -> None:
+        self.regions = regions
+        if fd is None or region_bytes is None:
+            fd, region_bytes = _create(regions)
+        self.fd = fd
+        self.region_bytes = region_bytes
+        self.buffer = mmap.mmap(fd, regions * region_bytes, mmap.MAP_SHARED)
+        with contextlib.suppress(OSError, AttributeError):
+            self.buffer.madvise(mmap.MADV_DONTDUMP)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        self.generation = 0
+        self.own(mine)
+
+    def own(self, mine: int) -> None:
+        """Take region `mine` as this process's own (again after a fork)."""
+        self.mine = mine
+        self._pid = os.getpid()
+        self._free = _FreeList(mine * self.region_bytes + HEAD_BYTES, (mine + 1) * self.region_bytes)
+        self._released: deque[tuple[int, int]] = deque()
+
+    def head(self, region: int) -> memoryview:
+        """The first HEAD_BYTES of a region, which only its owner writes."""
+        start = region * self.region_bytes
+        return memoryview(self.buffer)[start : start + HEAD_BYTES]
+
+    def reserve_head(self) -> None:
+        """Take the physical memory of all heads."""
+        for region in range(self.regions):
+            os.posix_fallocate(self.fd, region * self.region_bytes, HEAD_BYTES)
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """Allocate an array in this process's region; it is freed with its last view.
+
+        Raises
+        ------
+        MemoryError
+            With what was asked, what is free, and which limit binds.
+        """
+        dtype = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64)) if len(shape) else 1
+        block = self._allocate(max(1, count * dtype.itemsize))
+        flat = np.asarray(block)[: count * dtype.itemsize]
+        return flat.view(dtype).reshape(shape)
+
+    def _allocate(self, nbytes: int) -> _Block:
+        self._reclaim()
+        length = -(-nbytes // PAGE) * PAGE
+        if length >= _CHECK_LIMITS_FROM:
+            _check_limits(length)
+        offset = self._free.take(length)
+        if offset is None:
+            raise MemoryError(f"asked for {length:,} bytes of the arena: no address range is free")
+        try:
+            os.posix_fallocate(self.fd, offset, length)
+        except OSError as exc:
+            self._free.give(offset, length)
+            raise MemoryError(
+                f"asked for {length:,} bytes of shared memory: {exc.strerror}. {_advice()}"
+            ) from None
+        self.generation += 1
+        return _Block(self, offset, length)
+
+    def release(self, offset: int, length: int) -> None:
+        """Give a block's memory back; runs from finalizers, so it takes no lock."""
+        if self._pid != os.getpid() or self.buffer.closed:
+            return  # a fork of the owner must not punch holes into the owner's memory
+        with contextlib.suppress(OSError, ValueError):
+            self.buffer.madvise(mmap.MADV_REMOVE, offset, length)
+        self._released.append((offset, length))
+
+    def _reclaim(self) -> None:
+        while self._released:
+            self._free.give(*self._released.popleft())
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether the array's memory lies in the arena (of any member)."""
+        start = array.__array_interface__["data"][0] - self.address
+        return 0 <= start < self.regions * self.region_bytes and array.size > 0
+
+    def offset(self, array: np.ndarray) -> int:
+        """Where in the arena an array begins, in bytes."""
+        return int(array.__array_interface__["data"][0]) - self.address
+
+    def piece(self, array: np.ndarray, generation: int = 0) -> Piece:
+        """Name a C-contiguous array of the arena."""
+        return Piece(self.offset(array), array.shape, array.dtype.str, generation)
+
+    def view(self, piece: Piece) -> np.ndarray:
+        """The array that a piece names; it does not keep the block alive."""
+        return np.ndarray(piece.shape, piece.dtype, self.buffer, piece.offset)
+
+    def empty_other_regions(self) -> None:
+        """Give back what other members took; they are gone, and nobody may read it any more."""
+        for region in range(self.regions):
+            if region != self.mine:
+                with contextlib.suppress(OSError):
+                    start = region * self.region_bytes
+                    self.buffer.madvise(mmap.MADV_REMOVE, start, self.region_bytes)
+
+    def close_fd(self) -> None:
+        """Drop the descriptor; the mapping lives as long as a view of it does."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class _FreeList:
+    """Address ranges not in use, sorted and merged; first fit."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._starts = [start]
+        self._lengths = {start: stop - start}
+
+    def take(self, length: int) -> int | None:
+        for i, start in enumerate(self._starts):
+            have = self._lengths[start]
+            if have >= length:
+                del self._starts[i], self._lengths[start]
+                if have > length:
+                    self._starts.insert(i, start + length)
+                    self._lengths[start + length] = have - length
+                return start
+        return None
+
+    def give(self, start: int, length: int) -> None:
+        i = bisect.bisect(self._starts, start)
+        if i < len(self._starts) and self._starts[i] == start + length:
+            length += self._lengths.pop(self._starts.pop(i))
+        before = self._starts[i - 1] if i else None
+        if before is not None and before + self._lengths[before] == start:
+            self._lengths[before] += length
+        else:
+            self._starts.insert(i, start)
+            self._lengths[start] = length
+
+
+def open_file(piece: FilePiece) -> np.memmap:
+    """Map the file that a FilePiece names."""
+    mode: Any = piece.mode
+    return np.memmap(piece.path, piece.dtype, mode, piece.offset, piece.shape)
+
+
+class Views:
+    """The arrays behind pieces, opened once and remembered while they are in use."""
+
+    def __init__(self, arena: Arena, keep: int = 256) -> None:
+        self._arena = arena
+        self._keep = keep
+        self._open: dict[Piece | FilePiece, np.ndarray] = {}
+
+    def __getitem__(self, piece: Piece | FilePiece) -> np.ndarray:
+        found = self._open.get(piece)
+        if found is None:
+            found = open_file(piece) if isinstance(piece, FilePiece) else self._arena.view(piece)
+            if len(self._open) >= self._keep:
+                del self._open[next(iter(self._open))]
+            self._open[piece] = found
+        return found
+
+
+def _create(regions: int) -> tuple[int, int]:
+    if not hasattr(os, "memfd_create"):
+        raise RuntimeError(
+            f"synkhronos needs Linux 5.3 or later (memfd, eventfd, pidfd); this is {sys.platform}"
+        )
+    fd = os.memfd_create("synkhronos", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        region_bytes = _largest_that_maps(fd, regions)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, region_bytes
+
+
+def _largest_that_maps(fd: int, regions: int) -> int:
+    """Region size: twice the machine's memory, halved until limits (ulimit -v, -f) allow it."""
+    memory = os.sysconf("SC_PHYS_PAGES") * PAGE
+    size = max(_MIN_REGION, 1 << (2 * memory - 1).bit_length())
+    while size * regions > _MAX_ARENA:
+        size //= 2
+    while size >= 4 * HEAD_BYTES:
+        try:
+            os.ftruncate(fd, size * regions)
+            mmap.mmap(fd, size * regions, mmap.MAP_SHARED).close()
+        except OSError:
+            size //= 2
+            continue
+        return size
+    raise MemoryError("no address space for shared memory: raise `ulimit -v` and `ulimit -f`")
+
+
+def _check_limits(nbytes: int) -> None:
+    """Refuse what would end in the OOM killer: fallocate does not see cgroup limits."""
+    free, limit = _available()
+    if nbytes > free:
+        raise MemoryError(
+            f"asked for {nbytes:,} bytes of shared memory, {free:,} are free ({limit}). "
+            f"{_advice()}"
+        )
+
+
+def _advice() -> str:
+    return (
+        "Free Data that is no longer needed (del, free_memory()), use numpy.memmap for data "
+        "larger than memory, or raise the limit"
+    )
+
+
+def _available() -> tuple[int, str]:
+    """Bytes that may still be taken, and which limit says so."""
+    found = [(_meminfo("MemAvailable") + _meminfo("SwapFree"), "the machine's memory")]
+    with contextlib.suppress(OSError, ValueError):
+        found.extend(_cgroup_limits(Path("/proc/self/cgroup").read_text()))
+    return min(found)
+
+
+def _meminfo(key: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _cgroup_limits(text: str) -> list[tuple[int, str]]:
+    found = []
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            found += _limits_above("/sys/fs/cgroup", path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            found += _limits_above("/sys/fs/cgroup/memory", path, *names)
+    return found
+
+
+def _limits_above(root: str, path: str, limit: str, usage: str) -> list[tuple[int, str]]:
+    """The limits of a cgroup and of all its parents; in a container its own is at the root."""
+    found = []
+    folder = Path(root + path)
+    for place in [folder, *folder.parents]:
+        if not str(place).startswith(root):
+            break
+        with contextlib.suppress(OSError, ValueError):
+            most = int((place / limit).read_text())  # "max" is a ValueError: no limit
+            used = int((place / usage).read_text()) - _reclaimable(place)
+            found.append((max(0, most - used), f"the limit of cgroup {place} is {most:,}"))
+    return found
+
+
+def _reclaimable(place: Path) -> int:
+    """File cache that the kernel drops when it needs room."""
+    for line in (place / "memory.stat").read_text().splitlines():
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            return int(line.split()[1])
+    return 0

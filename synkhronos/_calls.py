@@ -1,0 +1,350 @@
+"""How a Call runs in a member, and how the master combines what the members contribute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos._arena import FilePiece, Piece
+from synkhronos._batches import Picks, Selection, Span, select
+from synkhronos._errors import InputError
+from synkhronos._reductions import COMBINE, Reduction, combine, shares
+from synkhronos._replicas import Answer, Replica, Update, Variant
+from synkhronos._variables import stream
+
+if TYPE_CHECKING:
+    from synkhronos._commands import Call
+    from synkhronos._member import Member
+
+# From here on a value is reduced by all members in chunks; below, by the master alone.
+BIG_BYTES = 1 << 16
+
+
+@dataclass
+class Part:
+    """What a member works on in a call: the same object while the same call is repeated."""
+
+    call: Call
+    arguments: list[Any]
+    sliceables: list[Any]
+    rows: int
+    weights: tuple[float, ...] | None  # rows of every member; None: all count the same
+    participants: tuple[int, ...]
+    scalars: bool  # every output is a real 0-d value that is summed, averaged, min, max, prod
+    dtypes: list[Any]  # of the outputs
+    variant: Variant
+
+
+@dataclass
+class Contribution:
+    """What a member contributes to the outputs; None where it has none to give."""
+
+    values: list[Any]
+    part: Part | None = None  # in the master only
+
+
+def run_call(call: Call, member: Member) -> Any:
+    """Compute this member's part of a call; new values of variables wait for the verdict."""
+    replica = member.replicas[call.function]
+    if call.changed or call.sent:
+        _take_values(call, member)
+    part = replica.last_part
+    if part is None or part.call is not call:
+        part = _prepare(call, member, replica)
+        replica.last_part = part if _stays(call, replica) else None
+    answer = _first(call, member, replica, part) if call.first else _compute(member, replica, part)
+    if replica.recipe.updates or answer.streams:
+        _apply(call, member, replica, part, answer)
+    return _contribute(call, member, part, answer)
+
+
+def _stays(call: Call, replica: Replica) -> bool:
+    """Whether a repetition of the call finds the same arrays: no index lists, no sliceables."""
+    picked = any(isinstance(a.rows, Picks) for a in call.arguments)
+    return not (picked or replica.recipe.sliceables or call.first)
+
+
+def _take_values(call: Call, member: Member) -> None:
+    """Values that the user has set in the master travel with the call."""
+    from synkhronos._commands import _share_values
+
+    _share_values(member, [member.variables[n] for n in call.changed])
+    if member.rank == member.master:
+        return
+    for number, value in call.sent:
+        entry = member.variables[number]
+        own = (
+            stream(value, member.rank, member.master)
+            if isinstance(value, np.random.Generator)
+            else value
+        )
+        member.change(entry, own)
+
+
+def _prepare(call: Call, member: Member, replica: Replica) -> Part:
+    recipe = replica.recipe
+    sliceables, length = _slice_shareds(call, member, replica)
+    weights: tuple[float, ...] | None = None
+    if call.edges is not None:
+        weights = tuple(b - a for a, b in zip(call.edges[:-1], call.edges[1:], strict=True))
+        _check_lengths(weights[member.rank], length, recipe.name)
+    elif length is not None:
+        found = member.communicator.all_gather([np.array([length], np.int64)])[0]
+        weights = tuple(found.tolist())
+    participants = _participants(weights, member)
+    takes_part = member.rank in participants
+    rows = 1 if weights is None else int(weights[member.rank])
+    arguments = _arguments(call, member, replica) if takes_part else []
+    return Part(
+        call,
+        arguments,
+        sliceables,
+        rows,
+        weights,
+        participants,
+        _all_scalars(call, replica),
+        [getattr(replica.recipe.outputs[i].type, "dtype", None) for i in call.outputs],
+        Variant(call.outputs, rows=takes_part),
+    )
+
+
+def _participants(weights: tuple[float, ...] | None, member: Member) -> tuple[int, ...]:
+    """The ranks with rows; the master alone where nobody has any."""
+    if weights is None:
+        return tuple(range(member.size))
+    return tuple(r for r, w in enumerate(weights) if w > 0) or (member.master,)
+
+
+def _check_lengths(rows: float, length: int | None, name: str | None) -> None:
+    if length is not None and length != rows:
+        raise InputError(
+            f"function {name!r}: this member's part of the scattered inputs has {rows} rows, its "
+            f"sliceable shared variables have {length}: they must agree where a function has both"
+        )
+
+
+def _all_scalars(call: Call, replica: Replica) -> bool:
+    types: list[Any] = [replica.recipe.outputs[i].type for i in call.outputs]
+    return all(
+        op in COMBINE and t.ndim == 0 and t.dtype in ("float32", "float64")
+        for t, op in zip(types, call.reductions, strict=True)
+    )
+
+
+def _slice_shareds(
+    call: Call, member: Member, replica: Replica
+) -> tuple[list[Any], int | None]:
+    """The rows of each sliceable shared variable, and how many they are."""
+    shareds = replica.recipe.sliceables
+    if not shareds:
+        return [], None
+    values = [s.container.storage[0] for s in shareds]
+    lengths = {len(v) for v in values}
+    if len(lengths) > 1:
+        found = {s.name: len(v) for s, v in zip(shareds, values, strict=True)}
+        raise InputError(f"sliceable shared variables differ in length: {found}")
+    if call.batch_s is not None:
+        rows = select(call.batch_s[member.rank], lengths.pop(), "batch_s")
+        values = [_rows_of(v, rows) for v in values]
+    return values, len(values[0])
+
+
+def _rows_of(value: Any, rows: Selection) -> Any:
+    if isinstance(rows, Span):
+        return value[rows.start : rows.stop]
+    return value[rows.rows]
+
+
+def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
+    found = []
+    for i, argument in enumerate(call.arguments):
+        source = argument.source
+        if isinstance(source, Piece | FilePiece):
+            source = member.view(source)
+        if argument.rows is not None and call.edges is not None:
+            lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
+            source = _part_of(source, argument.rows.cut(lo, hi), replica, i)
+        found.append(source)
+    return found
+
+
+def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) -> np.ndarray:
+    """A member's rows: a view where they are contiguous, else gathered into a buffer of its own."""
+    if isinstance(rows, Span):
+        return source[rows.start : rows.stop]
+    buffer = replica.buffer(index, len(rows), source)
+    # the master has checked the rows, so "clip" never clips; it spares numpy a second pass
+    return np.take(source, rows.rows, axis=0, out=buffer, mode="clip")
+
+
+def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
+    """One member compiles and computes, and fills the cache from which the others load."""
+    leads = member.master if member.master in part.participants else part.participants[0]
+    if member.rank == leads:
+        answer = _compute(member, replica, part)
+        member.communicator.barrier()
+        return answer
+    member.communicator.barrier()
+    return _compute(member, replica, part)
+
+
+def _compute(member: Member, replica: Replica, part: Part) -> Answer:
+    slices = part.call.slices if part.variant.rows else 1
+    if not replica.threaded:
+        return replica.run(part.variant, part.arguments, part.sliceables, part.rows, slices)
+    with member.share:
+        return replica.run(part.variant, part.arguments, part.sliceables, part.rows, slices)
+
+
+def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Answer) -> None:
+    shared = [(u, v) for u, v in answer.updates if u.everywhere]
+    if shared or _missing_shared(replica, part):
+        shared = _reduce_updates(member, replica, part, dict(shared))
+    everywhere = {u.shared: v for u, v in shared}
+    for update, value in answer.updates:
+        entry = member.variables.find(update.shared)
+        assert entry is not None
+        member.change(entry, everywhere.pop(update.shared, value))
+    for variable, value in [*answer.streams, *everywhere.items()]:
+        entry = member.variables.find(variable)
+        assert entry is not None
+        member.change(entry, value)
+
+
+def _missing_shared(replica: Replica, part: Part) -> bool:
+    return not part.variant.rows and any(u.everywhere for u in replica.recipe.updates)
+
+
+def _reduce_updates(
+    member: Member, replica: Replica, part: Part, mine: dict[Update, Any]
+) -> list[tuple[Update, Any]]:
+    """Reduce the "all" updates over the members that have rows, and give the result to all."""
+    comm = member.communicator
+    updates = [u for u in replica.recipe.updates if u.everywhere]
+    everybody = len(part.participants) == member.size
+    found = []
+    for update in updates:
+        arrays = [_widened(mine[update], update)] if update in mine else []
+        op = update.reduction
+        if op is None or op is Reduction.GATHER:
+            raise InputError(f'an "all" update cannot have the reduction {op}')
+        comm.all_reduce(arrays, op, _weights_of(part), part.participants)
+        if not everybody:
+            arrays = comm.broadcast(arrays, part.participants[0]) or []
+        dtype = np.dtype(update.shared.type.dtype)
+        value = np.rint(arrays[0]) if dtype.kind in "iu" else arrays[0]
+        found.append((update, np.asarray(value).astype(dtype, copy=False)))
+    return found
+
+
+def _widened(value: Any, update: Update) -> np.ndarray:
+    array = np.asarray(value)
+    wide = array.dtype.kind in "biu" and update.reduction is Reduction.AVG
+    return np.array(array, np.float64 if wide else array.dtype)
+
+
+def _weights_of(part: Part) -> list[float] | None:
+    """The rows of the participants, or None where equal weights do (all have none)."""
+    if part.weights is None:
+        return None
+    weights = [part.weights[r] for r in part.participants]
+    return weights if any(weights) else None
+
+
+def _contribute(call: Call, member: Member, part: Part, answer: Answer) -> Any:
+    """Outputs on their way to the master; large ones are reduced by all members together."""
+    if member.rank == member.master:
+        values = answer.outputs
+        if len(part.participants) > 1 and not part.scalars:
+            values = _reduce_big(call, member, part, answer.outputs)
+        return Contribution(values, part)
+    if not part.variant.rows:
+        return None
+    if part.scalars:
+        return [float(v) for v in answer.outputs]
+    owner = part.participants[0]
+    values = _reduce_big(call, member, part, answer.outputs)
+    keep = member.rank == owner and member.master not in part.participants
+    return Contribution(
+        [
+            np.asarray(v) if v is not None and (op is not None or keep) else None
+            for v, op in zip(values, call.reductions, strict=True)
+        ]
+    )
+
+
+def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[Any]) -> list[Any]:
+    """Replace what the members reduce together: by the result in the master, None elsewhere."""
+    found = list(values)
+    together = len(part.participants) > 1 and member.master in part.participants
+    if not together or not part.variant.rows:
+        return found
+    for i, op in enumerate(call.reductions):
+        if op is None or op is Reduction.GATHER:
+            continue
+        array = np.asarray(values[i])
+        if array.nbytes >= BIG_BYTES:
+            result = member.communicator.reduce(
+                [array], op, member.master, _weights_of(part), part.participants
+            )
+            found[i] = _Reduced(result[0]) if result is not None else None
+    return found
+
+
+@dataclass
+class _Reduced:
+    """A value that all members have reduced together."""
+
+    value: np.ndarray
+
+
+def combine_call(
+    call: Call, member: Member, own: Contribution, reports: dict[int, Any]
+) -> list[Any]:
+    """The reduced value of each output, in the order of `call.outputs`."""
+    part = own.part
+    assert part is not None
+    if part.scalars and member.size > 1:
+        return _combine_scalars(call, member, own, part, reports)
+    given = {
+        r: own.values if r == member.master else reports[r].values for r in part.participants
+    }
+    weights = _weights_of(part)
+    return [
+        _combine_one([values[i] for values in given.values()], op, weights)
+        for i, op in enumerate(call.reductions)
+    ]
+
+
+def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] | None) -> Any:
+    for value in values:
+        if isinstance(value, _Reduced):
+            return value.value
+    if op is not None:
+        return combine(values, op, weights)
+    first = next(v for v in values if v is not None)
+    return np.array(first) if isinstance(first, np.ndarray) or np.isscalar(first) else first
+
+
+def _combine_scalars(
+    call: Call, member: Member, own: Contribution, part: Part, reports: dict[int, Any]
+) -> list[Any]:
+    given = [own.values if r == member.master else reports[r] for r in part.participants]
+    weights = _weights_of(part)
+    return [
+        np.asarray(_scalar([float(values[i]) for values in given], op, weights), part.dtypes[i])
+        for i, op in enumerate(call.reductions)
+    ]
+
+
+def _scalar(column: list[float], op: Reduction | None, weights: list[float] | None) -> float:
+    if op is Reduction.SUM:
+        return sum(column)
+    if op is Reduction.AVG:
+        scale = shares([1.0] * len(column) if weights is None else weights)
+        return sum([v * s for v, s in zip(column, scale, strict=True)])
+    assert op is not None
+    return float(COMBINE[op].reduce(np.array(column)))

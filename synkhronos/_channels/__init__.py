@@ -1,0 +1,71 @@
+"""Channels carry commands out and outcomes back; arrays travel on communicators.
+
+The two ends of a channel, in pairs:
+
+=====================================  ==========================================
+the master                             a worker
+=====================================  ==========================================
+``post(command)`` -> number            ``next()`` -> number, command (None: quit)
+``collect(number)`` -> reports         ``report(number, outcome)``
+``commit(number)``, ``abandon()``      ``verdict(number)`` -> bool
+``close()``                            (``next()`` returns None)
+=====================================  ==========================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a member says when it has left a command because another failed."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a member says when it has raised; text only, so that reading it runs no code."""
+
+    kind: str  # "module:name" of the exception's class
+    summary: str
+    traceback: str
+    ours: bool = False  # the package's own check refused the call in that member
+
+
+class Channel(Protocol):
+    """The master's end."""
+
+    def post(self, command: Any) -> int:
+        """Hand a command to all workers; returns its number."""
+
+    def collect(self, number: int) -> dict[int, Any]:
+        """Wait for every worker's report: {rank: outcome or Failure}; None is left out."""
+
+    def commit(self, number: int) -> None:
+        """Tell the workers that what the command changed stands."""
+
+    def abandon(self) -> None:
+        """Tell the workers to leave the last command and undo what it changed."""
+
+    def stop(self, number: int) -> None:
+        """Ask a long command to return."""
+
+    def progress(self) -> list[int]:
+        """What each rank has counted in a long command."""
+
+    def close(self, grace: float) -> dict[int, str]:
+        """End the workers within `grace` seconds, or kill them: {rank: how it ended}."""
+
+
+class WorkerEnd(Protocol):
+    """A worker's end."""
+
+    def next(self) -> tuple[int, Any] | None:
+        """Wait for the next command; None: the group has ended."""
+
+    def report(self, number: int, outcome: Any) -> None:
+        """Answer a command with a value or a Failure."""
+
+    def verdict(self, number: int) -> bool:
+        """Wait for the master's word: True to keep what the command changed."""

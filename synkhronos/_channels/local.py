@@ -1,0 +1,436 @@
+"""The channel between processes of one machine: words and boxes in the arena.
+
+The master writes a command into its box (a large one into a block of its region), then the
+command's number into POSTED, and rings the bells of those that sleep. A worker answers in its own
+box and writes REPORTED. A command that is posted again as the very same object travels as one
+word: every member remembers it under NUMBER.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from synkhronos import _parcels
+from synkhronos._arena import Arena
+from synkhronos._channels import Failure
+from synkhronos._channels.node import Node
+from synkhronos._channels.processes import Worker, end
+from synkhronos._channels.safety import reasons_against_fork
+from synkhronos._channels.starting import (
+    Wiring,
+    exec_worker,
+    fork_worker,
+    signals_blocked,
+    started_by_main_thread,
+)
+from synkhronos._channels.waiting import GroupEnded, PeerDied, Waiter
+from synkhronos._channels.words import (
+    ABANDONED,
+    BOX,
+    BOX_BYTES,
+    COMMITTED,
+    FAILED,
+    LENGTH,
+    MAX_MEMBERS,
+    N_RESULTS,
+    NUMBER,
+    OFFSET,
+    PID,
+    POSTED,
+    PROGRESS,
+    QUIT,
+    READY,
+    REPORTED,
+    RESULTS,
+    STOPPING,
+    Words,
+)
+from synkhronos._errors import GroupError, WorkerDied
+from synkhronos._relay import Reader
+
+log = logging.getLogger("synkhronos")
+
+READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
+_REMEMBERED = 256  # commands that members keep under a number
+
+_alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
+
+
+class LocalChannel:
+    """The master's end."""
+
+    def __init__(
+        self,
+        size: int,
+        master: int,
+        cores: list[list[int]],
+        main: Callable[[dict[str, Any]], None],
+        module: str,
+        start: str | None,
+        **options: Any,
+    ) -> None:
+        if size > MAX_MEMBERS:
+            raise GroupError(f"asked for {size} members; one machine takes up to {MAX_MEMBERS}")
+        self.owner = os.getpid()
+        self._sent: dict[int, tuple[int, Any]] = {}
+        self._slots: dict[int, int] = {}
+        self._next_slot = 0
+        self._held: np.ndarray | None = None
+        self.workers: list[Worker] = []
+        arena = Arena(size, master)
+        arena.reserve_head()
+        self._open_descriptors(size)
+        words = Words(arena)
+        crowded = size > len({core for share in cores for core in share})
+        waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
+        self.node = Node(master, master, arena, words, waiter)
+        self._orders = words.of[master]
+        ranks = [r for r in range(size) if r != master]
+        self._ranks = ranks
+        self._reports = [words.of[r] for r in ranks]
+        self._pairs = list(zip(ranks, self._reports, strict=True))
+        self._reader = Reader(words, ranks, master)
+        waiter.tick = self._reader.drain
+        try:
+            with signals_blocked():
+                self._start(ranks, cores, crowded, main, module, start, options)
+                _alive.add(self)
+            self._await_ready()
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _open_descriptors(self, size: int) -> None:
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        self._bells = [os.eventfd(0, flags) for _ in range(size)]
+        self._abort = os.eventfd(0, flags)
+        self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
+        self._stacks = [os.memfd_create(f"synkhronos-stack-{r}") for r in range(size)]
+
+    def _start(
+        self,
+        ranks: list[int],
+        cores: list[list[int]],
+        crowded: bool,
+        main: Callable[[dict[str, Any]], None],
+        module: str,
+        start: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        reasons = reasons_against_fork() if start is None else []
+        self.started = start or ("exec" if reasons else "fork")
+        if reasons:
+            log.info("workers start by exec, since %s", "; ".join(reasons))
+        for rank in ranks:
+            wiring = self._wiring(rank, cores[rank], crowded, options)
+            if self.started == "exec":
+                popen = exec_worker(wiring, module)
+                self.workers.append(Worker(rank, popen.pid, popen))
+            else:
+                self.workers.append(Worker(rank, fork_worker(wiring, main, self._not_for(rank))))
+        self.node.waiter.watch({w.rank: w.pidfd for w in self.workers})
+
+    def _not_for(self, rank: int) -> list[int]:
+        """Descriptors that a forked worker must let go, the lifeline's write end above all."""
+        stacks = [fd for r, fd in enumerate(self._stacks) if r != rank]
+        return [self._lifeline_end, *stacks, *(w.pidfd for w in self.workers)]
+
+    def _wiring(
+        self, rank: int, cores: list[int], crowded: bool, options: dict[str, Any]
+    ) -> Wiring:
+        arena = self.node.arena
+        return Wiring(
+            rank=rank,
+            size=arena.regions,
+            master=self.node.master,
+            arena_fd=arena.fd,
+            region_bytes=arena.region_bytes,
+            bells=self._bells,
+            abort=self._abort,
+            lifeline=self._lifeline,
+            stacks=self._stacks[rank],
+            parent=self.owner,
+            cores=cores,
+            crowded=crowded,
+            by_main_thread=started_by_main_thread(),
+            forked=self.started == "fork",
+            **options,
+        )
+
+    def _await_ready(self) -> None:
+        until = time.monotonic() + READY_SECONDS
+
+        def ready() -> bool:
+            if all(w[READY] for w in self._reports):
+                return True
+            if time.monotonic() > until:
+                late = [r for r, w in self._pairs if not w[READY]]
+                raise GroupError(
+                    f"ranks {late} did not start within {READY_SECONDS:.0f} s by {self.started}: "
+                    f'try start="{"fork" if self.started == "exec" else "exec"}"'
+                )
+            return False
+
+        self._wait(ready, "start", "the workers to start")
+
+    def _wait(self, ready: Callable[[], bool], during: str, what: str) -> None:
+        try:
+            self.node.waiter.wait(ready, what)
+        except PeerDied:
+            raise self._death(during) from None
+
+    def _death(self, during: str) -> WorkerDied:
+        dead = [w for w in self.workers if w.dead()]
+        self.close(0.5)
+        return WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
+
+    def post(self, command: Any) -> int:
+        """Hand a command to all workers; returns its number."""
+        number = self._orders[POSTED] + 1
+        self._await_reports(number - 1, "an earlier command")
+        remembered = self._sent.get(id(command))
+        if remembered is None:
+            self._write(command)
+        else:
+            self._orders[NUMBER] = remembered[0]
+            self._orders[LENGTH] = 0
+        self.node.begin(number)
+        self._orders[POSTED] = number
+        self.node.waiter.ring(self._ranks)
+        return number
+
+    def _await_reports(self, number: int, during: str) -> None:
+        reports = self._reports
+
+        def reported() -> bool:
+            for words in reports:
+                if words[REPORTED] < number:
+                    return False
+            return True
+
+        if not reported():
+            self._wait(reported, during, "the workers' reports")
+
+    def _write(self, command: Any) -> None:
+        parcel = _parcels.Parcel(command)
+        arena = self.node.arena
+        if parcel.nbytes <= BOX_BYTES:
+            target: Any = self.node.words.bytes[self.node.master][BOX : BOX + BOX_BYTES]
+            offset = self.node.master * arena.region_bytes + BOX
+        else:
+            self._held = arena.empty((parcel.nbytes,), np.uint8)
+            target, offset = memoryview(self._held), arena.offset(self._held)
+        self._orders[LENGTH] = parcel.write(target)
+        self._orders[OFFSET] = offset
+        self._orders[NUMBER] = self._remember(command)
+
+    def _remember(self, command: Any) -> int:
+        if not command.repeats:
+            return 0
+        slot = self._next_slot % _REMEMBERED + 1
+        self._next_slot += 1
+        self._sent.pop(self._slots.get(slot, 0), None)
+        self._slots[slot] = id(command)
+        self._sent[id(command)] = slot, command
+        return slot
+
+    def collect(self, number: int) -> dict[int, Any]:
+        """Wait for every worker's report: {rank: outcome, None, or Failure}."""
+        self._await_reports(number, f"command {number}")
+        self._reader.drain()
+        found: dict[int, Any] = {}
+        for rank, words in self._pairs:
+            length = words[LENGTH]
+            if length:
+                found[rank] = self._outcome(rank, length, words[OFFSET])
+        return found
+
+    def _outcome(self, rank: int, length: int, offset: int) -> Any:
+        if length < 0:
+            return self.node.words.reals[rank][RESULTS : RESULTS - length].tolist()
+        region = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset)
+        return _parcels.read(memoryview(region))
+
+    def failed(self, number: int) -> list[int]:
+        """The ranks that raised in a command."""
+        return [r for r, words in self._pairs if words[FAILED] == number]
+
+    def commit(self, number: int) -> None:
+        """Tell the workers that what the command changed stands."""
+        self._orders[COMMITTED] = number
+        self.node.waiter.ring(self._ranks)
+
+    def abandon(self) -> None:
+        """Tell the workers to leave the last command and undo what it changed."""
+        self._orders[ABANDONED] = self._orders[POSTED]
+        self._sent.clear()  # a worker may not have understood the command
+        self.node.waiter.ring(self._ranks)
+
+    def stop(self, number: int) -> None:
+        """Ask a long command to return."""
+        self._orders[STOPPING] = number
+
+    def progress(self) -> list[int]:
+        """What each rank has counted in a long command."""
+        return [int(words[PROGRESS]) for words in self.node.words.of]
+
+    def pid(self, rank: int) -> int:
+        """A member's process id."""
+        return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])
+
+    def close(self, grace: float) -> dict[int, str]:
+        """End the workers within `grace` seconds, or kill them: {rank: how it ended}."""
+        if self.owner != os.getpid() or self._abort < 0:
+            return {}
+        self._orders[QUIT] = 1
+        os.eventfd_write(self._abort, 1)
+        end(self.workers, grace)
+        self._reader.drain()
+        self.node.arena.empty_other_regions()
+        self._close_descriptors()
+        _alive.discard(self)
+        return {w.rank: w.ended for w in self.workers}
+
+    def _close_descriptors(self) -> None:
+        self.node.arena.close_fd()
+        fds = [*self._bells, self._abort, self._lifeline, self._lifeline_end, *self._stacks]
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._abort = -1
+
+    def disown(self) -> None:
+        """In a fork of the master: let go of everything that keeps the group alive."""
+        for worker in self.workers:
+            if not worker.ended:
+                with contextlib.suppress(OSError):
+                    os.close(worker.pidfd)
+            if worker.popen is not None:
+                worker.popen.returncode = 0  # not ours to wait for
+        self._close_descriptors()
+
+
+def _disown_all() -> None:
+    for channel in list(_alive):
+        channel.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+class LocalEnd:
+    """A worker's end."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._orders = node.words.of[node.master]
+        self._mine = node.words.of[node.rank]
+        self._results = node.words.reals[node.rank][RESULTS:]
+        self._known: dict[int, Any] = {}
+        self._held: np.ndarray | None = None
+        self._peers_watched = False
+
+    def ready(self) -> None:
+        """Tell the master that this worker serves."""
+        self._mine[PID] = os.getpid()
+        self._mine[READY] = 1
+        self.node.waiter.ring([self.node.master])
+
+    def next(self) -> tuple[int, Any] | None:
+        """Wait for the next command's number; None: the group has ended."""
+        last, orders = self.node.number, self._orders
+
+        def posted() -> bool:
+            if orders[QUIT]:
+                raise GroupEnded
+            return bool(orders[POSTED] > last)
+
+        while True:
+            try:
+                self.node.waiter.wait(posted)
+            except GroupEnded:
+                return None
+            except PeerDied:  # the master will notice and end the group
+                time.sleep(0.001)
+                continue
+            break
+        number = orders[POSTED]
+        self.node.begin(number)
+        return number, self._read
+
+    def _read(self) -> Any:
+        """The command itself; reading it may raise, as a part of the command."""
+        slot, length, offset = self._orders[NUMBER], self._orders[LENGTH], self._orders[OFFSET]
+        if not length:
+            return self._known[slot]
+        self._watch_peers()
+        data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset)
+        command = _parcels.read(memoryview(data))
+        if slot:
+            self._known[slot] = command
+        return command
+
+    def _watch_peers(self) -> None:
+        """Open the pidfds of the other workers, once all have started."""
+        if self._peers_watched:
+            return
+        self._peers_watched = True
+        others = set(range(self.node.size)) - {self.node.rank, self.node.master}
+        found = {}
+        for rank in others:
+            with contextlib.suppress(ProcessLookupError):  # dead already: the master knows
+                found[rank] = os.pidfd_open(self.node.words.of[rank][PID])
+        self.node.waiter.watch(found)
+
+    def report(self, number: int, outcome: Any = None) -> None:
+        """Answer a command with a value, a Failure, a list of floats (as words) or nothing."""
+        self._mine[LENGTH] = 0
+        if type(outcome) is list and len(outcome) <= N_RESULTS:
+            for i, value in enumerate(outcome):
+                self._results[i] = value
+            self._mine[LENGTH] = -len(outcome)
+        elif outcome is not None:
+            self._write(_parcels.Parcel(outcome))
+            if isinstance(outcome, Failure):
+                self._mine[FAILED] = number
+        self._mine[REPORTED] = number
+        failed = isinstance(outcome, Failure)
+        self.node.waiter.ring(
+            [r for r in range(self.node.size) if r != self.node.rank]
+            if failed
+            else [self.node.master]
+        )
+
+    def _write(self, parcel: _parcels.Parcel) -> None:
+        arena, rank = self.node.arena, self.node.rank
+        if parcel.nbytes <= BOX_BYTES:
+            target: Any = self.node.words.bytes[rank][BOX : BOX + BOX_BYTES]
+            offset = rank * arena.region_bytes + BOX
+        else:
+            self._held = arena.empty((parcel.nbytes,), np.uint8)
+            target, offset = memoryview(self._held), arena.offset(self._held)
+        self._mine[LENGTH] = parcel.write(target)
+        self._mine[OFFSET] = offset
+
+    def verdict(self, number: int) -> bool:
+        """Wait for the master's word: True to keep what the command changed."""
+        orders = self._orders
+
+        def spoken() -> bool:
+            return bool(orders[COMMITTED] == number or orders[ABANDONED] >= number)
+
+        while True:
+            try:
+                self.node.waiter.wait(spoken)
+            except PeerDied:
+                time.sleep(0.001)
+                continue
+            return bool(orders[COMMITTED] == number)

@@ -1,0 +1,90 @@
+"""What the members of one machine share: the arena, its words, waits, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from synkhronos._arena import Arena, Views
+from synkhronos._channels.waiting import PeerFailed, Waiter
+from synkhronos._channels.words import ABANDONED, BARRIER, REPORTED, STOPPING, Words
+
+_STEP_BITS, _COUNT_BITS = 24, 6
+
+
+class Node:
+    """One member's end of the shared memory.
+
+    Attributes
+    ----------
+    number : int
+        The command under way; counters are made of it, so those of an abandoned command are void.
+    """
+
+    def __init__(self, rank: int, master: int, arena: Arena, words: Words, waiter: Waiter) -> None:
+        self.rank = rank
+        self.size = arena.regions
+        self.master = master
+        self.arena = arena
+        self.words = words
+        self.waiter = waiter
+        self.views = Views(arena)
+        self.number = 0
+        self._base = 0
+        self._orders: Any = words.of[master]
+        self._mine: Any = words.of[rank]
+        self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
+
+    def begin(self, number: int) -> None:
+        """A new command: barriers count anew."""
+        self.number = number
+        self._base = number << (_STEP_BITS + _COUNT_BITS)
+
+    def step(self) -> None:
+        """A new meeting within the command; every member counts it, also those who sit it out."""
+        self._base = ((self._base >> _COUNT_BITS) + 1) << _COUNT_BITS
+
+    @property
+    def parity(self) -> int:
+        """0 and 1 in turn, from meeting to meeting of a command."""
+        return (self._base >> _COUNT_BITS) & 1
+
+    @property
+    def stopping(self) -> bool:
+        """The master asks a long command to return."""
+        return bool(self._orders[STOPPING] == self.number)
+
+    def barrier(self, members: tuple[int, ...] | None = None) -> None:
+        """Wait until all (the given) members have come here.
+
+        Raises
+        ------
+        PeerFailed
+            One of them never will: it raised, or the command was abandoned.
+        """
+        found = self._peers.get(members)
+        if found is None:
+            found = self._remember(members)
+        ranks, peers = found
+        self._base = here = self._base + 1
+        self._mine[BARRIER] = here
+        self.waiter.ring(ranks)
+
+        def ready() -> bool:
+            for words in peers:
+                if words[BARRIER] < here:
+                    self._still_coming(words, here)
+                    return False
+            return True
+
+        self.waiter.wait(ready, "other members at a barrier")
+
+    def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[Any]]:
+        ranks = [r for r in members or range(self.size) if r != self.rank]
+        self._peers[members] = ranks, [self.words.of[r] for r in ranks]
+        return self._peers[members]
+
+    def _still_coming(self, peer: Any, here: int) -> None:
+        left = peer[REPORTED] >= self.number or self._orders[ABANDONED] >= self.number
+        if left and peer[BARRIER] < here:
+            raise PeerFailed

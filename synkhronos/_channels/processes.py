@@ -1,0 +1,99 @@
+"""The worker processes as the master sees them: pidfds, deaths and their causes, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_HINTS = {
+    signal.SIGKILL: "perhaps by the OOM killer or by hand",
+    signal.SIGSEGV: "a crash in compiled code",
+    signal.SIGBUS: "memory that could not be provided",
+    signal.SIGABRT: "an assertion in compiled code",
+}
+
+
+@dataclass
+class Worker:
+    """One worker process; addressed by its pidfd only, since pids are used again."""
+
+    rank: int
+    pid: int
+    popen: subprocess.Popen[bytes] | None = None
+    pidfd: int = field(init=False)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def dead(self) -> bool:
+        """Whether the process has ended (it may still wait to be reaped)."""
+        return bool(self.ended) or bool(select.select([self.pidfd], [], [], 0)[0])
+
+    def kill(self) -> None:
+        """SIGKILL, to this process and no other."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Take the dead process's exit status, and end what it has left in its process group."""
+        if self.ended:
+            return
+        status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+        self.ended = _how(status) if status else "ended"
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+        if self.popen is not None:
+            self.popen.returncode = status.si_status if status else 0
+        os.close(self.pidfd)
+
+
+def _how(status: os.waitid_result) -> str:
+    if status.si_code == os.CLD_EXITED:
+        return f"exited with code {status.si_status}"
+    number = signal.Signals(status.si_status)
+    hint = _HINTS.get(number)
+    if number == signal.SIGKILL and _oom_kills():
+        hint = "by the OOM killer: this cgroup's memory limit was reached"
+    return f"killed by {number.name}" + (f" ({hint})" if hint else "")
+
+
+def _oom_kills() -> int:
+    """How often the OOM killer has struck in this process's cgroup (v2)."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        path = Path("/proc/self/cgroup").read_text().rsplit("::", 1)[1].strip()
+        for line in Path(f"/sys/fs/cgroup{path}/memory.events").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def end(workers: list[Worker], grace: float) -> None:
+    """Wait `grace` seconds for the workers to leave, kill those that stay, reap all."""
+    _await_ends(workers, grace)
+    for worker in workers:
+        if not worker.ended:
+            worker.kill()
+    _await_ends(workers, 30.0)  # only an uninterruptible sleep outlasts SIGKILL
+
+
+def _await_ends(workers: list[Worker], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    poll = select.poll()
+    alive = {w.pidfd: w for w in workers if not w.ended}
+    for fd in alive:
+        poll.register(fd, select.POLLIN)
+    while alive:
+        for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            poll.unregister(fd)
+            alive.pop(fd).reap()
+        if time.monotonic() >= until:
+            return

@@ -1,0 +1,130 @@
+"""Every wait of the package: spin for a short time, then sleep, watching the other side.
+
+A waiter polls its own bell (an eventfd), the abort eventfd, which is never read and so frees all
+waiters at once when the group ends, and the pidfds of the members it depends on. While it spins
+it yields the core each turn: plain spinning costs milliseconds where members outnumber cores.
+
+The word ASLEEP saves the ringing of bells nobody hears. Reading it is a race (a store here, a load
+there); the sleeper therefore looks again after a system call, and never sleeps longer than
+NAP_MS before it looks once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import select
+import time
+from collections.abc import Callable, Iterable
+
+from synkhronos._channels.interrupts import Interrupts
+from synkhronos._channels.words import ASLEEP, QUIT, Words
+
+NAP_MS = 100
+SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
+YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
+STALL_SECONDS = 60.0  # then a warning says who is awaited
+
+# x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
+# members do not spin but sleep and ring.
+_ORDERED = platform.machine() in ("x86_64", "AMD64")
+
+log = logging.getLogger("synkhronos")
+
+
+class GroupEnded(Exception):
+    """The abort eventfd is set or the master has said quit."""
+
+
+class PeerDied(Exception):
+    """A member that this one waits for is gone."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} died")
+        self.rank = rank
+
+
+class PeerFailed(Exception):
+    """A member that this one waits for has raised in the command under way, or it is abandoned."""
+
+
+class Waiter:
+    """Waits of one member on its shared words."""
+
+    def __init__(
+        self, rank: int, master: int, words: Words, bells: list[int], abort: int, crowded: bool
+    ) -> None:
+        self.rank = rank
+        self._master = words.of[master]
+        self._mine = words.of[rank]
+        self._words = words
+        self._bells = bells
+        self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
+        self._poll = select.poll()
+        self._poll.register(bells[rank], select.POLLIN)
+        self._poll.register(abort, select.POLLIN)
+        self._abort = abort
+        self._pidfds: dict[int, int] = {}
+        self.tick: Callable[[], None] | None = None
+        self.interrupts = Interrupts()
+
+    def watch(self, pidfds: dict[int, int]) -> None:
+        """Notice the deaths of these members: {rank: pidfd}."""
+        for rank, fd in pidfds.items():
+            self._pidfds[fd] = rank
+            self._poll.register(fd, select.POLLIN)
+
+    def ring(self, ranks: Iterable[int]) -> None:
+        """Wake those of the members that sleep, after a word of ours has changed."""
+        for rank in ranks:
+            if not _ORDERED or self._words.of[rank][ASLEEP]:
+                os.eventfd_write(self._bells[rank], 1)
+
+    def wait(self, ready: Callable[[], bool], what: str = "") -> None:
+        """Return once `ready()` is true; it may raise to end the wait.
+
+        Raises
+        ------
+        PeerDied, GroupEnded
+        """
+        if ready():
+            return
+        turns = YIELDS_WHERE_CROWDED if not self._spin else 64
+        until = time.perf_counter() + self._spin
+        while True:
+            for _ in range(turns):
+                os.sched_yield()
+                if ready():
+                    return
+            self.interrupts.check()
+            if time.perf_counter() >= until:
+                break
+        self._sleep(ready, what)
+
+    def _sleep(self, ready: Callable[[], bool], what: str) -> None:
+        warn_at = time.monotonic() + STALL_SECONDS
+        self._mine[ASLEEP] = 1
+        try:
+            os.sched_yield()
+            while not ready():
+                self.interrupts.check()
+                self._listen(self._poll.poll(NAP_MS))
+                if self.tick is not None:
+                    self.tick()
+                if time.monotonic() > warn_at and what:
+                    log.warning("waiting for %s since %.0f s", what, STALL_SECONDS)
+                    warn_at = float("inf")
+        finally:
+            self._mine[ASLEEP] = 0
+
+    def _listen(self, events: list[tuple[int, int]]) -> None:
+        for fd, _ in events:
+            if fd == self._bells[self.rank]:
+                os.eventfd_read(fd)
+            elif fd == self._abort:
+                raise GroupEnded
+            else:
+                raise PeerDied(self._pidfds[fd])
+        if self._master[QUIT]:
+            raise GroupEnded

@@ -1,0 +1,411 @@
+"""The vocabulary: everything that a master can ask of the members, itself included.
+
+A command is a frozen value. `run(member)` does it in any member and returns that member's outcome;
+`answer(member, own, reports)` makes, in the master, the result of the outcomes. A command that
+changes variables does so through `member.change`, so that a failure anywhere undoes it everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos import _parcels
+from synkhronos._batches import Picks, Selection
+from synkhronos._communicators import Join
+from synkhronos._errors import InputError
+from synkhronos._reductions import Reduction
+from synkhronos._variables import Entry, build, is_array, stream
+
+if TYPE_CHECKING:
+    from synkhronos._member import Member
+
+
+class Command:
+    """The base of all commands."""
+
+    repeats = False  # the very same object may be posted again, as one word
+
+    def run(self, member: Member) -> Any:
+        """Do it in a member; returns the member's outcome."""
+        raise NotImplementedError
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
+        """In the master: the result, of its own outcome and the workers'."""
+        del member, reports
+        return own
+
+
+@dataclass(frozen=True)
+class Program(Command):
+    """Several commands in one round; all of them stand, or none."""
+
+    commands: tuple[Command, ...]
+    repeats = True
+
+    def run(self, member: Member) -> tuple[Any, ...]:
+        """One after the other."""
+        with member.nested():
+            return tuple([command.run(member) for command in self.commands])
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """The answers of all."""
+        return [
+            command.answer(
+                member,
+                own[i],
+                {r: o[i] for r, o in reports.items() if o[i] is not None},
+            )
+            for i, command in enumerate(self.commands)
+        ]
+
+
+@dataclass(frozen=True)
+class Define(Command):
+    """Make shared variables known to all members; the values of arrays follow by broadcast."""
+
+    definitions: bytes
+    arrays: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """Make the variables, as copies of the master's."""
+        if member.rank != member.master:
+            for definition in _parcels.unpack_graph(self.definitions, _no_reference):
+                value = definition.value
+                entry = member.variables.add(build(definition), definition.number)
+                if isinstance(value, np.random.Generator):
+                    entry.storage[0] = stream(value, member.rank, member.master)
+        _share_values(member, [member.variables[n] for n in self.arrays], undo=False)
+
+
+@dataclass(frozen=True)
+class Replicate(Command):
+    """Ship functions: each member makes its replicas, and compiles them when they are called."""
+
+    recipes: bytes
+
+    def run(self, member: Member) -> None:
+        """Make the replicas (the master has its own)."""
+        from synkhronos._replicas import Replica
+
+        if member.rank != member.master:
+            for recipe in _parcels.unpack_graph(self.recipes, _finder(member)):
+                member.replicas[recipe.number] = Replica(recipe)
+
+
+@dataclass(frozen=True)
+class Forget(Command):
+    """Drop functions that the master has dropped."""
+
+    functions: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """Drop the replicas."""
+        for number in self.functions:
+            member.replicas.pop(number, None)
+
+
+def _no_reference(pid: Any) -> Any:
+    raise InputError(f"a definition refers to shared variable {pid}")
+
+
+def _finder(member: Member) -> Any:
+    return lambda pid: member.variables[pid].variable
+
+
+def _share_values(member: Member, entries: Sequence[Entry], undo: bool = True) -> None:
+    """Give all members the master's values."""
+    if not entries or member.size == 1:
+        return
+    master = member.rank == member.master
+    values = [member.array(e) for e in entries] if master else None
+    received = member.communicator.broadcast(values, member.master)
+    if master or received is None:
+        return
+    for entry, value in zip(entries, received, strict=True):
+        if undo:
+            member.change(entry, value)
+        else:
+            entry.storage[0] = value
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One input of a call: where its array is, and which rows of it (None: all, not scattered)."""
+
+    source: Any  # Piece, FilePiece, or a value
+    rows: Selection | None = None
+
+    def __reduce__(self) -> Any:
+        return Argument, (self.source, self.rows)
+
+
+@dataclass(frozen=True)
+class Call(Command):
+    """Run a function.
+
+    Attributes
+    ----------
+    edges : tuple of int, or None
+        Where the parts of the selected rows begin and end; None without scattered inputs.
+    outputs, reductions : tuples
+        Which outputs of the recipe, and how their partial values combine.
+    slices : int
+        The number of slices of each part.
+    batch_s : tuple, or None
+        For each member, the rows of its sliceable shared variables.
+    changed : tuple of int
+        Shared variables that the user has set: the master's values travel with the call.
+    sent : tuple of (int, value)
+        The same for values that are no arrays.
+    first : bool
+        Not compiled yet: one member compiles and runs first, the others load from the cache.
+    """
+
+    function: int
+    arguments: tuple[Argument, ...]
+    edges: tuple[int, ...] | None
+    outputs: tuple[int, ...]
+    reductions: tuple[Reduction | None, ...]
+    slices: int = 1
+    batch_s: tuple[Any, ...] | None = None
+    changed: tuple[int, ...] = ()
+    sent: tuple[tuple[int, Any], ...] = ()
+    first: bool = False
+
+    def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
+        return _call, (*[getattr(self, name) for name in _CALL_FIELDS],)
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        """Calls with index lists seldom do."""
+        return not any([isinstance(a.rows, Picks) for a in self.arguments])
+
+    def run(self, member: Member) -> Any:
+        """Compute this member's part; returns what it contributes to the outputs."""
+        from synkhronos._calls import run_call
+
+        return run_call(self, member)
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """Combine the contributions in the order of ranks."""
+        from synkhronos._calls import combine_call
+
+        return combine_call(self, member, own, reports)
+
+
+_CALL_FIELDS = tuple(f.name for f in fields(Call))
+
+
+def _call(*values: Any) -> Call:
+    return Call(*values)
+
+
+@dataclass(frozen=True)
+class Collective(Command):
+    """The base of commands on shared variables."""
+
+    variables: tuple[int, ...]
+
+    def entries(self, member: Member) -> list[Entry]:
+        """The variables in this member."""
+        return [member.variables[n] for n in self.variables]
+
+    def arrays(self, member: Member) -> list[np.ndarray]:
+        """Their values."""
+        return [member.array(e) for e in self.entries(member)]
+
+
+@dataclass(frozen=True)
+class Broadcast(Collective):
+    """The master's values everywhere."""
+
+    def run(self, member: Member) -> None:
+        """Receive; the master takes new values from its hand first."""
+        if member.hand is not None:
+            for entry, value in zip(self.entries(member), member.hand, strict=True):
+                member.change(entry, np.array(value))
+        entries = self.entries(member)
+        _share_values(member, [e for e in entries if is_array(e)])
+
+
+@dataclass(frozen=True)
+class Send(Collective):
+    """Values that are no arrays (generators): the master's everywhere."""
+
+    values: tuple[Any, ...]
+
+    def run(self, member: Member) -> None:
+        """Take them, each member its own stream of a generator."""
+        for entry, value in zip(self.entries(member), self.values, strict=True):
+            if isinstance(value, np.random.Generator):
+                value = stream(value, member.rank, member.master)
+            if member.rank != member.master:
+                member.change(entry, value)
+
+
+@dataclass(frozen=True)
+class Scatter(Collective):
+    """Rows of the master's values, divided."""
+
+    edges: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """Receive this member's rows."""
+        parts = member.communicator.scatter(member.hand, member.master, self.edges)
+        for entry, part in zip(self.entries(member), parts, strict=True):
+            member.change(entry, part)
+
+
+@dataclass(frozen=True)
+class Gather(Collective):
+    """Everybody's values at the master."""
+
+    join: Join
+
+    def run(self, member: Member) -> list[np.ndarray] | None:
+        """Contribute."""
+        comm = member.communicator
+        found = comm.gather(self.arrays(member), member.master, self.join)
+        return found if member.rank == member.master else None
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """Everybody's values, joined, everywhere."""
+
+    def run(self, member: Member) -> None:
+        """Contribute and receive."""
+        joined = member.communicator.all_gather(self.arrays(member))
+        for entry, value in zip(self.entries(member), joined, strict=True):
+            member.change(entry, value)
+
+
+@dataclass(frozen=True)
+class Reduce(Collective):
+    """Reduced values at the master."""
+
+    op: Reduction
+    weights: tuple[float, ...] | None
+    in_place: bool
+
+    def run(self, member: Member) -> list[np.ndarray] | None:
+        """Contribute."""
+        comm = member.communicator
+        found = comm.reduce(self.arrays(member), self.op, member.master, self.weights)
+        if member.rank != member.master or found is None:
+            return None
+        if not self.in_place:
+            return found
+        for entry, value in zip(self.entries(member), found, strict=True):
+            member.change(entry, _as_held(value, entry.storage[0].dtype))
+        return None
+
+
+def _as_held(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A reduced value in the variable's own dtype; averages of integers are rounded."""
+    return (np.rint(value) if dtype.kind in "iu" else value).astype(dtype)
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """Reduced values everywhere, in place."""
+
+    op: Reduction
+    weights: tuple[float, ...] | None = None
+    repeats = True
+
+    def run(self, member: Member) -> None:
+        """Reduce this member's chunk for all."""
+        entries = self.entries(member)
+        member.writing = entries
+        member.communicator.all_reduce([member.adopt(e) for e in entries], self.op, self.weights)
+        member.writing = ()
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Reduced values, divided by rows: each member's variables become its rows of them."""
+
+    op: Reduction
+    edges: tuple[int, ...]
+    weights: tuple[float, ...] | None = None
+
+    def run(self, member: Member) -> None:
+        """Reduce this member's rows."""
+        comm = member.communicator
+        found = comm.reduce_scatter(self.arrays(member), self.op, self.edges, self.weights)
+        for entry, value in zip(self.entries(member), found, strict=True):
+            member.change(entry, _as_held(value, entry.storage[0].dtype))
+
+
+@dataclass(frozen=True)
+class SetValue(Collective):
+    """New values in one member."""
+
+    rank: int
+
+    def run(self, member: Member) -> None:
+        """The one member receives."""
+        pair = tuple(sorted({member.master, self.rank}))
+        found = member.communicator.broadcast(member.hand, member.master, pair)
+        if member.rank == self.rank and found is not None:
+            for entry, value in zip(self.entries(member), found, strict=True):
+                member.change(entry, np.array(value))
+
+
+@dataclass(frozen=True)
+class GetValue(Collective):
+    """The values of one member."""
+
+    rank: int
+
+    def run(self, member: Member) -> list[np.ndarray] | None:
+        """The one member sends."""
+        pair = tuple(sorted({member.master, self.rank}))
+        found = member.communicator.broadcast(self.arrays(member), self.rank, pair)
+        if member.rank != member.master or found is None:
+            return None
+        return [np.array(a) for a in found]
+
+
+@dataclass(frozen=True)
+class Shapes(Collective):
+    """The shapes of the values in each member."""
+
+    def run(self, member: Member) -> tuple[tuple[int, ...], ...]:
+        """This member's."""
+        return tuple([a.shape for a in self.arrays(member)])
+
+    def answer(
+        self, member: Member, own: Any, reports: dict[int, Any]
+    ) -> list[list[tuple[int, ...]]]:
+        """For each variable, its shape in each rank."""
+        by_rank = [own if r == member.master else reports[r] for r in range(member.size)]
+        return [list(column) for column in zip(*by_rank, strict=True)]
+
+
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "Argument",
+    "Broadcast",
+    "Call",
+    "Collective",
+    "Command",
+    "Define",
+    "Forget",
+    "Gather",
+    "GetValue",
+    "Program",
+    "Reduce",
+    "ReduceScatter",
+    "Replicate",
+    "Scatter",
+    "Send",
+    "SetValue",
+    "Shapes",
+]

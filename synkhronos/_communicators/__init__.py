@@ -1,0 +1,82 @@
+"""Communicators move arrays between members.
+
+Every member calls the same verbs in the same order. `members`, a tuple of ranks in ascending
+order, names those who take part; the others call too and get None (so that all count the same
+meetings). Results are bit-equal in all members that get them: partial values are combined in the
+order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from synkhronos._reductions import Reduction
+
+Join = Literal["concatenate", "stack"]
+Arrays = Sequence[np.ndarray]
+Members = tuple[int, ...] | None
+
+
+class Communicator(Protocol):
+    """What every communicator does; `testing.check_communicator` holds it to that."""
+
+    rank: int
+    size: int
+
+    def barrier(self, members: Members = None) -> None:
+        """Wait for all."""
+
+    def broadcast(
+        self, arrays: Arrays | None, root: int, members: Members = None
+    ) -> list[np.ndarray] | None:
+        """The root's arrays, fresh copies in the others (the root gets its own back)."""
+
+    def gather(
+        self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
+    ) -> list[np.ndarray] | None:
+        """At the root: each array joined over ranks along axis 0, or on a new first axis."""
+
+    def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
+        """The same, for all members."""
+
+    def scatter(
+        self, arrays: Arrays | None, root: int, edges: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Rows edges[rank] to edges[rank + 1] of the root's arrays, as fresh copies."""
+
+    def reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        root: int,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> list[np.ndarray] | None:
+        """At the root: fresh arrays of the reduced values (float64 for averages of integers)."""
+
+    def all_reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> None:
+        """Overwrite each member's arrays with the reduced values, dtypes kept.
+
+        Averages of integers are rounded to the nearest integer.
+        """
+
+    def reduce_scatter(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        edges: Sequence[int],
+        weights: Sequence[float] | None = None,
+    ) -> list[np.ndarray]:
+        """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array where this communicator works without a copy."""

@@ -1,0 +1,457 @@
+"""The communicator of one machine: members read each other's arrays where they are.
+
+A meeting: each member publishes a manifest (where its arrays are, their dtypes and shapes), all
+come to a barrier, each member does its share of the work on everybody's arrays, and a second
+barrier ends it. Arrays that live in the arena are published as they are; others are copied into a
+staging buffer first. A reduction is cut into chunks: member r reduces chunk r over all ranks, in
+the order of ranks, and writes every member's copy.
+
+Arrays of up to 4 KB in all are copied into one of two slots instead, and every member reduces all
+of them by itself: one barrier, since the next small meeting uses the other slot.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from synkhronos._batches import edges as split
+from synkhronos._channels.node import Node
+from synkhronos._channels.words import (
+    BOARD,
+    BOARD_SLOT_BYTES,
+    BOARD_SLOTS,
+    FLIP,
+    FLIP_BYTES,
+    MANIFEST,
+)
+from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._errors import InputError
+from synkhronos._kernels import compile_for, reduce_block, reduce_in_place, reduce_into
+from synkhronos._reductions import Reduction, result_dtype
+
+_LINE = 64  # bytes; chunks begin on cache lines
+_WHOLE_BELOW = 1 << 15  # bytes: smaller arrays are reduced by one member each, in turn
+_KEEP = 64  # manifests and plans remembered
+_DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
+
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass
+class _Manifest:
+    """Arrays that this member has brought to a meeting, published under a number."""
+
+    number: int
+    refs: tuple[weakref.ref[np.ndarray], ...]  # of arrays in the arena, C-contiguous
+    page: np.ndarray  # count, then offset, dtype number, ndim and shape of each
+    plans: dict[Any, Any] = field(default_factory=dict)
+    ready: set[Any] = field(default_factory=set)  # the reductions compiled for
+
+
+@dataclass
+class _Flip:
+    """Small arrays of one signature in the flip slots."""
+
+    check: int
+    refs: tuple[weakref.ref[np.ndarray], ...]
+    mine: list[tuple[Any, list[np.ndarray]]]  # for each parity: check word, my arrays
+    all: list[list[tuple[Any, list[np.ndarray]]]]  # for each parity and rank
+
+
+class SharedMemory:
+    """Collectives between the members of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.rank = node.rank
+        self.size = node.size
+        self._mine = node.words.of[node.rank]
+        self._board = node.words.bytes[node.rank][BOARD:FLIP].cast("q")
+        self._number = 0
+        self._manifests: dict[tuple[int, ...], _Manifest] = {}
+        self._flips: dict[tuple[int, ...], _Flip] = {}
+        self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
+        self._staging: np.ndarray | None = None
+        self.writing = False  # between the barriers of a reduction in place
+        self._staged: dict[Signature, list[np.ndarray]] = {}
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array in the arena."""
+        return self._node.arena.empty(shape, dtype)
+
+    def barrier(self, members: Members = None) -> None:
+        """Wait for all."""
+        self._node.step()
+        if self._takes_part(members):
+            self._node.barrier(members)
+
+    def _takes_part(self, members: Members) -> bool:
+        return members is None or self.rank in members
+
+    def _publish(self, arrays: Arrays) -> _Manifest:
+        key = tuple(map(id, arrays))
+        found = self._manifests.get(key)
+        if found is None or not _same(found.refs, arrays):
+            found = self._manifest(arrays)
+            _remember(self._manifests, key, found)
+        elif found.number <= self._number - BOARD_SLOTS:  # its slot is another's by now
+            self._announce(found)
+        self._mine[MANIFEST] = found.number
+        return found
+
+    def _manifest(self, arrays: Arrays) -> _Manifest:
+        arena = self._node.arena
+        words: list[int] = [len(arrays)]
+        for a in arrays:
+            words += [arena.offset(a), a.dtype.num, a.ndim, *a.shape]
+        page = arena.empty((len(words),), np.int64)
+        page[:] = words
+        manifest = _Manifest(0, tuple(weakref.ref(a) for a in arrays), page)
+        self._announce(manifest)
+        return manifest
+
+    def _announce(self, manifest: _Manifest) -> None:
+        self._number += 1
+        manifest.number = self._number
+        slot = self._number % BOARD_SLOTS * (BOARD_SLOT_BYTES // 8)
+        self._board[slot] = self._node.arena.offset(manifest.page)
+        self._board[slot + 1] = manifest.page.size
+
+    def _brought(self, rank: int) -> tuple[int, list[np.ndarray]]:
+        """The number and the arrays of a member's manifest."""
+        number = self._node.words.of[rank][MANIFEST]
+        found = self._seen.get((rank, number))
+        if found is None:
+            found = self._read(rank, number)
+            _remember(self._seen, (rank, number), found)
+        return number, found
+
+    def _read(self, rank: int, number: int) -> list[np.ndarray]:
+        board = self._node.words.bytes[rank][BOARD:FLIP].cast("q")
+        slot = number % BOARD_SLOTS * (BOARD_SLOT_BYTES // 8)
+        buffer = self._node.arena.buffer
+        words = np.ndarray((board[slot + 1],), np.int64, buffer, board[slot]).tolist()
+        found, at = [], 1
+        for _ in range(words[0]):
+            offset, num, ndim = words[at : at + 3]
+            shape = tuple(words[at + 3 : at + 3 + ndim])
+            at += 3 + ndim
+            found.append(np.ndarray(shape, _DTYPES[num], buffer, offset if all(shape) else 0))
+        return found
+
+    def _meet(self, arrays: Arrays, members: Members) -> tuple[_Manifest, list[list[np.ndarray]]]:
+        manifest = self._publish(arrays)
+        self._node.barrier(members)
+        ranks = range(self.size) if members is None else members
+        return manifest, [self._brought(r)[1] for r in ranks]
+
+    def _shared(self, arrays: Arrays) -> list[np.ndarray]:
+        """The arrays if they live in the arena, else copies in the staging buffer."""
+        holds = self._node.arena.holds
+        if all([a.flags.c_contiguous and (holds(a) or not a.size) for a in arrays]):
+            return list(arrays)
+        staged = self._stage(tuple((a.dtype.str, a.shape) for a in arrays))
+        for to, a in zip(staged, arrays, strict=True):
+            np.copyto(to, a)
+        return staged
+
+    def _stage(self, signature: Signature) -> list[np.ndarray]:
+        """Arrays of this signature in the staging buffer, which grows and is used again."""
+        found = self._staged.get(signature)
+        if found is not None:
+            return found
+        sizes = [_nbytes(dtype, shape) for dtype, shape in signature]
+        starts = np.cumsum([0] + [-(-n // _LINE) * _LINE for n in sizes]).tolist()
+        if self._staging is None or self._staging.size < starts[-1]:
+            self._staged.clear()
+            self._staging = self._node.arena.empty((max(1, starts[-1]),), np.uint8)
+        found = [
+            self._staging[at : at + n].view(dtype).reshape(shape)
+            for at, n, (dtype, shape) in zip(starts, sizes, signature, strict=False)
+        ]
+        _remember(self._staged, signature, found)
+        return found
+
+    def broadcast(
+        self, arrays: Arrays | None, root: int, members: Members = None
+    ) -> list[np.ndarray] | None:
+        """The root's arrays; see Communicator."""
+        self._node.step()
+        if not self._takes_part(members):
+            return None
+        self._publish(self._shared(arrays or ()) if self.rank == root else ())
+        self._node.barrier(members)
+        result: Any = arrays
+        if self.rank != root:
+            result = [np.array(a) for a in self._brought(root)[1]]
+        self._node.barrier(members)
+        return result  # type: ignore[no-any-return]
+
+    def gather(
+        self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
+    ) -> list[np.ndarray] | None:
+        """Everybody's arrays at the root; see Communicator."""
+        self._node.step()
+        if not self._takes_part(members):
+            return None
+        _, parts = self._meet(self._shared(arrays), members)
+        result = self._join(parts, join) if self.rank == root else None
+        self._node.barrier(members)
+        return result
+
+    def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
+        """Everybody's arrays everywhere; see Communicator."""
+        self._node.step()
+        _, parts = self._meet(self._shared(arrays), None)
+        result = self._join(parts, join)
+        self._node.barrier()
+        return result
+
+    def _join(self, parts: list[list[np.ndarray]], join: Join) -> list[np.ndarray]:
+        columns = [list(column) for column in zip(*parts, strict=True)]
+        for column in columns:
+            _check_joinable(column, join)
+        if join == "stack":
+            return [np.stack(column) for column in columns]
+        return [
+            np.concatenate([a.reshape(1) if a.ndim == 0 else a for a in column])
+            for column in columns
+        ]
+
+    def scatter(
+        self, arrays: Arrays | None, root: int, edges: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Rows of the root's arrays; see Communicator."""
+        self._node.step()
+        self._publish(self._shared(arrays or ()) if self.rank == root else ())
+        self._node.barrier()
+        lo, hi = edges[self.rank], edges[self.rank + 1]
+        result = [np.array(a[lo:hi]) for a in self._brought(root)[1]]
+        self._node.barrier()
+        return result
+
+    def reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        root: int,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> list[np.ndarray] | None:
+        """Reduced values at the root; see Communicator."""
+        self._node.step()
+        if not self._takes_part(members):
+            return None
+        shared = self._shared(arrays)
+        results = []
+        if self.rank == root:
+            results = [self.empty(a.shape, result_dtype(a.dtype, op)) for a in arrays]
+        _, parts = self._meet([*shared, *results], members)
+        ranks = range(self.size) if members is None else members
+        count = len(arrays)
+        at_root = parts[list(ranks).index(root)][count:]
+        rows = [p[:count] for p in parts]
+        _check_equal(rows)
+        for chunk in self._chunks(rows, ranks, at_root):
+            reduce_into(chunk[-1], chunk[:-1], op, weights)
+        self._node.barrier(members)
+        return results if self.rank == root else None
+
+    def all_reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> None:
+        """Reduced values in place; see Communicator."""
+        self._node.step()
+        if not self._takes_part(members):
+            return
+        key = tuple(map(id, arrays))
+        flip = self._flips.get(key)
+        if flip is not None and _same(flip.refs, arrays):
+            self._flip(flip, arrays, op, weights, members)
+        elif sum([a.nbytes for a in arrays]) + _LINE * (len(arrays) + 1) <= FLIP_BYTES:
+            flip = self._new_flip(arrays)
+            _remember(self._flips, key, flip)
+            self._flip(flip, arrays, op, weights, members)
+        else:
+            self._reduce_chunks(arrays, op, weights, members)
+
+    def _reduce_chunks(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None,
+        members: Members,
+    ) -> None:
+        shared = self._shared(arrays)
+        manifest = self._publish(shared)
+        ready = (members, op, weights is None)
+        if ready not in manifest.ready:
+            compile_for(shared, len(members or range(self.size)), op)
+            manifest.ready.add(ready)
+        interrupts = self._node.waiter.interrupts
+        with interrupts:  # once all have met, nobody may leave the others with half a result
+            self._node.barrier(members)
+            self.writing = True
+            self._reduce_mine(manifest, op, weights, members)
+            self._node.barrier(members)
+            self.writing = False
+        for a, reduced in zip(arrays, shared, strict=True):
+            if a is not reduced:
+                np.copyto(a, reduced)
+
+    def _reduce_mine(
+        self,
+        manifest: _Manifest,
+        op: Reduction,
+        weights: Sequence[float] | None,
+        members: Members,
+    ) -> None:
+        ranks = range(self.size) if members is None else members
+        words = self._node.words.of
+        key = (members, *[words[r][MANIFEST] for r in ranks])
+        plan: list[list[np.ndarray]] | None = manifest.plans.get(key)
+        if plan is None:
+            parts = [self._brought(r)[1] for r in ranks]
+            _check_equal(parts)
+            plan = self._chunks(parts, ranks, None)
+            _remember(manifest.plans, key, plan)
+        for chunk in plan:
+            reduce_in_place(chunk, op, weights)
+
+    def _chunks(
+        self,
+        parts: list[list[np.ndarray]],
+        ranks: Sequence[int],
+        targets: list[np.ndarray] | None,
+    ) -> list[list[np.ndarray]]:
+        """This member's chunk of each array: one 1-D view for each rank, then the target's."""
+        place, turns = list(ranks).index(self.rank), len(ranks)
+        found = []
+        for i, column in enumerate(zip(*parts, strict=True)):
+            flat = [a.reshape(-1) for a in column]
+            if targets is not None:
+                flat.append(targets[i].reshape(-1))
+            lo, hi = _chunk(flat[0], i, place, turns)
+            if hi > lo:
+                found.append([a[lo:hi] for a in flat])
+        return found
+
+    def _new_flip(self, arrays: Arrays) -> _Flip:
+        signature = tuple((a.dtype.str, a.shape) for a in arrays)
+        check = zlib.crc32(repr(signature).encode())
+        slots = [
+            [self._flip_slot(rank, parity, signature) for rank in range(self.size)]
+            for parity in range(2)
+        ]
+        refs = tuple(weakref.ref(a) for a in arrays)
+        return _Flip(check, refs, [slots[p][self.rank] for p in range(2)], slots)
+
+    def _flip_slot(
+        self, rank: int, parity: int, signature: Signature
+    ) -> tuple[Any, list[np.ndarray]]:
+        start = FLIP + parity * FLIP_BYTES
+        memory = self._node.words.bytes[rank][start : start + FLIP_BYTES]
+        found, at = [], _LINE
+        for dtype, shape in signature:
+            found.append(np.ndarray(shape, dtype, memory, at))
+            at += -(-_nbytes(dtype, shape) // _LINE) * _LINE
+        return memory[:_LINE].cast("q"), found
+
+    def _flip(
+        self,
+        flip: _Flip,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None,
+        members: Members,
+    ) -> None:
+        parity = self._node.parity
+        check, mine = flip.mine[parity]
+        for slot, a in zip(mine, arrays, strict=True):
+            slot[...] = a
+        check[0] = flip.check
+        self._node.barrier(members)
+        slots = flip.all[parity]
+        if members is not None:
+            slots = [slots[r] for r in members]
+        for word, _ in slots:
+            if word[0] != flip.check:
+                raise InputError("all_reduce: the members' arrays differ in shape or dtype")
+        for i, a in enumerate(arrays):
+            total = reduce_block([parts[i] for _, parts in slots], op, weights, out=a)
+            if total is not a:
+                a[...] = total
+
+    def reduce_scatter(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        edges: Sequence[int],
+        weights: Sequence[float] | None = None,
+    ) -> list[np.ndarray]:
+        """This member's rows of the reduced values; see Communicator."""
+        self._node.step()
+        _, parts = self._meet(self._shared(arrays), None)
+        _check_equal(parts)
+        lo, hi = edges[self.rank], edges[self.rank + 1]
+        results = []
+        for column in zip(*parts, strict=True):
+            rows = [a[lo:hi] for a in column]
+            result = np.empty(rows[0].shape, result_dtype(rows[0].dtype, op))
+            reduce_into(result.reshape(-1), [r.reshape(-1) for r in rows], op, weights)
+            results.append(result)
+        self._node.barrier()
+        return results
+
+
+def _chunk(a: np.ndarray, index: int, place: int, turns: int) -> tuple[int, int]:
+    """Elements (lo, hi) of an array that the member at `place` of `turns` reduces."""
+    if a.nbytes < _WHOLE_BELOW:
+        return (0, a.size) if index % turns == place else (0, 0)
+    per_line = max(1, _LINE // a.itemsize)
+    at = split(-(-a.size // per_line), turns)
+    return at[place] * per_line, min(at[place + 1] * per_line, a.size)
+
+
+def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+def _same(refs: tuple[weakref.ref[np.ndarray], ...], arrays: Arrays) -> bool:
+    for ref, a in zip(refs, arrays, strict=True):
+        if ref() is not a:
+            return False
+    return True
+
+
+def _remember(memory: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep the latest few; the oldest goes first."""
+    if len(memory) >= _KEEP:
+        del memory[next(iter(memory))]
+    memory[key] = value
+
+
+def _check_equal(parts: list[list[np.ndarray]]) -> None:
+    found = [[(a.dtype.name, a.shape) for a in part] for part in parts]
+    if any(f != found[0] for f in found):
+        raise InputError(f"a reduction needs equal shapes and dtypes in all members: {found}")
+
+
+def _check_joinable(column: list[np.ndarray], join: Join) -> None:
+    skip = 0 if join == "stack" else 1
+    found = {(a.dtype.name, a.ndim, a.shape[skip:]) for a in column}
+    if len(found) > 1:
+        shapes = [a.shape for a in column]
+        hint = "; nd_up=0 joins unequal lengths" if join == "stack" else ""
+        raise InputError(f"cannot join arrays of shapes {shapes}{hint}")
+

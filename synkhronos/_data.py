@@ -1,0 +1,345 @@
+"""Data: an array in shared memory that every member can read; the input of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from synkhronos._arena import FilePiece, Piece
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._group import Group, current
+
+_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "float16 float32 float64 complex64 complex128".split()
+)
+
+
+class Data:
+    """A numpy-like array that all members of a group see.
+
+    Made by `synk.data`. The dtype and the number of dimensions are fixed, the shape is not. The
+    memory is freed when the last reference goes, views included.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> d = synk.data([[1, 2], [3, 4]], dtype="float32")
+    >>> d[0, 1] = 9; d.data.tolist()
+    [[1.0, 9.0], [3.0, 4.0]]
+    >>> synk.close()
+    """
+
+    __array_priority__ = 10.0
+
+    def __init__(
+        self, group: Group, dtype: np.dtype, ndim: int, name: str | None, minibatch: bool
+    ) -> None:
+        self._group = group
+        self._dtype = dtype
+        self._ndim = ndim
+        self.name = name
+        self.minibatch = minibatch
+        self._memory = np.empty(0, dtype)  # all that is allocated, 1-D
+        self._view = np.empty((0,) * ndim, dtype)
+        self._piece: Piece | FilePiece | None = None
+        self._generation = 0
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array itself, a view of shared memory; write to it in place."""
+        return self._view
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The fixed dtype."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """The fixed number of dimensions."""
+        return self._ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The present shape."""
+        return self._view.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._view.size
+
+    @property
+    def alloc_size(self) -> int:
+        """The number of elements that memory is held for."""
+        return self._memory.size
+
+    @property
+    def piece(self) -> Piece | FilePiece:
+        """How members find the array."""
+        if self._piece is None:
+            self._piece = self._group.arena.piece(self._view, self._generation)
+        return self._piece
+
+    def __len__(self) -> int:
+        if not self._ndim:
+            raise TypeError("len() of 0-d Data")
+        return len(self._view)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._view[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._view[key] = value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._view, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        flag = ", minibatch" if self.minibatch else ""
+        return f"<synkhronos.Data{name} {self._dtype} {self.shape}{flag}>"
+
+    def condition_data(self, input_data: Any, force_cast: bool = False) -> np.ndarray:
+        """Convert an array as `set_value` would, and return it; nothing is changed.
+
+        Parameters
+        ----------
+        input_data : array_like, of this ndim
+        force_cast : bool
+            Also cast to a smaller dtype.
+
+        Raises
+        ------
+        InputTypeError
+            Another number of dimensions, or a dtype that does not cast safely.
+        """
+        value = np.asarray(input_data)
+        if isinstance(input_data, int | float | complex | list | tuple):
+            value = _literal(value, self._dtype)
+        if value.ndim != self._ndim:
+            raise InputTypeError(
+                f"{self!r} takes arrays of {self._ndim} dimensions, found {value.ndim} "
+                f"(shape {value.shape})"
+            )
+        if not force_cast and not np.can_cast(value.dtype, self._dtype, "safe"):
+            raise InputTypeError(
+                f"{self!r} does not take {value.dtype} without loss: pass force_cast=True to cast"
+            )
+        return value.astype(self._dtype, copy=False)
+
+    def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
+        """Replace the contents, of any length.
+
+        Parameters
+        ----------
+        input_data : array_like, of this ndim
+            A numpy.memmap is not loaded: each member maps its file.
+        force_cast : bool
+            Also cast to a smaller dtype.
+        oversize : float, at least 1
+            Hold memory for that many times the elements, for growth.
+
+        Raises
+        ------
+        InputTypeError, MemoryError
+            Nothing has changed then.
+
+        Notes
+        -----
+        Cost: one copy; no meeting with the workers.
+        """
+        value = self.condition_data(input_data, force_cast)
+        if isinstance(input_data, np.memmap) and value is input_data:
+            self._map(input_data)
+            return
+        self._reshape(value.shape, oversize, keep=False)
+        self._view[...] = value
+
+    def set_length(self, length: int, oversize: float = 1) -> None:
+        """Change the length of axis 0; the rows that remain keep their contents."""
+        if not self._ndim:
+            raise InputError("0-d Data has no length")
+        self.set_shape((length, *self.shape[1:]), oversize)
+
+    def set_shape(self, shape: Sequence[int] | int, oversize: float = 1) -> None:
+        """Change the shape; what lies in both shapes keeps its contents, new elements are 0.
+
+        Raises
+        ------
+        InputError
+            Another number of dimensions, or a negative size.
+        MemoryError
+            With what was asked and what is free.
+        """
+        wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if len(wanted) != self._ndim or any(s < 0 for s in wanted):
+            raise InputError(f"{self!r} cannot take the shape {wanted}")
+        self._reshape(tuple(int(s) for s in wanted), oversize, keep=True)
+
+    def free_memory(self) -> None:
+        """Give all memory back; the length becomes 0 (0-d Data becomes 0)."""
+        self._memory = np.empty(0, self._dtype)
+        self._view = np.empty(0, self._dtype)
+        self._reshape((0,) * self._ndim, 1, keep=False)
+
+    def _reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
+        if not oversize >= 1:
+            raise InputError(f"oversize={oversize}: hold memory for at least 1 times the elements")
+        if shape == self.shape and self._memory.size >= int(self.size * oversize) > 0:
+            return
+        self._group.check("Data")
+        old, count = self._view, int(np.prod(shape, dtype=np.int64))
+        mapped = isinstance(self._piece, FilePiece)
+        fits = count <= self._memory.size and not mapped
+        if keep and fits and shape[1:] != old.shape[1:]:
+            fits = False  # rows of another length would overwrite one another
+        if not fits or not self._memory.size:
+            want = max(1, int(count * oversize))
+            self._memory = self._group.arena.empty((want,), self._dtype)
+            self._group.arena.generation += 1
+        new = self._memory[:count].reshape(shape)
+        if keep:
+            _keep_common(old, new, same_memory=fits)
+        self._take(new)
+
+    def _take(self, view: np.ndarray) -> None:
+        self._view = view
+        self._piece = None
+        self._generation = self._group.arena.generation
+
+    def _map(self, value: np.memmap) -> None:
+        if value.mode not in ("r", "r+", "c") or not value.flags.c_contiguous:
+            raise InputError("map the file whole and in C order (mode r or r+)")
+        self._group.arena.generation += 1
+        self._memory = np.empty(0, self._dtype)
+        self._view = value
+        self._generation = self._group.arena.generation
+        start = value.__array_interface__["data"][0]
+        base = value.base if isinstance(value.base, np.memmap) else value
+        inside = start - base.__array_interface__["data"][0]
+        self._piece = FilePiece(
+            str(value.filename),
+            int(base.offset) + inside,
+            value.shape,
+            value.dtype.str,
+            # copy-on-write: a read-only array would make numba compile every function anew
+            "c",
+            self._generation,
+        )
+
+
+def _literal(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Numbers written in Python have no dtype of their own: they take Data's if they fit."""
+    if value.dtype.kind in "iu" and dtype.kind in "fc":
+        return value.astype(dtype)
+    if value.dtype.kind in "fc" and dtype.kind in "fc" and not np.can_cast(value.dtype, dtype):
+        return value.astype(dtype) if value.dtype.kind == dtype.kind else value
+    if value.dtype.kind in "iu" and dtype.kind in "iu" and value.size:
+        limits = np.iinfo(dtype)
+        if limits.min <= value.min() and value.max() <= limits.max:
+            return value.astype(dtype)
+    return value
+
+
+def _keep_common(old: np.ndarray, new: np.ndarray, same_memory: bool) -> None:
+    common = tuple(slice(0, min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
+    if same_memory:
+        if new.ndim:
+            new[len(old) :] = 0
+        return
+    kept = old[common]
+    if new.size != kept.size:
+        new[...] = 0
+    new[common] = kept
+
+
+def data(
+    value: Any = None,
+    var: Variable | None = None,
+    dtype: Any = None,
+    ndim: int | None = None,
+    shape: Sequence[int] | None = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1,
+    name: str | None = None,
+) -> Data:
+    """Make an array in shared memory, to be an input of functions.
+
+    Parameters
+    ----------
+    value : array_like, optional
+        Its contents. A numpy.memmap is mapped by each member and not loaded.
+    var : Variable, optional
+        The input it is for: gives dtype, ndim and name.
+    dtype, ndim : optional
+        Else from `var`, else from `value` (ndim also from `shape`).
+    shape : sequence of int, optional
+        The shape, filled with 0, where there is no value.
+    minibatch : bool
+        The array holds only the rows of a call's batch: the lowest row of the batch is its row 0.
+    force_cast : bool
+        Cast the value to a smaller dtype.
+    oversize : float, at least 1
+        Hold memory for that many times the elements.
+    name : str, optional
+
+    Returns
+    -------
+    Data
+
+    Raises
+    ------
+    InputTypeError
+        dtype and ndim cannot be told, or the value does not fit them.
+    MemoryError
+        With what was asked and what is free.
+
+    Notes
+    -----
+    Cost: one copy of the value; no meeting with the workers.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.data(shape=(3, 2), dtype="float32")
+    <synkhronos.Data float32 (3, 2)>
+    >>> synk.close()
+    """
+    group = current("synk.data")
+    kind, dimensions = _kind(value, var, dtype, ndim, shape)
+    made = Data(group, kind, dimensions, name or getattr(var, "name", None), bool(minibatch))
+    if value is not None:
+        made.set_value(value, force_cast, oversize)
+        if shape is not None and tuple(shape) != made.shape:
+            raise InputError(f"the value has shape {made.shape}, and shape={tuple(shape)} is given")
+    else:
+        made._reshape(tuple(shape or (0,) * dimensions), oversize, keep=True)
+    return made
+
+
+def _kind(
+    value: Any, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
+) -> tuple[np.dtype, int]:
+    if var is not None:
+        kind: Any = var.type
+        dtype, ndim = kind.dtype, kind.ndim
+    if value is not None:
+        array = np.asarray(value)
+        dtype = array.dtype if dtype is None else dtype
+        ndim = array.ndim if ndim is None else ndim
+    if ndim is None and shape is not None:
+        ndim = len(shape)
+    if dtype is None or ndim is None:
+        raise InputTypeError("synk.data needs a dtype and an ndim: give var, value, or both")
+    found = np.dtype(dtype)
+    if found.name not in _DTYPES:
+        raise InputTypeError(f"synk.data: PyTensor has no dtype {found}")
+    return found.newbyteorder("="), int(ndim)

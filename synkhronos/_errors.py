@@ -1,0 +1,148 @@
+"""Every error a user can see.
+
+::
+
+    SynkhronosError
+      InputError(ValueError)              the caller asked for something impossible; nothing was posted
+        BatchError(IndexError)            rows that do not exist
+        InputTypeError(TypeError)         a value of the wrong type, dtype or ndim
+      GroupError(RuntimeError)            the group cannot take orders
+        NotForked                         no group has been started
+        GroupClosed                       the group has ended, or belongs to another process
+      WorkerError                         a member raised; its traceback is the cause; the group goes on
+      WorkerDied                          a member is gone; the group has been closed
+      StateTorn                           a value was left half written by a failure
+      BackendMissing(ImportError)         names the extra to install
+
+Every message says what was asked, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+
+class SynkhronosError(Exception):
+    """The root of all errors of this package."""
+
+
+class InputError(SynkhronosError, ValueError):
+    """The caller asked for something impossible; nothing was posted."""
+
+
+class BatchError(InputError, IndexError):
+    """A batch names rows that do not exist."""
+
+
+class InputTypeError(InputError, TypeError):
+    """A value has the wrong type, dtype or number of dimensions."""
+
+
+class GroupError(SynkhronosError, RuntimeError):
+    """The group cannot take orders."""
+
+
+class NotForked(GroupError):
+    """No group has been started."""
+
+    def __init__(self, what: str = "this") -> None:
+        super().__init__(f"{what} needs a group, and none is alive: call synk.fork() first")
+
+
+class GroupClosed(GroupError):
+    """The group has ended, or belongs to another process."""
+
+
+class StateTorn(SynkhronosError):
+    """A value was left half written by a failure: set it again or load a checkpoint."""
+
+
+class BackendMissing(SynkhronosError, ImportError):
+    """An optional library is missing."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(
+            f"{library} is needed for this and is not installed: "
+            f'pip install "synkhronos[{extra}]"'
+        )
+
+
+class RemoteTraceback(Exception):
+    """The text of a traceback from another process, shown as the cause of a WorkerError."""
+
+
+class WorkerError(SynkhronosError):
+    """A member raised; the group goes on.
+
+    Attributes
+    ----------
+    rank, pid : int
+        The member that raised; the lowest rank where several did.
+    ranks : tuple of int
+        All the members that raised.
+    """
+
+    rank: int = -1
+    pid: int = -1
+    ranks: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(
+        rank: int, pid: int, ranks: tuple[int, ...], what: str, summary: str, text: str, kind: str
+    ) -> WorkerError:
+        """Make the error, an instance of the member's own exception type too where it is known."""
+        others = f" (so did ranks {[r for r in ranks if r != rank]})" if len(ranks) > 1 else ""
+        error = _worker_error_type(kind)(
+            f"rank {rank} (pid {pid}) failed in {what}{others}: {summary}\n"
+            "No value of any member was changed, and the group goes on."
+        )
+        error.rank, error.pid, error.ranks = rank, pid, ranks
+        error.__cause__ = RemoteTraceback(f"\n{text}")
+        return error
+
+
+@functools.cache
+def _worker_error_type(kind: str) -> type[WorkerError]:
+    """A subclass of WorkerError and of the exception class `kind` ("module:name"), if importable.
+
+    The class is looked up, never unpickled: loading a stranger's exception object can hang or
+    run its code (cpython issues 79492 and 103061).
+    """
+    module, _, name = kind.partition(":")
+    found = getattr(sys.modules.get(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return WorkerError
+    if issubclass(found, WorkerError):
+        return found
+    body = {"__init__": Exception.__init__, "__str__": Exception.__str__}
+    try:
+        made = type(f"WorkerError[{name}]", (WorkerError, found), body)
+        made("probe")
+    except Exception:  # classes whose memory layouts or constructors do not go together
+        return WorkerError
+    made.__module__ = WorkerError.__module__
+    return made
+
+
+class WorkerDied(SynkhronosError):
+    """A member is gone; the group has been closed cleanly.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The members found dead.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(deaths: dict[int, tuple[int, str]], what: str) -> WorkerDied:
+        """Make the error from {rank: (pid, how it ended)}."""
+        listed = "; ".join(f"rank {r} (pid {p}): {how}" for r, (p, how) in deaths.items())
+        error = WorkerDied(
+            f"a worker died during {what}: {listed}. The group has been closed; Data, results and "
+            "shared variables of the master remain readable. Call synk.fork() to start again."
+        )
+        error.ranks = tuple(deaths)
+        return error

@@ -1,0 +1,724 @@
+"""Functions: made like pytensor.function, called with data that is scattered over the members."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.ops import FromFunctionOp
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos import _parcels
+from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
+from synkhronos._commands import Argument, Call, Define, Forget, Replicate
+from synkhronos._compile import OutputPlan, Plan, plan
+from synkhronos._data import Data, data
+from synkhronos._errors import BatchError, InputError, InputTypeError
+from synkhronos._group import Group, current
+from synkhronos._reductions import Reduction
+from synkhronos._replicas import Replica
+from synkhronos._slicing import Temporaries
+from synkhronos._variables import Entry, define, is_array
+
+log = logging.getLogger("synkhronos")
+
+_BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
+
+
+class Function:
+    """A compiled function that every member of a group has; made by `synk.function`.
+
+    Attributes
+    ----------
+    name : str or None
+    """
+
+    def __init__(self, group: Group, plan_: Plan) -> None:
+        self._group = group
+        self._plan = plan_
+        self._number = plan_.recipe.number
+        self.name = plan_.recipe.name
+        self._what = f"function {self.name or f'#{self._number}'}"
+        self._replica = Replica(plan_.recipe)
+        self._shipped = False
+        self._compiled: set[tuple[int, ...]] = set()
+        self._entries: list[Entry] = []
+        self._staging: dict[int, np.ndarray] = {}
+        self._temporaries: Temporaries | None = None
+        scattered = plan_.scattered
+        # inputs as the recipe has them: the scattered first
+        self._order = sorted(range(len(scattered)), key=lambda i: not scattered[i])
+        self._everything = list(range(len(plan_.outputs)))
+        self._finishing = any(o.finish is not None for o in plan_.outputs)
+        self._last: tuple[Any, Any, Any, Call] | None = None
+        self._serial: Any = None
+        group.member.replicas[self._number] = self._replica
+        group.functions[self._number] = self
+        weakref.finalize(self, _forget, group.forgotten, group.member.replicas, self._number)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(n or "?" for n in self._plan.names)
+        return f"<synkhronos.Function {self.name or self._number}({inputs}) in {self._group!r}>"
+
+    @property
+    def output_modes(self) -> Any:
+        """The reduction of each output, as the outputs were given; "inferred" where the members'
+        values are reduced in parts and finished by the master."""
+        modes = [_mode_name(o) for o in self._plan.outputs]
+        return self._structured(modes, list(range(len(modes))))
+
+    @property
+    def update_modes(self) -> dict[SharedVariable, str | None]:
+        """How the values of slices (and of members, for "all" updates) make each new value."""
+        return {u.shared: _text(u.reduction) for u in self._plan.recipe.updates}
+
+    def get_shared(self) -> list[SharedVariable]:
+        """The shared variables that the function uses or updates."""
+        return list(self._plan.shareds)
+
+    def __call__(
+        self,
+        *args: Any,
+        output_subset: Sequence[Any] | None = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int | str = 1,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the function in all members.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The inputs, in order or by name: Data (not copied), numpy arrays, or scalars. All
+            scattered inputs have the same number of rows.
+        output_subset : sequence of int (or keys), optional
+            Compute these outputs only, in this order.
+        batch : int, slice, index list or array, boolean mask, optional
+            Rows of the scattered inputs to use, selected before they are divided.
+        batch_s : the same, or one for each member, optional
+            Rows of each member's sliceable shared variables.
+        num_slices : int or "auto"
+            Cut each member's part into so many pieces, computed one after the other from the
+            same values. "auto": the fewest that keep its temporaries below 256 MB.
+
+        Returns
+        -------
+        object
+            Reduced outputs as the outputs were given: one array, a list, or a dict.
+
+        Raises
+        ------
+        InputError, BatchError, InputTypeError
+            Before anything has moved.
+        WorkerError
+            A member raised; no value of any member has changed.
+
+        Notes
+        -----
+        Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
+        """
+        self._group.check(self._what)
+        plain = batch is None and batch_s is None and output_subset is None and not kwargs
+        call = self._repetition(args, num_slices) if plain else None
+        if call is None:
+            call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
+            if plain and _repeatable(args, call):
+                self._last = tuple(map(id, args)), num_slices, _stamps(args), call
+        values = self._inputs_of(args, kwargs) if self._finishing else ()
+        return self._run(call, output_subset, values)
+
+    def _repetition(self, args: tuple[Any, ...], num_slices: int | str) -> Call | None:
+        """The latest call, if this one is the same and no value has been set since."""
+        if self._last is None:
+            return None
+        ids, slices, stamps, call = self._last
+        if slices != num_slices or tuple(map(id, args)) != ids or _stamps(args) != stamps:
+            return None
+        for entry in self._entries:
+            if entry.storage[0] is not entry.seen:
+                return None
+        return call
+
+    def _make_call(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        output_subset: Sequence[Any] | None,
+        batch: Any,
+        batch_s: Any,
+        num_slices: int | str,
+    ) -> Call:
+        given = self._bind(args, kwargs)
+        subset = self._subset(output_subset)
+        selection, rows = self._select(given, batch)
+        per_rank = self._batch_s(batch_s)
+        slices = self._slices(num_slices, given, rows)
+        if not self._shipped:
+            distribute_in(self._group)
+        changed, sent = self._changed()
+        partials = self._partials(subset)
+        arguments = tuple(self._argument(i, given[i], selection) for i in self._order)
+        return Call(
+            function=self._number,
+            arguments=arguments,
+            edges=None if rows is None else edges(rows, self._group.size),
+            outputs=partials,
+            reductions=self._reductions(partials, subset),
+            slices=slices,
+            batch_s=per_rank,
+            changed=changed,
+            sent=sent,
+            first=self._group.size > 1 and partials not in self._compiled,
+        )
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Each input's value, checked and of the input's dtype."""
+        names, inputs = self._plan.names, self._plan.inputs
+        if len(args) > len(inputs):
+            raise InputError(f"{self._what} takes {len(inputs)} inputs, found {len(args)}")
+        values: list[Any] = list(args) + [None] * (len(inputs) - len(args))
+        have = [i < len(args) for i in range(len(inputs))]
+        for name, value in kwargs.items():
+            if name not in names:
+                known = ", ".join(n for n in names if n)
+                raise InputTypeError(f"{self._what} has no input {name!r}; it has: {known}")
+            i = names.index(name)
+            if have[i]:
+                raise InputTypeError(f"{self._what}: input {name!r} is given twice")
+            values[i], have[i] = value, True
+        for i, default in enumerate(self._plan.defaults):
+            if not have[i]:
+                if default is None:
+                    raise InputTypeError(f"{self._what}: input {self._label(i)} is missing")
+                values[i] = getattr(default, "storage", [default])[0]
+        return [self._checked(i, value) for i, value in enumerate(values)]
+
+    def _label(self, index: int) -> str:
+        return repr(self._plan.names[index]) if self._plan.names[index] else f"number {index}"
+
+    def _checked(self, index: int, value: Any) -> Any:
+        kind: Any = self._plan.inputs[index].type
+        if isinstance(value, Data):
+            if value._group is not self._group:
+                raise InputError(f"{self._what}: input {self._label(index)} is Data of another group")
+            if value.dtype != np.dtype(kind.dtype) or value.ndim != kind.ndim:
+                raise InputTypeError(
+                    f"{self._what}: input {self._label(index)} is {kind.dtype} with {kind.ndim} "
+                    f"dimensions, found {value!r}"
+                )
+            return value
+        if not hasattr(kind, "ndim"):
+            return kind.filter(value)
+        try:
+            plain = np.asarray(value) if hasattr(value, "__array__") else value
+            filtered = kind.filter(
+                plain, allow_downcast=self._plan.recipe.options.get("allow_input_downcast")
+            )
+        except (TypeError, ValueError) as exc:
+            raise InputTypeError(
+                f"{self._what}: input {self._label(index)} is {kind}: {exc}"
+            ) from None
+        # strided or read-only arrays would make numba compile the function anew
+        return np.require(filtered, requirements="CW")
+
+    def _subset(self, output_subset: Sequence[Any] | None) -> list[int]:
+        n = len(self._plan.outputs)
+        if output_subset is None:
+            return list(range(n))
+        found = []
+        for wanted in output_subset:
+            if isinstance(wanted, str) and wanted in self._plan.keys:
+                found.append(self._plan.keys.index(wanted))
+            elif (
+                isinstance(wanted, int | np.integer)
+                and not isinstance(wanted, bool)
+                and -n <= wanted < n
+            ):
+                found.append(int(wanted) % n)
+            else:
+                raise InputError(f"{self._what} has {n} outputs; output_subset names {wanted!r}")
+        return found
+
+    def _select(self, given: list[Any], batch: Any) -> tuple[dict[int, Selection], int | None]:
+        """Which rows of each scattered input, and how many."""
+        scattered = [i for i, s in enumerate(self._plan.scattered) if s]
+        if not scattered:
+            if batch is not None:
+                raise InputError(f"{self._what} has no scattered inputs: batch= selects nothing")
+            return {}, None
+        mini = [i for i in scattered if isinstance(given[i], Data) and given[i].minibatch]
+        lengths = {i: len(given[i]) for i in scattered if i not in mini}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{self._label(i)}: {n}" for i, n in lengths.items())
+            raise InputError(f"{self._what}: scattered inputs differ in length ({found})")
+        length = next(iter(lengths.values()), None)
+        if batch is None and length is None:
+            length = min(len(given[i]) for i in mini)
+        selection = select(batch, length)
+        rows = {i: selection for i in lengths}
+        for i in mini:
+            rows[i] = self._shifted(i, given[i], selection, whole=batch is None)
+        return rows, len(selection)
+
+    def _shifted(self, index: int, value: Data, rows: Selection, whole: bool) -> Selection:
+        """Rows of minibatch Data: the lowest row of the batch is its row 0."""
+        low, high = (0 if whole else rows.lowest()), rows.highest()
+        if (whole and len(value) != len(rows)) or high - low >= max(len(value), 1) > 0 < len(rows):
+            raise BatchError(
+                f"{self._what}: minibatch input {self._label(index)} has {len(value)} rows, the "
+                f"batch reaches from row {low} to {high}"
+            )
+        return rows.shifted(low)
+
+    def _batch_s(self, batch_s: Any) -> tuple[Any, ...] | None:
+        if batch_s is None:
+            return None
+        shareds = self._plan.recipe.sliceables
+        if not shareds:
+            raise InputError(f"{self._what} has no sliceable_shareds: batch_s selects nothing")
+        found = per_member(batch_s, self._group.size)
+        entries = [self._group.member.variables.find(s) for s in shareds]
+        for rank, wanted in enumerate(found):
+            alike = all(e is None or not e.differs for e in entries)
+            if rank == self._group.rank or alike:
+                select(wanted, len(shareds[0].container.storage[0]), "batch_s")
+        # arrays of the user's may change before they are pickled
+        return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
+
+    def _slices(self, num_slices: int | str, given: list[Any], rows: int | None) -> int:
+        if num_slices == "auto":
+            per_rank = None if rows is None else -(-rows // self._group.size)
+            if self._temporaries is None:
+                self._temporaries = Temporaries(self._plan.recipe)
+            return self._temporaries.fewest_slices(
+                [_array(given[i]) for i in self._order], per_rank
+            )
+        if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer):
+            raise InputTypeError(f'num_slices={num_slices!r}: give an int or "auto"')
+        if num_slices < 1:
+            raise InputError(f"num_slices={num_slices}: at least 1")
+        return int(num_slices)
+
+    def _changed(self) -> tuple[tuple[int, ...], tuple[tuple[int, Any], ...]]:
+        """Variables that the user has set since the other members got their values."""
+        arrays, others = [], []
+        for entry in self._entries:
+            if entry.storage[0] is entry.seen:
+                continue
+            if entry.differs and not entry.is_stream:
+                self._warn_differs(entry)
+            elif is_array(entry):
+                arrays.append(entry.number)
+            else:
+                others.append((entry.number, entry.storage[0]))
+        return tuple(arrays), tuple(others)
+
+    def _warn_differs(self, entry: Entry) -> None:
+        entry.seen = entry.storage[0]
+        log.warning(
+            "shared variable %s was set in the master while the members hold values of their own: "
+            "theirs are kept. synk.broadcast gives all members the master's",
+            entry.label,
+        )
+
+    def _partials(self, subset: list[int]) -> tuple[int, ...]:
+        return tuple(sorted({p for i in subset for p in self._plan.outputs[i].partials}))
+
+    def _reductions(
+        self, partials: tuple[int, ...], subset: list[int]
+    ) -> tuple[Reduction | None, ...]:
+        found = {p: self._plan.recipe.reductions[p] for p in partials}
+        for i in subset:
+            output = self._plan.outputs[i]
+            if not output.fixed and self._differs(output.shareds):
+                found[output.partials[0]] = Reduction.AVG
+        return tuple(found[p] for p in partials)
+
+    def _differs(self, shareds: Sequence[SharedVariable]) -> bool:
+        """Whether members hold different values of one of these."""
+        if self._group.size == 1:
+            return False
+        entries = [self._group.member.variables.find(s) for s in shareds]
+        return any(e is not None and (e.differs or e.is_stream) for e in entries)
+
+    def _argument(self, index: int, value: Any, selection: dict[int, Selection]) -> Argument:
+        rows = selection.get(index)
+        if isinstance(value, Data):
+            return Argument(value.piece if self._group.size > 1 else value.data, rows)
+        if self._group.size == 1:
+            return Argument(value, rows)
+        if rows is not None:
+            return Argument(self._stage(index, value, rows), Span(0, len(rows)))
+        if isinstance(value, np.ndarray) and value.nbytes > _BY_VALUE_BYTES:
+            return Argument(self._stage(index, value, Span(0, len(value))))
+        return Argument(value)
+
+    def _stage(self, index: int, value: np.ndarray, rows: Selection) -> Any:
+        """Copy an array's rows where the members can read them."""
+        shape = (len(rows), *value.shape[1:])
+        count = int(np.prod(shape, dtype=np.int64))
+        arena = self._group.arena
+        memory = self._staging.get(index)
+        if memory is None or memory.size < count:
+            memory = self._staging[index] = arena.empty((max(1, count),), value.dtype)
+        target = memory[:count].reshape(shape)
+        if isinstance(rows, Picks):
+            np.take(value, rows.rows, axis=0, out=target, mode="clip")
+        else:
+            np.copyto(target, value[rows.start : rows.stop])
+        return arena.piece(target, arena.generation)
+
+    def _inputs_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        return [_array(v) for v in self._bind(args, kwargs)]
+
+    def _run(self, call: Call, output_subset: Sequence[Any] | None, inputs: Sequence[Any]) -> Any:
+        subset = self._everything if output_subset is None else self._subset(output_subset)
+        then = self._finisher(call, subset, inputs) if self._finishing else None
+        found = self._group.run(call, self._what, then)
+        if call.first:
+            self._compiled.add(call.outputs)
+        if self._plan.update_shareds or call.changed or call.sent:
+            self._settle()
+        if then is None:
+            at = call.outputs.index
+            found = [found[at(self._plan.outputs[i].partials[0])] for i in subset]
+        return self._structured(found, subset, output_subset is not None)
+
+    def _finisher(
+        self, call: Call, subset: list[int], inputs: Sequence[Any]
+    ) -> Callable[[list[Any]], list[Any]]:
+        """What makes the outputs of the reduced values, before anything stands."""
+        plan_ = self._plan
+        before = {s: s.container.storage[0] for s in plan_.shareds}
+
+        def finish(values: list[Any]) -> list[Any]:
+            at = dict(zip(call.outputs, values, strict=True))
+            found = []
+            for i in subset:
+                output = plan_.outputs[i]
+                reduced = [at[p] for p in output.partials]
+                if output.finish is None:
+                    found.append(reduced[0])
+                    continue
+                wanted = [inputs[plan_.inputs.index(v)] for v in output.finish.inputs]
+                old = [before[s] for s in output.finish.shareds]
+                found.append(output.finish(reduced, wanted, old))
+            return found
+
+        return finish
+
+    def _settle(self) -> None:
+        """Note what the members hold after the call."""
+        variables = self._group.member.variables
+        for update in self._plan.recipe.updates:
+            entry = variables.find(update.shared)
+            assert entry is not None
+            entry.differs = not update.everywhere and (
+                update.by_rows or self._differs(self._plan.update_shareds[update.shared])
+            )
+        for entry in self._entries:
+            entry.seen = entry.storage[0]
+
+    def _structured(self, values: list[Any], subset: list[int], partly: bool = False) -> Any:
+        structure = self._plan.structure
+        if structure == "dict":
+            return {self._plan.keys[i]: v for i, v in zip(subset, values, strict=True)}
+        if structure == "single" and len(values) == 1 and not partly:
+            return values[0]
+        if structure == "none":
+            return None
+        return values if structure == "list" or partly else values[0]
+
+    def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function in the master only, as pytensor.function would.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The inputs: Data, numpy arrays or scalars.
+
+        Returns
+        -------
+        object
+            The outputs, not reduced. Updates change the master's variables, whose values then
+            travel to the other members with the next call.
+        """
+        values = [_array(v) for v in self._bind(args, kwargs)]
+        if self._serial is None:
+            self._serial = _Serial(self._plan)
+        found = self._serial(values)
+        return self._structured(found, list(range(len(self._plan.outputs))))
+
+    as_theano = as_pytensor
+
+    def build_inputs(
+        self,
+        *args: Any,
+        force_cast: bool = False,
+        oversize: float = 1.0,
+        minibatch: bool | Sequence[bool] = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Make one Data for each input.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The arrays, in order or by name; None for empty Data.
+        force_cast, oversize
+            As for `synk.data`.
+        minibatch : bool, or one for each input
+
+        Returns
+        -------
+        Data, or tuple of Data
+        """
+        names = self._plan.names
+        given = list(args) + [None] * (len(names) - len(args))
+        for name, value in kwargs.items():
+            if name not in names:
+                raise InputTypeError(f"{self._what} has no input {name!r}")
+            given[names.index(name)] = value
+        if len(given) > len(names):
+            raise InputError(f"{self._what} takes {len(names)} inputs, found {len(given)}")
+        flags = [minibatch] * len(names) if isinstance(minibatch, bool) else list(minibatch)
+        with self._group.active():
+            made = tuple(
+                data(v, var=x, minibatch=m, force_cast=force_cast, oversize=oversize)
+                for v, x, m in zip(given, self._plan.inputs, flags, strict=True)
+            )
+        return made[0] if len(made) == 1 else made
+
+    def ship(self, entries: list[Entry]) -> None:
+        """Note that all members have the function now."""
+        self._shipped = True
+        self._entries = entries
+
+
+def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> None:
+    replicas.pop(number, None)
+    forgotten.append(number)
+
+
+def _text(op: Reduction | None) -> str | None:
+    return None if op is None else str(op)
+
+
+def _mode_name(output: OutputPlan) -> str | None:
+    return "inferred" if output.finish is not None else _text(output.mode)
+
+
+def _array(value: Any) -> Any:
+    return value.data if isinstance(value, Data) else value
+
+
+def _stamps(args: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([a._generation if type(a) is Data else -1 for a in args])
+
+
+def _repeatable(args: Sequence[Any], call: Call) -> bool:
+    plain = all(type(a) is Data for a in args)
+    return plain and not (call.first or call.changed or call.sent)
+
+
+class _Serial:
+    """The function in one process: what the master runs by itself."""
+
+    def __init__(self, plan_: Plan) -> None:
+        recipe = plan_.recipe
+        self._streams = [s for s in recipe.streams if s.after is not None]
+        self._updated = [u.shared for u in recipe.updates] + [s.shared for s in self._streams]
+        new = [u.new for u in recipe.updates] + [s.after for s in self._streams]
+        self._n = len(plan_.outputs)
+        self._function = pytensor.function(
+            list(plan_.inputs),
+            [*(o.variable for o in plan_.outputs), *new],
+            mode=recipe.mode,
+            on_unused_input="ignore",
+            name=recipe.name,
+            **recipe.options,
+        )
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        found = self._function(*values)
+        for shared, value in zip(self._updated, found[self._n :], strict=True):
+            shared.set_value(value, borrow=True)
+        return list(found[: self._n])
+
+
+def function(
+    inputs: Any,
+    outputs: Any = None,
+    bcast_inputs: Any = None,
+    updates: Any = None,
+    givens: Any = None,
+    sliceable_shareds: Any = None,
+    **kwargs: Any,
+) -> Function:
+    """Make a function that runs in all members; in place of pytensor.function.
+
+    Parameters
+    ----------
+    inputs : list of Variable or In
+        Scattered: each member gets its part of the rows. 0-d inputs are broadcast.
+    outputs : Variable, list or dict of them, or pairs (variable, reduction)
+        reduction is "avg", "sum", "prod", "min", "max", "gather" (concatenate over members) or
+        None (the master's own value). Without one it is inferred from the graph where it can be
+        proved, else "avg", weighted by rows, with a warning.
+    bcast_inputs : list of Variable or In, optional
+        Every member gets these whole.
+    updates : dict or list of (shared, new[, reduction[, "all"]]), optional
+        Applied in each member, to its own replica; `reduction` says how the values of slices
+        combine. With "all" the value is reduced over the members too, like an output.
+    givens : dict or list of pairs, optional
+    sliceable_shareds : list of SharedVariable, optional
+        Shared variables whose rows `batch_s` and `num_slices` select.
+    **kwargs
+        For pytensor.function: name, mode, on_unused_input, allow_input_downcast, ...
+
+    Returns
+    -------
+    Function
+
+    Raises
+    ------
+    NotForked
+        There is no group.
+    InputError, InputTypeError
+        The arguments do not go together.
+
+    Notes
+    -----
+    Cost: nothing is shipped or compiled before the first call, or `distribute`. Then the master
+    compiles first and the others load the machine code from PyTensor's cache.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor.tensor as pt, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> x = pt.vector("x", dtype="float64")
+    >>> f = synk.function([x], [x.mean(), (x ** 2, "sum")[0].sum()])
+    >>> [float(v) for v in f(np.array([1.0, 2.0, 6.0]))]
+    [3.0, 41.0]
+    >>> synk.close()
+    """
+    group = current("synk.function")
+    made = plan(
+        group.number(),
+        inputs,
+        outputs,
+        bcast_inputs,
+        updates,
+        givens,
+        sliceable_shareds,
+        group.infer,
+        dict(kwargs),
+    )
+    return Function(group, made)
+
+
+def distribute() -> None:
+    """Ship all functions that have not been shipped yet; a first call does it by itself.
+
+    Notes
+    -----
+    Cost: two rounds for any number of functions; the values of new shared variables are
+    broadcast. Graphs travel without values: tens of kilobytes each.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.distribute()
+    >>> synk.close()
+    """
+    distribute_in(current("synk.distribute"))
+
+
+def distribute_in(group: Group) -> None:
+    """Ship the functions of a group."""
+    group.check("distribute")
+    pending = [f for f in list(group.functions.values()) if not f._shipped]
+    shareds = list(dict.fromkeys(s for f in pending for s in f._plan.shareds))
+    entries = share_variables(group, shareds)
+    if group.size > 1:
+        _ship_recipes(group, [f._plan.recipe for f in pending])
+    for f in pending:
+        f.ship([entries[s] for s in f._plan.shareds])
+
+
+def _ship_recipes(group: Group, recipes: list[Any]) -> None:
+    forgotten = tuple(group.forgotten)
+    if forgotten:
+        group.run(Forget(forgotten), "distribute")
+        del group.forgotten[: len(forgotten)]
+    if not recipes:
+        return
+    variables = group.member.variables
+
+    def numbered(obj: Any) -> int | None:
+        if not isinstance(obj, SharedVariable):
+            return None
+        entry = variables.find(obj)
+        return None if entry is None else entry.number
+
+    packed = _pack(recipes, numbered)
+    group.run(Replicate(packed), "distribute")
+
+
+def _pack(recipes: list[Any], numbered: Any) -> bytes:
+    reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped}
+    try:
+        return _parcels.pack_graph(recipes, numbered, reducers)
+    except Exception as exc:
+        raise _unshippable(recipes, numbered, reducers, exc) from exc
+
+
+def _reduce_wrapped(op: Any) -> Any:
+    """An Op of wrap_py: its own pickling needs an importable function, ours ships the function."""
+    return FromFunctionOp, (op._fn, op.itypes, op.otypes, op.infer_shape_fn)
+
+
+def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:
+    """Name the operation that does not pickle."""
+    from pytensor.graph.traversal import ancestors
+
+    for recipe in recipes:
+        roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
+        for variable in ancestors(roots):
+            if variable.owner is None:
+                continue
+            try:
+                _parcels.pack_graph(variable.owner.op, numbered, reducers)
+            except Exception as cause:
+                return InputError(
+                    f"function {recipe.name or recipe.number} cannot be shipped to the workers: "
+                    f"operation {variable.owner.op} does not pickle ({cause}). Define it in a "
+                    "module that can be imported, without lambdas or open files"
+                )
+    return InputError(f"the functions cannot be shipped to the workers: {exc}")
+
+
+def share_variables(
+    group: Group, shareds: Sequence[SharedVariable]
+) -> dict[SharedVariable, Entry]:
+    """Make shared variables known to all members, with the master's values."""
+    variables = group.member.variables
+    found = {s: variables.find(s) for s in shareds}
+    new = [variables.add(s) for s, entry in found.items() if entry is None]
+    if new and group.size > 1:
+        definitions = [
+            define(e, value=None if is_array(e) else e.storage[0]) for e in new
+        ]
+        arrays = tuple(e.number for e in new if is_array(e))
+        packed = _parcels.pack_graph(definitions, lambda obj: None)
+        group.run(Define(packed, arrays), "distribute")
+    for entry in new:
+        entry.seen = entry.storage[0]
+    complete = {s: variables.find(s) for s in shareds}
+    return {s: e for s, e in complete.items() if e is not None}

@@ -1,0 +1,473 @@
+"""Starting and closing a group, running a command in it, watching for deaths."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import pytensor
+
+from synkhronos import _cores, _errors
+from synkhronos._arena import Arena, Views
+from synkhronos._channels import Failure, Left
+from synkhronos._channels.inline import InlineChannel
+from synkhronos._channels.interrupts import Interrupts
+from synkhronos._channels.local import LocalChannel
+from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._commands import Command
+from synkhronos._communicators.shared_memory import SharedMemory
+from synkhronos._communicators.solo import Solo
+from synkhronos._errors import (
+    GroupClosed,
+    GroupError,
+    InputError,
+    NotForked,
+    WorkerDied,
+    WorkerError,
+)
+from synkhronos._member import Member, main
+from synkhronos._variables import mark_torn
+
+log = logging.getLogger("synkhronos")
+
+GRACE_SECONDS = 0.5  # for workers to leave before they are killed
+
+_current: Group | None = None
+
+
+class Group:
+    """The processes that work together: this one, the master, and its workers.
+
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Members, the master included. Default: one per GPU where there are GPUs and the mode is
+        JAX, else one per physical core that this process may use.
+    devices : sequence, optional
+        For each member, the cores it works on (a list of core numbers).
+    master_rank : int
+        The master's rank; it decides which part of the rows is the master's.
+    start : {"fork", "exec"}, optional
+        How workers start. Default: fork where that is safe, else a fresh interpreter.
+    cores : sequence of int, optional
+        The cores to share out, all that this process may use unless given.
+    infer : bool
+        Whether reductions are inferred from graphs; False: "avg" for every output that names none.
+    profile_workers : bool
+        Write a cProfile of each worker, synk_worker_<rank>.prof.
+    debug : bool
+        Workers keep the terminal (for pdb) and print directly.
+
+    Raises
+    ------
+    InputError
+        Sizes or ranks that cannot be.
+
+    Notes
+    -----
+    Cost: a fork of 2 workers takes some 10 ms, by exec about a second, since each imports PyTensor.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> with synk.Group(2) as group:
+    ...     group.size
+    2
+    """
+
+    def __init__(
+        self,
+        n_parallel: int | None = None,
+        devices: Any = None,
+        master_rank: int = 0,
+        *,
+        start: str | None = None,
+        cores: Any = None,
+        infer: bool = True,
+        profile_workers: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self.size = _size(n_parallel, devices)
+        _check_start(start, master_rank, self.size)
+        self.rank = self.master = master_rank
+        self.infer = infer
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._busy = False
+        self._ended = ""
+        self._interrupts = Interrupts()
+        self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.forgotten: list[int] = []
+        self._next_number = 0
+        shares = _shares(devices, cores, self.size)
+        self.cores = shares
+        _import_numba()
+        self._open(shares, start, profile_workers, debug)
+        _groups.add(self)
+
+    def _open(
+        self, shares: list[list[int]], start: str | None, profile: bool, debug: bool
+    ) -> None:
+        self.share: _cores.MasterShare | None = None
+        if self.size == 1:
+            self.arena = Arena(1)
+            self._channel: Any = InlineChannel()
+            self.member = Member(0, 1, 0, Solo(), Views(self.arena))
+            return
+        channel = LocalChannel(
+            self.size,
+            self.master,
+            shares,
+            main,
+            main.__module__,
+            start,
+            profile=profile,
+            debug=debug,
+        )
+        self._channel = channel
+        node = channel.node
+        self.arena = node.arena
+        self.share = _cores.MasterShare(shares[self.master])
+        self.member = Member(
+            self.master,
+            self.size,
+            self.master,
+            SharedMemory(node),
+            node.views,
+            node,
+            self.share,
+        )
+        _cores.keep_freed_memory()
+
+    def __enter__(self) -> Group:
+        global _current
+        self._outer = _current
+        _current = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _current
+        _current = self._outer
+        self.close()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[Group]:
+        """Make this the group that module functions act on, for a while.
+
+        >>> import synkhronos as synk
+        >>> a, b = synk.Group(1), synk.Group(1)
+        >>> with a.active():
+        ...     d = synk.data([1.0, 2.0])
+        >>> a.close(); b.close()
+        """
+        global _current
+        outer, _current = _current, self
+        try:
+            yield self
+        finally:
+            _current = outer
+
+    def __repr__(self) -> str:
+        how = getattr(self._channel, "started", "inline")
+        state = self._ended or "alive"
+        return f"<synkhronos.Group of {self.size}, master rank {self.master}, {how}, {state}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the group takes orders."""
+        return not self._ended and self._owner == os.getpid()
+
+    def number(self) -> int:
+        """A fresh number for a function."""
+        self._next_number += 1
+        return self._next_number
+
+    def check(self, what: str) -> None:
+        """Raise unless the group takes orders from this process."""
+        if self._ended:
+            raise GroupClosed(
+                f"{what}: the group {self._ended}. Call synk.fork() to start another, and make "
+                "functions and Data anew"
+            )
+        if self._owner != os.getpid():
+            raise GroupClosed(
+                f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
+                f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
+            )
+
+    def run(
+        self,
+        command: Command,
+        what: str = "a command",
+        then: Callable[[Any], Any] | None = None,
+        hand: Any = None,
+    ) -> Any:
+        """Run a command in all members; all of what it changes stands, or nothing.
+
+        Parameters
+        ----------
+        command : Command
+        what : str
+            How error messages name it.
+        then : callable, optional
+            Makes the result of the command's answer; if it raises, nothing stands.
+        hand : object, optional
+            What the master's part of the command finds as `member.hand`.
+
+        Returns
+        -------
+        object
+            The command's answer, or what `then` made of it.
+
+        Raises
+        ------
+        WorkerError
+            A member raised. All values are as before and the group goes on.
+        WorkerDied
+            A member is gone. The group has been closed.
+        GroupClosed, GroupError
+        """
+        self.check(what)
+        with self._lock:
+            if self._busy:
+                raise GroupError(f"{what}: the group is busy with another command of this thread")
+            self._busy = True
+            try:
+                return self._run(command, what, then, hand)
+            finally:
+                self._busy = False
+                self.member.hand = None
+
+    def _run(
+        self, command: Command, what: str, then: Callable[[Any], Any] | None, hand: Any
+    ) -> Any:
+        channel, member = self._channel, self.member
+        try:
+            member.hand = hand
+            number = channel.post(command)
+            own = command.run(member)
+            reports = channel.collect(number)
+            if reports:
+                self._check_reports(reports, what)
+            answer = command.answer(member, own, reports)
+            if then is not None:
+                answer = then(answer)
+            if member.changed:
+                with self._interrupts:
+                    channel.commit(number)
+                    member.keep()
+        except BaseException as exc:
+            self._recover(exc, what)
+            raise
+        return answer
+
+    def _check_reports(self, reports: dict[int, Any], what: str) -> None:
+        failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
+        if failed:
+            raise self._worker_error(failed, what)
+        left = [r for r, o in reports.items() if isinstance(o, Left)]
+        if left:
+            raise GroupError(f"{what}: ranks {left} took another way through the command")
+
+    def _worker_error(self, failed: dict[int, Failure], what: str) -> Exception:
+        rank, failure = min(failed.items())
+        kind = getattr(_errors, failure.kind.rpartition(":")[2], None)
+        if failure.ours and isinstance(kind, type) and issubclass(kind, InputError):
+            return kind(f"{what}: {failure.summary.partition(': ')[2]} (found by rank {rank})")
+        pid = self._channel.pid(rank)
+        ranks = tuple(sorted(failed))
+        return WorkerError.of(
+            rank, pid, ranks, what, failure.summary, failure.traceback, failure.kind
+        )
+
+    def _recover(self, exc: BaseException, what: str) -> None:
+        """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
+        with self._interrupts:
+            self.member.undo()
+            if isinstance(exc, WorkerDied):
+                self._end("was closed since a worker died")
+                return
+            self._channel.abandon()
+        if isinstance(exc, PeerDied | GroupEnded):
+            died = self._channel._death(what)
+            self._end("was closed since a worker died")
+            raise died from None
+        if isinstance(exc, PeerFailed):
+            reports = self._channel.collect(self._posted())
+            self._check_reports(reports, what)
+            raise GroupError(f"{what}: the members lost each other") from None
+        if isinstance(exc, Exception) and not isinstance(exc, WorkerError | InputError):
+            self._note_failures(exc, what)
+
+    def _posted(self) -> int:
+        return int(self._channel.node.number)
+
+    def _note_failures(self, exc: Exception, what: str) -> None:
+        """The master's own exception goes out as it is; say where it happened, and who else."""
+        exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
+
+    def _end(self, how: str) -> None:
+        if self._ended:
+            return
+        self._ended = how
+        writing = getattr(self.member.communicator, "writing", False)
+        for entry in self.member.writing if writing else ():
+            mark_torn(entry)
+        if not writing:
+            self.member.release()
+        if self.share is not None:
+            self.share.release()
+            _cores.give_freed_memory_back()
+        _groups.discard(self)
+
+    def close(self) -> None:
+        """End the group; safe to call again, anywhere, at any time.
+
+        Data and results stay readable, and every shared variable keeps its value.
+        """
+        if self._ended or self._owner != os.getpid():
+            return
+        with self._interrupts:
+            self._channel.close(GRACE_SECONDS)
+            self.arena.close_fd()
+            self._end("has been closed")
+
+
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for group in list(_groups):
+        group.close()
+
+
+def current(what: str = "this") -> Group:
+    """The group that module functions act on."""
+    if _current is None or not _current.alive:
+        if _current is not None and _current._owner != os.getpid():
+            _current.check(what)
+        raise NotForked(what)
+    return _current
+
+
+def fork(
+    n_parallel: int | None = None,
+    devices: Any = None,
+    master_rank: int = 0,
+    *,
+    use_gpu: bool | None = None,
+    profile_workers: bool = False,
+    max_n_var: int | None = None,
+    max_dim: int | None = None,
+    **options: Any,
+) -> int:
+    """Start the group that module functions act on, and return its size.
+
+    Parameters
+    ----------
+    n_parallel, devices, master_rank, profile_workers, **options
+        As for `Group`.
+    use_gpu, max_n_var, max_dim
+        Accepted as in 2017; there are no such limits now, and the mode decides about GPUs.
+
+    Returns
+    -------
+    int
+        The number of members.
+
+    Raises
+    ------
+    GroupError
+        A group is alive already.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(2)
+    2
+    >>> synk.close()
+    """
+    global _current
+    del use_gpu, max_n_var, max_dim
+    if _current is not None and _current.alive:
+        raise GroupError(
+            f"{_current!r} is alive already: call synk.close() first, or use synk.Group for a second"
+        )
+    _current = Group(
+        n_parallel, devices, master_rank, profile_workers=profile_workers, **options
+    )
+    return _current.size
+
+
+def close() -> None:
+    """End the group of `fork`; without one, do nothing.
+
+    >>> import synkhronos as synk
+    >>> synk.close()
+    """
+    global _current
+    if _current is not None:
+        _current.close()
+        _current = None
+
+
+def get_n_gpu() -> int:
+    """Count the NVIDIA GPUs of this machine, without opening one.
+
+    >>> get_n_gpu() >= 0
+    True
+    """
+    with contextlib.suppress(OSError):
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    return 0
+
+
+def _size(n_parallel: int | None, devices: Any) -> int:
+    if n_parallel is None:
+        if devices is not None:
+            return len(devices)
+        gpus = get_n_gpu() if "JAX" in str(pytensor.config.mode).upper() else 0
+        return gpus or _cores.physical()
+    if isinstance(n_parallel, bool) or int(n_parallel) != n_parallel or n_parallel < 1:
+        raise InputError(f"n_parallel={n_parallel!r}: a group has at least 1 member")
+    if devices is not None and len(devices) != n_parallel:
+        raise InputError(f"{n_parallel} members were asked for with {len(devices)} devices")
+    return int(n_parallel)
+
+
+def _check_start(start: str | None, master_rank: int, size: int) -> None:
+    if start not in (None, "fork", "exec"):
+        raise InputError(f'start={start!r}: use "fork", "exec" or None')
+    if not 0 <= master_rank < size:
+        raise InputError(f"master_rank={master_rank} is no rank of a group of {size}")
+
+
+def _shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
+    if devices is not None:
+        return [list(d) if hasattr(d, "__iter__") else [int(d)] for d in devices]
+    return _cores.share_out(list(cores) if cores is not None else _cores.available(), size)
+
+
+def _import_numba() -> None:
+    """Import PyTensor's numba dispatch once, before the workers start, if it will be needed.
+
+    Forked workers then have it for nothing; imported by each, it costs them 0.6 s.
+    """
+    mode = str(pytensor.config.mode)
+    linker = str(pytensor.config.linker)
+    if mode == "NUMBA" or (mode == "Mode" and linker in ("auto", "numba")):
+        importlib.import_module("pytensor.link.numba.dispatch")

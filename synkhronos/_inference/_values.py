@@ -1,0 +1,221 @@
+"""What the proof knows of a variable: how its value follows from the values of the parts.
+
+Say a call's n rows fall into parts of n_i rows, and V_i is a variable's value when only part i is
+there. Each class below is a promise about V, the value when all rows are there:
+
+    Same        V = V_i, whatever the part
+    Rows        V is the V_i one after the other on one axis; every row fills equally many places
+    Reduced     V is the V_i combined by a reduction: sum, avg (weighted by n_i), max, min, prod
+    Count       V = a * n**power, where a is Same
+    Position    V holds the numbers 0..n-1 of the rows
+    Entries     V is a vector, and every entry has a promise of its own (a shape, usually)
+    Finished    V is a function of such values, and of nothing else: known once they are reduced
+    Unknown     no promise
+
+Rows and sums may carry *factors*. A factor is a number that depends on all rows, such as the
+1 / x.shape[0] or the 1 / mask.sum() that the gradient of a mean pushes back through the graph.
+V = f_1 * U_1 + f_2 * U_2 + ..., where U_k, which is V with f_k = 1 and the other factors = 0, has
+the promise without factors. So the members can compute the U_k, and the f_k are applied after
+the reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A number that depends on all rows and multiplies (or divides) a value."""
+
+    variable: Variable | None  # None: it lives inside a loop, where nothing can replace it
+    inverse: bool = False
+    per_row: bool = False  # the number is c / n with c Same
+
+    @property
+    def removable(self) -> bool:
+        """Whether it can be set to zero: an inverse would have to be infinite."""
+        return self.variable is not None and not self.inverse
+
+
+Factors = frozenset[Factor]
+NO_FACTORS: Factors = frozenset()
+
+
+@dataclass(frozen=True)
+class Same:
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    axis: int
+    whole: bool = True  # exactly one place for each row, so the axis is n long
+    factors: Factors = NO_FACTORS
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Reduced:
+    by: str
+    factors: Factors = NO_FACTORS
+
+
+@dataclass(frozen=True)
+class Count:
+    power: int = 1
+    whole: bool = False  # exactly n
+
+
+@dataclass(frozen=True)
+class Position:
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Entries:
+    entries: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    penalised: bool = False  # a * S + b, S summed over rows, a and b Same and b not zero
+
+
+@dataclass(frozen=True)
+class Unknown:
+    reason: str
+
+
+type Value = Same | Rows | Reduced | Count | Position | Entries | Finished | Unknown
+
+
+class Stuck(Exception):
+    """Nothing can be promised of a node's outputs; the message says why."""
+
+
+def is_floating(dtype: str) -> bool:
+    return np.dtype(dtype).kind in "fc"
+
+
+def is_summable(dtype: str) -> bool:
+    """Whether partial sums keep their dtype: numpy widens the small integers when it sums."""
+    return is_floating(dtype) or dtype in ("int64", "uint64")
+
+
+def is_scalable(dtype: str) -> bool:
+    """Whether factors may be taken out: float16 sums without their 1 / n would overflow."""
+    return dtype in ("float32", "float64")
+
+
+def is_zero(value: Value) -> bool:
+    return isinstance(value, Same | Rows) and value.zero
+
+
+def join_factors(operands: Iterable[Factors]) -> Factors:
+    """The factors of a sum of values that all carry factors."""
+    joined = frozenset().union(*operands)
+    terms = sum(not f.per_row for f in joined) + any(f.per_row for f in joined)
+    if terms > 1 and not all(f.removable for f in joined):
+        raise Stuck("it adds terms that are divided by different totals over the rows")
+    return joined
+
+
+def common_factors(operands: Iterable[tuple[Factors, Value]]) -> Factors:
+    """The factors of values that are added or laid side by side; zeros fit any factors."""
+    operands = [factors for factors, value in operands if not is_zero(value)]
+    if any(operands) and not all(operands):
+        raise Stuck("it adds terms that are scaled by totals over the rows to terms that are not")
+    return join_factors(operands)
+
+
+def summed(factors: Factors, dtype: str, *, zero: bool = False) -> Value:
+    """The sum over the row axis of Rows with these factors."""
+    if zero:
+        return Same(zero=True)
+    if not is_summable(dtype):
+        raise Stuck(f"its sum is kept in {dtype}, which partial sums do not")
+    if factors and all(f.per_row for f in factors):
+        return Reduced("avg")
+    return Reduced("sum", factors)
+
+
+def linear(value: Value, dtype: str) -> Value | None:
+    """What becomes of a value under a map that is linear and the same in all members."""
+    match value:
+        case Reduced(by="sum") if is_summable(dtype):
+            return value
+        case Reduced(by="avg") if is_floating(dtype):
+            return value
+        case Count() if is_summable(dtype):
+            return replace(value, whole=False)
+        case Finished(penalised=True):
+            return value
+    return None
+
+
+def merge(values: Sequence[Value]) -> Value | None:
+    """The promise that holds for values laid side by side, or for any one of them."""
+    if all(isinstance(v, Same) for v in values):
+        return Same(zero=all(is_zero(v) for v in values))
+    if any(isinstance(v, Rows) for v in values):
+        return _merge_rows(values)
+    if counts := _as_counts(values):
+        return counts
+    reduced = [v for v in values if isinstance(v, Reduced)]
+    others = [v for v in values if not isinstance(v, Reduced)]
+    if not reduced or len({v.by for v in reduced}) > 1:
+        return None
+    if reduced[0].by == "avg":
+        return reduced[0] if all(isinstance(v, Same) for v in others) else None
+    if reduced[0].by != "sum":
+        return None if others else reduced[0]
+    return Reduced("sum", common_factors((v.factors, v) for v in reduced)) if all(map(is_zero, others)) else None
+
+
+def _as_counts(values: Sequence[Value]) -> Count | None:
+    """Counts of one power, added or laid side by side with zeros."""
+    powers = {v.power if isinstance(v, Count) else None for v in values if not is_zero(v)}
+    return Count(powers.pop()) if len(powers) == 1 and None not in powers else None
+
+
+def _merge_rows(values: Sequence[Value]) -> Value | None:
+    rows = [v for v in values if isinstance(v, Rows)]
+    if len(rows) < len(values) or len({v.axis for v in rows}) > 1:
+        return None
+    whole = any(v.whole for v in rows)
+    return Rows(rows[0].axis, whole, common_factors((v.factors, v) for v in rows), all(map(is_zero, rows)))
+
+
+def added(values: Sequence[Value], dtype: str) -> Value | None:
+    """The sum (or difference) of values of which none is Rows."""
+    terms = [v for v in values if not is_zero(v)]
+    if not terms:
+        return Same(zero=True)
+    if (counts := _as_counts(terms)) and is_summable(dtype):
+        return counts
+    constants = [v for v in terms if isinstance(v, Same)]
+    sums = [v for v in terms if isinstance(v, Count) and v.power == 1]
+    sums += [v for v in terms if isinstance(v, Reduced) and v.by == "sum"]
+    penalised = [v for v in terms if v == Finished(penalised=True)]
+    if len(constants) + len(sums) + len(penalised) == len(terms) and is_summable(dtype):
+        return _added_sums(constants, sums, penalised)
+    averages = [v for v in terms if v == Reduced("avg")]
+    if averages and len(constants) + len(averages) == len(terms) and is_floating(dtype):
+        return Reduced("avg")
+    return None
+
+
+def _added_sums(
+    constants: Sequence[Value], sums: Sequence[Value], penalised: Sequence[Value]
+) -> Value | None:
+    scaled = [v for v in sums if isinstance(v, Reduced) and v.factors]
+    if not constants and not penalised:
+        if scaled and len(scaled) < len(sums):
+            return None
+        return Reduced("sum", join_factors(v.factors for v in sums if isinstance(v, Reduced)))
+    return None if scaled else Finished(penalised=True)

@@ -1,0 +1,271 @@
+"""What one process of a group has, and how a worker serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos._arena import Arena, FilePiece, Piece, Views
+from synkhronos._channels import Failure, Left
+from synkhronos._channels.local import LocalEnd
+from synkhronos._channels.node import Node
+from synkhronos._channels.starting import Wiring, guard
+from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
+from synkhronos._channels.words import PROGRESS, Words
+from synkhronos._communicators import Communicator
+from synkhronos._communicators.shared_memory import SharedMemory
+from synkhronos._cores import bind_worker
+from synkhronos._errors import SynkhronosError
+from synkhronos._relay import redirect
+from synkhronos._variables import Entry, Registry
+
+if TYPE_CHECKING:
+    from synkhronos._replicas import Replica
+
+_TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
+
+
+class Member:
+    """One process of a group: what commands find when they run.
+
+    Attributes
+    ----------
+    rank, size, master : int
+    communicator : Communicator
+    variables : Registry
+        The shared variables, by number.
+    replicas : dict of Replica
+        The functions, by number.
+    hand : object
+        In the master: what the user has handed to the command under way.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        master: int,
+        communicator: Communicator,
+        views: Views,
+        node: Node | None = None,
+        share: AbstractContextManager[None] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.master = master
+        self.communicator = communicator
+        self.variables = Registry()
+        self.replicas: dict[int, Replica] = {}
+        self.hand: Any = None
+        self.share: AbstractContextManager[None] = share or nullcontext()
+        self._views = views
+        self._node = node
+        self._homes: dict[int, list[np.ndarray]] = {}
+        self._undo: list[tuple[list[Any], Any]] = []
+        self._nested = False
+        self.writing: Sequence[Entry] = ()
+
+    def view(self, piece: Piece | FilePiece) -> np.ndarray:
+        """The array that a piece names."""
+        return self._views[piece]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the master asks a long command to return."""
+        return self._node is not None and self._node.stopping
+
+    def progress(self, count: int) -> None:
+        """Tell the master how far a long command has come."""
+        if self._node is not None:
+            self._node.words.of[self.rank][PROGRESS] = count
+
+    @property
+    def changed(self) -> bool:
+        """Whether the command under way has changed values."""
+        return bool(self._undo)
+
+    def change(self, entry: Entry, value: Any) -> None:
+        """Give a variable a new value, which stands once every member has succeeded."""
+        storage = entry.storage
+        placed = self._place(entry, value)
+        self._undo.append((storage, storage[0]))
+        storage[0] = placed
+
+    def _place(self, entry: Entry, value: Any) -> Any:
+        """The value in the variable's home in the arena if it has one that fits."""
+        home = self._homes.get(entry.number)
+        if home is None:
+            return value
+        array = np.asarray(value)
+        if array.shape != home[0].shape or array.dtype != home[0].dtype:
+            del self._homes[entry.number]
+            return value
+        if len(home) == 1:
+            home.append(self.communicator.empty(array.shape, array.dtype))
+        spare = home[0] if entry.storage[0] is not home[0] else home[1]
+        np.copyto(spare, array)
+        return spare
+
+    def keep(self) -> None:
+        """The changes stand."""
+        self._undo.clear()
+
+    def undo(self) -> None:
+        """Every variable as it was before the command."""
+        while self._undo:
+            storage, value = self._undo[-1]
+            storage[0] = value
+            self._undo.pop()
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Inside a program: even a reduction in place must leave a way back."""
+        self._nested = True
+        try:
+            yield
+        finally:
+            self._nested = False
+
+    def array(self, entry: Entry) -> np.ndarray:
+        """A variable's value as a numpy array."""
+        return np.asarray(entry.storage[0])
+
+    def adopt(self, entry: Entry) -> np.ndarray:
+        """Move a variable's value into the arena, where collectives need no copy of it."""
+        if self.size == 1:
+            return self.array(entry)
+        home = self._homes.get(entry.number)
+        value = entry.storage[0]
+        if home is None or not any(value is h for h in home):
+            array = np.asarray(value)
+            home = [self.communicator.empty(array.shape, array.dtype)]
+            np.copyto(home[0], array)
+            self._homes[entry.number] = home
+            entry.seen = home[0] if entry.seen is value else entry.seen
+            entry.storage[0] = home[0]
+        current: np.ndarray = entry.storage[0]
+        if self._nested and not any(s is entry.storage for s, _ in self._undo):
+            self.change(entry, current)
+            current = entry.storage[0]
+        return current
+
+    def release(self) -> None:
+        """Give every variable that lives in the arena a copy of its own."""
+        for number, home in self._homes.items():
+            entry = self.variables[number]
+            if any(entry.storage[0] is h for h in home):
+                known = entry.storage[0] is entry.seen
+                entry.storage[0] = np.array(entry.storage[0])
+                entry.seen = entry.storage[0] if known else entry.seen
+        self._homes.clear()
+
+
+def main(wiring_fields: dict[str, Any]) -> None:
+    """The life of a worker process, from its start to the group's end."""
+    wiring = Wiring(**wiring_fields)
+    guard(wiring)
+    _stand_alone(wiring)
+    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes)
+    words = Words(arena)
+    waiter = Waiter(
+        wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded
+    )
+    node = Node(wiring.rank, wiring.master, arena, words, waiter)
+    bind_worker(wiring.cores)
+    if not wiring.debug:
+        redirect(words, wiring.rank, wiring.master)
+    member = Member(
+        wiring.rank, wiring.size, wiring.master, SharedMemory(node), node.views, node
+    )
+    with _profiled(wiring):
+        serve(member, LocalEnd(node))
+
+
+def _stand_alone(wiring: Wiring) -> None:
+    """Leave the master's terminal, and answer SIGUSR1 with a stack, for a master that asks."""
+    import faulthandler
+    import signal
+
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    faulthandler.register(signal.SIGUSR1, file=wiring.stacks, all_threads=True)
+
+
+@contextlib.contextmanager
+def _profiled(wiring: Wiring) -> Iterator[None]:
+    if not wiring.profile:
+        yield
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(f"synk_worker_{wiring.rank}.prof")
+
+
+def serve(member: Member, end: LocalEnd) -> None:
+    """Run commands until the group ends."""
+    end.ready()
+    while (order := end.next()) is not None:
+        number, read = order
+        try:
+            outcome = read().run(member)
+        except GroupEnded:
+            return
+        except (PeerFailed, PeerDied):
+            member.undo()
+            end.report(number, Left())
+        except BaseException as exc:
+            member.undo()
+            end.report(number, failure_of(exc))
+        else:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            try:
+                end.report(number, outcome)
+            except Exception as exc:  # an outcome that cannot be pickled
+                end.report(number, failure_of(exc))
+            if member.changed:
+                try:
+                    stands = end.verdict(number)
+                except GroupEnded:
+                    return
+                member.keep() if stands else member.undo()
+
+
+def failure_of(exc: BaseException) -> Failure:
+    """Describe an exception as text; nothing here trusts the exception to behave."""
+    kind = type(exc)
+    try:
+        text = "".join(traceback.format_exception(exc))
+    except Exception:
+        text = "".join(traceback.format_tb(exc.__traceback__)) + kind.__name__
+    try:
+        message = str(exc)
+    except Exception:
+        message = "<its __str__ raised>"
+    return Failure(
+        f"{kind.__module__}:{kind.__qualname__}",
+        _shortened(f"{kind.__name__}: {message}"),
+        _shortened(text),
+        isinstance(exc, SynkhronosError),
+    )
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _TEXT_LIMIT:
+        return text
+    half = _TEXT_LIMIT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

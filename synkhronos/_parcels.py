@@ -1,0 +1,123 @@
+"""Objects as bytes: commands and outcomes on their way between processes of one group.
+
+This is the only module that unpickles, and it reads only what the group's own processes have
+written into memory that they inherited. Large arrays travel beside the pickle (protocol 5), so
+they are copied once into the arena and read there in place. Graphs are pickled by cloudpickle,
+which ships what `__main__` or a notebook cell defines by value, and shared variables travel as
+numbers, so that one variable stays one variable across all messages.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+_ALIGN = 64
+_COUNT = struct.Struct("=q")
+
+
+class Parcel:
+    """A pickled object, laid out for shared memory.
+
+    >>> box = bytearray(1000)
+    >>> parcel = Parcel(("a", 1)); _ = parcel.write(box)
+    >>> read(memoryview(box))
+    ('a', 1)
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._buffers: list[memoryview] = []
+        main = pickle.dumps(value, 5, buffer_callback=self._beside)
+        sizes = [len(main), *(b.nbytes for b in self._buffers)]
+        self._head = struct.pack(f"={len(sizes) + 1}q", len(sizes), *sizes)
+        self._main = main
+        self.nbytes = len(self._head) + len(main)
+        for buffer in self._buffers:
+            self.nbytes = _aligned(self.nbytes) + buffer.nbytes
+
+    def _beside(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < 1024:
+            return True  # small: in the pickle itself
+        self._buffers.append(raw)
+        return False
+
+    def write(self, target: Any) -> int:
+        """Lay the parcel out in a writable buffer; returns its length in bytes."""
+        at = len(self._head)
+        target[:at] = self._head
+        target[at : at + len(self._main)] = self._main
+        at += len(self._main)
+        for buffer in self._buffers:
+            at = _aligned(at)
+            target[at : at + buffer.nbytes] = buffer
+            at += buffer.nbytes
+        return at
+
+
+def read(source: memoryview) -> Any:
+    """Read the object back; its large arrays are views of `source`."""
+    (count,) = _COUNT.unpack_from(source)
+    sizes = struct.unpack_from(f"={count}q", source, _COUNT.size)
+    at = _COUNT.size * (count + 1)
+    main = source[at : at + sizes[0]]
+    at += sizes[0]
+    buffers = []
+    for size in sizes[1:]:
+        at = _aligned(at)
+        buffers.append(source[at : at + size])
+        at += size
+    return pickle.loads(main, buffers=buffers)
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGN) * _ALIGN
+
+
+def pack_graph(
+    value: Any,
+    persistent_id: Callable[[Any], Any],
+    reducers: dict[type, Callable[[Any], Any]] | None = None,
+) -> bytes:
+    """Pickle graphs; what `persistent_id` numbers (shared variables) travels as its number."""
+    file = io.BytesIO()
+    _GraphPickler(file, persistent_id, reducers or {}).dump(value)
+    return file.getvalue()
+
+
+def unpack_graph(data: bytes, persistent_load: Callable[[Any], Any]) -> Any:
+    """The inverse of pack_graph."""
+    return _Unpickler(io.BytesIO(data), persistent_load).load()
+
+
+class _GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(
+        self,
+        file: io.BytesIO,
+        persistent_id: Callable[[Any], Any],
+        reducers: dict[type, Callable[[Any], Any]],
+    ) -> None:
+        super().__init__(file, protocol=5)
+        self._persistent_id = persistent_id
+        self._reducers = reducers
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self._persistent_id(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduce = self._reducers.get(type(obj))
+        return super().reducer_override(obj) if reduce is None else reduce(obj)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, persistent_load: Callable[[Any], Any]) -> None:
+        super().__init__(file)
+        self._persistent_load = persistent_load
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._persistent_load(pid)

@@ -1,0 +1,164 @@
+"""The reductions: how partial results of members and slices combine. Pure numpy."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import InputError
+
+
+class Reduction(enum.StrEnum):
+    """How the values of several parts make one."""
+
+    AVG = "avg"
+    SUM = "sum"
+    PROD = "prod"
+    MIN = "min"
+    MAX = "max"
+    GATHER = "gather"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Reduction, (str(self),)
+
+
+# The ufunc that combines two values; avg adds weighted values.
+COMBINE: dict[Reduction, np.ufunc] = {
+    Reduction.AVG: np.add,
+    Reduction.SUM: np.add,
+    Reduction.PROD: np.multiply,
+    Reduction.MIN: np.minimum,
+    Reduction.MAX: np.maximum,
+}
+
+# Names of 2017 for the same reductions through the CPU; there is one transport now.
+_OLD_NAMES = {f"c_{op}": op for op in Reduction} | {"mean": Reduction.AVG}
+
+
+def parse(name: Any, what: str = "reduction") -> Reduction | None:
+    """Read a reduction's name; None stands for the master's own value.
+
+    >>> parse("avg"), parse("c_gather"), parse(None)
+    (<Reduction.AVG: 'avg'>, <Reduction.GATHER: 'gather'>, None)
+    """
+    if name is None:
+        return None
+    if isinstance(name, str):
+        try:
+            return Reduction(_OLD_NAMES.get(name, name))
+        except ValueError:
+            pass
+    known = ", ".join(repr(str(op)) for op in Reduction)
+    raise InputError(f"{what} {name!r} is not known: use one of {known} or None")
+
+
+def accumulator(dtype: np.dtype, op: Reduction) -> np.dtype:
+    """The dtype in which partial values of `dtype` are combined.
+
+    float16 is summed in float32; averages of integers and bools are floats (a mean of integers
+    is no integer).
+    """
+    if op is Reduction.AVG and dtype.kind in "biu":
+        return np.dtype(np.float64)
+    if dtype == np.float16 and op in (Reduction.AVG, Reduction.SUM, Reduction.PROD):
+        return np.dtype(np.float32)
+    return dtype
+
+
+def result_dtype(dtype: np.dtype, op: Reduction) -> np.dtype:
+    """The dtype of a reduced value: as it came, but float64 for averages of integers."""
+    return np.dtype(np.float64) if op is Reduction.AVG and dtype.kind in "biu" else dtype
+
+
+def shares(weights: Sequence[float]) -> list[float]:
+    """Weights divided by their sum."""
+    total = float(sum(weights))
+    return [w / total for w in weights]
+
+
+def combine(
+    values: Iterable[Any], op: Reduction, weights: Sequence[float] | None = None
+) -> np.ndarray:
+    """Reduce the values of the parts, in the order given.
+
+    Parameters
+    ----------
+    values : arrays
+        One for each part, equal in shape and dtype (for gather: equal but for axis 0).
+    op : Reduction
+    weights : floats, optional
+        For avg: the rows of each part. Equal weights unless given.
+
+    Returns
+    -------
+    numpy.ndarray
+        A fresh array, of the parts' dtype (float64 for an average of integers).
+
+    >>> combine([np.array(1.0), np.array(4.0)], Reduction.AVG, weights=[2, 1])
+    array(2.)
+    """
+    parts = [np.asarray(v) for v in values]
+    first = parts[0]
+    if op is Reduction.GATHER:
+        return np.concatenate([p.reshape(1) if p.ndim == 0 else p for p in parts])
+    total = np.array(first, dtype=accumulator(first.dtype, op))
+    ufunc = COMBINE[op]
+    if op is Reduction.AVG and len(parts) > 1:
+        scale = shares([1.0] * len(parts) if weights is None else weights)
+        total *= scale[0]
+        for part, share in zip(parts[1:], scale[1:], strict=True):
+            total += part * share
+    else:
+        for part in parts[1:]:
+            ufunc(total, part, out=total)
+    return np.asarray(total, dtype=result_dtype(first.dtype, op))
+
+
+class Accumulator:
+    """Combines the values of slices one after the other, holding one total in memory.
+
+    >>> a = Accumulator(Reduction.AVG)
+    >>> a.add(np.array([1.0, 2.0]), 1); a.add(np.array([3.0, 4.0]), 3); a.result()
+    array([2.5, 3.5])
+    """
+
+    def __init__(self, op: Reduction | None) -> None:
+        self._op = op
+        self._total: Any = None
+        self._weight = 0.0
+        self._parts: list[np.ndarray] = []
+        self._dtype = np.dtype(np.float64)
+
+    def add(self, value: Any, rows: float) -> None:
+        """Take in the value of a slice of `rows` rows."""
+        if self._op is None:
+            if self._total is None:
+                self._total = value
+        elif self._op is Reduction.GATHER:
+            self._parts.append(np.asarray(value))
+        else:
+            self._combine(np.asarray(value), rows, self._op)
+
+    def _combine(self, value: np.ndarray, rows: float, op: Reduction) -> None:
+        weighted = op is Reduction.AVG
+        if self._total is None:
+            self._dtype = value.dtype
+            self._total = np.array(value, dtype=accumulator(value.dtype, op))
+            if weighted:
+                self._total *= rows
+        else:
+            COMBINE[op](self._total, value * float(rows) if weighted else value, out=self._total)
+        self._weight += rows
+
+    def result(self) -> Any:
+        """The value of all slices together."""
+        if self._op is None:
+            return self._total
+        if self._op is Reduction.GATHER:
+            return combine(self._parts, self._op)
+        if self._op is Reduction.AVG:
+            self._total /= self._weight
+        return np.asarray(self._total, dtype=result_dtype(self._dtype, self._op))

@@ -1,0 +1,280 @@
+"""A function as it lives in a member: compiled variants, slicing, accumulation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.shape import Shape_i
+from pytensor.tensor.subtensor import Subtensor
+
+from synkhronos._batches import slices as cut
+from synkhronos._reductions import Accumulator, Reduction
+
+
+@dataclass(frozen=True)
+class Update:
+    """What becomes of a shared variable in a call."""
+
+    shared: SharedVariable
+    new: Variable
+    reduction: Reduction | None
+    everywhere: bool = False  # reduced over members too, like an output
+    by_rows: bool = False  # its value depends on the scattered rows
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A random generator that a function draws from, and its state after a call (or None)."""
+
+    shared: SharedVariable
+    after: Variable | None
+    by_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a member needs to make its replica of a function.
+
+    Sliceable shared variables and random streams become inputs of the compiled function, so one
+    compiled variant serves every kind of `batch_s` and any number of slices.
+    """
+
+    number: int
+    name: str | None
+    inputs: tuple[Variable, ...]
+    n_scattered: int
+    outputs: tuple[Variable, ...]
+    reductions: tuple[Reduction | None, ...]
+    updates: tuple[Update, ...]
+    sliceables: tuple[SharedVariable, ...]
+    streams: tuple[Stream, ...]
+    mode: Any
+    config: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which outputs of a recipe to compute; without rows: what does not depend on them."""
+
+    outputs: tuple[int, ...]
+    rows: bool = True
+
+
+@dataclass
+class Answer:
+    """What a replica has computed; nothing has been changed yet."""
+
+    outputs: list[Any]
+    updates: list[tuple[Update, Any]]
+    streams: list[tuple[SharedVariable, Any]]
+
+
+class Replica:
+    """One function in one member."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.last_part: Any = None  # what the latest call worked on, for its repetition
+        self.threaded = _may_use_threads(recipe)
+        self._compiled: dict[Variant, _Compiled] = {}
+        self._buffers: dict[int, np.ndarray] = {}
+
+    def variant(self, variant: Variant) -> _Compiled:
+        """The compiled function of a variant, made at its first use."""
+        found = self._compiled.get(variant)
+        if found is None:
+            found = self._compiled[variant] = _Compiled(self.recipe, variant)
+        return found
+
+    def buffer(self, index: int, rows: int, like: np.ndarray) -> np.ndarray:
+        """Memory for `rows` gathered rows of input `index`, used again in the next call."""
+        found = self._buffers.get(index)
+        fits = found is not None and (found.dtype, found.shape[1:]) == (like.dtype, like.shape[1:])
+        if found is None or not fits or len(found) < rows:
+            found = self._buffers[index] = _aligned_empty((rows, *like.shape[1:]), like.dtype)
+        return found[:rows]
+
+    def run(
+        self,
+        variant: Variant,
+        arguments: Sequence[Any],
+        sliceables: Sequence[Any],
+        rows: int,
+        num_slices: int,
+    ) -> Answer:
+        """Compute outputs and new values from the values that stand.
+
+        Parameters
+        ----------
+        arguments : arrays
+            The part of each scattered input, then the broadcast inputs.
+        sliceables : arrays
+            The rows of each sliceable shared variable that this call is about.
+        rows : int
+            Length of the part.
+        num_slices : int
+            Pieces to cut the part into; all see the same shared values, random streams go on.
+        """
+        compiled = self._compiled.get(variant) or self.variant(variant)
+        if compiled.plain and num_slices == 1:
+            return Answer(compiled(arguments, sliceables, ()), [], [])
+        state = [s.shared.container.storage[0] for s in self.recipe.streams]
+        if num_slices == 1:
+            values = compiled(arguments, sliceables, state)
+            return compiled.answer(values, state)
+        return self._run_slices(compiled, arguments, sliceables, state, rows, num_slices)
+
+    def _run_slices(
+        self,
+        compiled: _Compiled,
+        arguments: Sequence[Any],
+        sliceables: Sequence[Any],
+        state: list[Any],
+        rows: int,
+        num_slices: int,
+    ) -> Answer:
+        n = self.recipe.n_scattered
+        totals = [Accumulator(op) for op in compiled.reductions]
+        last: list[Any] = []
+        for lo, hi in cut(rows, num_slices):
+            piece = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
+            last = compiled(piece, [s[lo:hi] for s in sliceables], state)
+            for total, value in zip(totals, last, strict=False):
+                total.add(value, hi - lo)
+            state = compiled.next_state(last, state)
+        values = [total.result() for total in totals]
+        return compiled.answer(compiled.in_declared_dtypes(values), state, taken=True)
+
+
+# Ops that run in one thread in every mode; any other may be BLAS or have one inside.
+_ONE_THREAD = (Elemwise, CAReduce, DimShuffle, Subtensor, Shape_i, MakeVector)
+
+
+def _may_use_threads(recipe: Recipe) -> bool:
+    roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
+    return any(
+        v.owner is not None and not isinstance(v.owner.op, _ONE_THREAD) for v in ancestors(roots)
+    )
+
+
+def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Fresh memory on a 64-byte border: what JAX can use without a copy."""
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+class _Compiled:
+    """A variant of a recipe, compiled by PyTensor.
+
+    Updates are computed as outputs: PyTensor's own would change the replica before it is known
+    whether every member succeeds.
+    """
+
+    def __init__(self, recipe: Recipe, variant: Variant) -> None:
+        self._updates = [u for u in recipe.updates if variant.rows or not u.by_rows]
+        self._outputs = [recipe.outputs[i] for i in variant.outputs] if variant.rows else []
+        self._streams = [s.shared for s in recipe.streams]
+        rows = variant.rows
+        self._moves = [s.after is not None and (rows or not s.by_rows) for s in recipe.streams]
+        self._goes_on = [s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m]
+        self.reductions = [recipe.reductions[i] for i in variant.outputs] if variant.rows else []
+        self.reductions += [u.reduction for u in self._updates]
+        self._n_inputs = len(recipe.inputs) if variant.rows else 0
+        self.plain = not self._updates and not self._streams
+        self._function = self._compile(recipe, variant)
+
+    def _compile(self, recipe: Recipe, variant: Variant) -> Any:
+        roots = (*recipe.sliceables, *self._streams)
+        places = [s.type(name=s.name) for s in roots]
+        computed = [*self._outputs, *(u.new for u in self._updates), *self._goes_on]
+        self._dtypes = [getattr(v.type, "dtype", None) for v in computed]
+        inputs = list(recipe.inputs) if variant.rows else []
+        options = dict(recipe.options) | {"on_unused_input": "ignore"}
+        with configured(recipe.config):
+            function = pytensor.function(
+                [*inputs, *places],
+                computed,
+                givens=list(zip(roots, places, strict=True)),
+                mode=recipe.mode,
+                name=recipe.name,
+                **options,
+            )
+        function.trust_input = True
+        self._jax = isinstance(function.maker.linker, JAXLinker)
+        return function
+
+    def __call__(
+        self, arguments: Sequence[Any], sliceables: Sequence[Any], state: Sequence[Any]
+    ) -> list[Any]:
+        """Outputs, then new values, then the streams' next states."""
+        if self._n_inputs != len(arguments):
+            arguments = arguments[: self._n_inputs]
+        values = self._function(*arguments, *sliceables, *state)
+        if self._jax:  # done before anybody is told so
+            for i, value in enumerate(values):
+                if hasattr(value, "block_until_ready"):
+                    values[i] = self._settled(value.block_until_ready(), self._dtypes[i])
+        return values  # type: ignore[no-any-return]
+
+    def _settled(self, value: Any, dtype: Any) -> Any:
+        """A JAX array in the declared dtype: JAX's x64 mode widens float32 on its own."""
+        return value if dtype is None or value.dtype == dtype else value.astype(dtype)
+
+    def in_declared_dtypes(self, values: list[Any]) -> list[Any]:
+        """New values as the variables hold them: averages of integer slices come as floats."""
+        n = len(self._outputs)
+        for i in range(n, len(values)):
+            values[i] = np.asarray(values[i]).astype(self._dtypes[i], copy=False)
+        return values
+
+    def next_state(self, values: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """The random states after a slice."""
+        following = iter(values[len(values) - len(self._goes_on) :])
+        return [
+            next(following) if moves else old
+            for moves, old in zip(self._moves, state, strict=True)
+        ]
+
+    def answer(self, values: list[Any], state: Sequence[Any], taken: bool = False) -> Answer:
+        """Sort what was computed into outputs, new values and random states."""
+        n, m = len(self._outputs), len(self._updates)
+        after = state if taken else self.next_state(values, state)
+        return Answer(
+            values[:n],
+            list(zip(self._updates, values[n : n + m], strict=True)),
+            [
+                (s, new)
+                for s, new, moves in zip(self._streams, after, self._moves, strict=True)
+                if moves
+            ],
+        )
+
+
+@contextlib.contextmanager
+def configured(config: dict[str, Any]) -> Iterator[None]:
+    """PyTensor's configuration as it was in the master when the function was made."""
+    with pytensor.config.change_flags(**config):
+        yield
+
+
+# Settings that may change in a running process (workers have the others from the environment).
+_SETTINGS = ("mode", "linker", "floatX", "exception_verbosity", "on_opt_error")
+
+
+def settings() -> dict[str, Any]:
+    """The settings that a recipe carries."""
+    return {name: getattr(pytensor.config, name) for name in _SETTINGS}

@@ -1,0 +1,161 @@
+"""The shared variables a member knows, by number; and in the master, what the others hold.
+
+A variable is one variable in every member, also across separate shipments of functions, because
+graphs carry its number and never the variable itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.random.type import RandomType
+
+from synkhronos._errors import InputError, StateTorn
+
+_torn: dict[int, np.ndarray] = {}  # by id of a container's storage: the value left half written
+
+
+@dataclass(eq=False)
+class Entry:
+    """A shared variable, and in the master what is known of it.
+
+    Attributes
+    ----------
+    storage : list
+        The one-element list in which the variable's container keeps its value.
+    seen : object
+        The value that the other members have a copy of. A user's `set_value` puts another object
+        into the storage, which is how the master notices.
+    differs : bool
+        The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
+    """
+
+    variable: SharedVariable
+    number: int
+    storage: list[Any]
+    seen: Any = None
+    differs: bool = False
+    warned: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the value is a random generator: each member draws from a stream of its own."""
+        return isinstance(self.variable.type, RandomType)
+
+    @property
+    def label(self) -> str:
+        """How messages name the variable."""
+        return self.variable.name or f"<unnamed shared variable {self.variable.type}>"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A shared variable on its way to another member; arrays follow by broadcast."""
+
+    number: int
+    kind: type
+    type: Any
+    name: str | None
+    value: Any = None  # generators and other values that are no arrays
+
+
+class Registry:
+    """Shared variables by number and by name."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._numbers: dict[SharedVariable, int] = {}
+
+    def __getitem__(self, number: int) -> Entry:
+        return self._entries[number]
+
+    def __iter__(self) -> Any:
+        return iter(self._entries.values())
+
+    def find(self, variable: SharedVariable) -> Entry | None:
+        """The entry of a variable, if it is known."""
+        number = self._numbers.get(variable)
+        return None if number is None else self._entries[number]
+
+    def add(self, variable: SharedVariable, number: int | None = None) -> Entry:
+        """Take a variable in."""
+        check_whole(variable)
+        number = len(self._entries) if number is None else number
+        entry = Entry(variable, number, variable.container.storage)
+        self._entries[number] = entry
+        self._numbers[variable] = number
+        return entry
+
+    def named(self, name: str) -> Entry:
+        """The one variable of that name."""
+        found = [e for e in self if e.variable.name == name]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            known = sorted(e.variable.name for e in self if e.variable.name)
+            raise InputError(
+                f"no shared variable is named {name!r}; known names: {', '.join(known) or 'none'}"
+            )
+        raise InputError(f"{len(found)} shared variables are named {name!r}: pass the variable")
+
+
+def define(entry: Entry, *, value: Any = None) -> Definition:
+    """Describe a variable to the other members."""
+    sv = entry.variable
+    return Definition(entry.number, type(sv), sv.type, sv.name, value)
+
+
+def build(definition: Definition) -> SharedVariable:
+    """Make the variable in another member."""
+    value = definition.value
+    if value is None:
+        value = _placeholder(definition.type)
+    return definition.kind(
+        type=definition.type, value=value, strict=False, allow_downcast=None, name=definition.name
+    )
+
+
+def _placeholder(kind: Any) -> Any:
+    """A value of the type, until the real one arrives by broadcast."""
+    return np.zeros([1 if s is None else s for s in kind.shape], kind.dtype)
+
+
+def is_array(entry: Entry) -> bool:
+    """Whether the value travels as an array."""
+    kind = entry.variable.type
+    return hasattr(kind, "dtype") and hasattr(kind, "ndim") and not entry.is_stream
+
+
+def stream(generator: np.random.Generator, rank: int, master: int) -> np.random.Generator:
+    """A member's own random stream, a function of the generator's state and the rank.
+
+    The master keeps the user's generator, so a group of one draws what the serial function draws.
+    """
+    if rank == master:
+        return generator
+    bits = generator.bit_generator
+    digest = hashlib.sha256(repr(bits.state).encode()).digest()
+    seed = np.random.SeedSequence([*np.frombuffer(digest, np.uint32).tolist(), rank])
+    return np.random.Generator(type(bits)(seed))
+
+
+def mark_torn(entry: Entry) -> None:
+    """Remember that a death has left this value half written."""
+    _torn[id(entry.storage)] = entry.storage[0]
+
+
+def check_whole(variable: SharedVariable) -> None:
+    """Refuse a variable whose value a death has left half written, until it is set again."""
+    torn = _torn.get(id(variable.container.storage))
+    if torn is None:
+        return
+    if torn is variable.container.storage[0]:
+        raise StateTorn(
+            f"the value of shared variable {variable.name!r} was half written when a worker died "
+            "in all_reduce: set it (set_value) or load a checkpoint before you use it"
+        )
+    del _torn[id(variable.container.storage)]
