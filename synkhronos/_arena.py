@@ -33,7 +33,15 @@ HEAD_BYTES = 1 << 20  # of each region: its owner's words, boards and boxes; see
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
 _CHECK_LIMITS_FROM = 1 << 20  # below this an allocation is not worth reading /proc for
+_MADV_REMOVE = 9  # <sys/mman.h>: free the pages, of the file too
 _SEALS = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 @dataclass(frozen=True)
@@ -98,10 +106,9 @@ class Arena:
             fd, region_bytes = _create(regions)
         self.fd = fd
         self.region_bytes = region_bytes
-        self.buffer = mmap.mmap(fd, regions * region_bytes, mmap.MAP_SHARED)
-        with contextlib.suppress(OSError, AttributeError):
-            self.buffer.madvise(mmap.MADV_DONTDUMP)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        self.buffer = _map(fd, regions * region_bytes)
+        self.address = ctypes.addressof(self.buffer)
+        self._advise(0, regions * region_bytes, mmap.MADV_DONTDUMP)
         self.generation = 0
         self.own(mine)
 
@@ -115,7 +122,7 @@ class Arena:
     def head(self, region: int) -> memoryview:
         """The first HEAD_BYTES of a region, which only its owner writes."""
         start = region * self.region_bytes
-        return memoryview(self.buffer)[start : start + HEAD_BYTES]
+        return memoryview(np.ndarray((HEAD_BYTES,), np.uint8, self.buffer, start))
 
     def reserve_head(self) -> None:
         """Take the physical memory of all heads."""
@@ -156,11 +163,13 @@ class Arena:
 
     def release(self, offset: int, length: int) -> None:
         """Give a block's memory back; runs from finalizers, so it takes no lock."""
-        if self._pid != os.getpid() or self.buffer.closed:
+        if self._pid != os.getpid():
             return  # a fork of the owner must not punch holes into the owner's memory
-        with contextlib.suppress(OSError, ValueError):
-            self.buffer.madvise(mmap.MADV_REMOVE, offset, length)
+        self._advise(offset, length, _MADV_REMOVE)
         self._released.append((offset, length))
+
+    def _advise(self, offset: int, length: int, advice: int) -> None:
+        _libc.madvise(self.address + offset, length, advice)
 
     def _reclaim(self) -> None:
         while self._released:
@@ -187,9 +196,7 @@ class Arena:
         """Give back what other members took; they are gone, and nobody may read it any more."""
         for region in range(self.regions):
             if region != self.mine:
-                with contextlib.suppress(OSError):
-                    start = region * self.region_bytes
-                    self.buffer.madvise(mmap.MADV_REMOVE, start, self.region_bytes)
+                self._advise(region * self.region_bytes, self.region_bytes, _MADV_REMOVE)
 
     def close_fd(self) -> None:
         """Drop the descriptor; the mapping lives as long as a view of it does."""
@@ -252,6 +259,23 @@ class Views:
         return found
 
 
+class _Memory:
+    """The mapping; numpy views hold it, and it is unmapped when the last one is gone.
+
+    Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
+    """
+
+    def __del__(self, munmap: Any = _libc.munmap, addressof: Any = ctypes.addressof) -> None:
+        munmap(addressof(self), ctypes.sizeof(self))
+
+
+def _map(fd: int, length: int) -> Any:
+    address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return type("Memory", (ctypes.c_ubyte * length, _Memory), {}).from_address(address)
+
+
 def _create(regions: int) -> tuple[int, int]:
     if not hasattr(os, "memfd_create"):
         raise RuntimeError(
@@ -276,7 +300,7 @@ def _largest_that_maps(fd: int, regions: int) -> int:
     while size >= 4 * HEAD_BYTES:
         try:
             os.ftruncate(fd, size * regions)
-            mmap.mmap(fd, size * regions, mmap.MAP_SHARED).close()
+            _map(fd, size * regions)
         except OSError:
             size //= 2
             continue

@@ -261,7 +261,7 @@ def _contribute(call: Call, member: Member, part: Part, answer: Answer) -> Any:
         if len(part.participants) > 1 and not part.scalars:
             values = _reduce_big(call, member, part, answer.outputs)
         return Contribution(values, part)
-    if not part.variant.rows:
+    if not part.variant.rows or not call.outputs:
         return None
     if part.scalars:
         return [float(v) for v in answer.outputs]
@@ -307,6 +307,8 @@ def combine_call(
     """The reduced value of each output, in the order of `call.outputs`."""
     part = own.part
     assert part is not None
+    if not call.outputs:
+        return []
     if part.scalars and member.size > 1:
         return _combine_scalars(call, member, own, part, reports)
     given = {

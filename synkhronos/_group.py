@@ -269,6 +269,8 @@ class Group:
                 with self._interrupts:
                     channel.commit(number)
                     member.keep()
+            else:
+                channel.commit(number)  # workers may have changed what the master has not
         except BaseException as exc:
             self._recover(exc, what)
             raise
@@ -312,6 +314,28 @@ class Group:
         if isinstance(exc, Exception) and not isinstance(exc, WorkerError | InputError):
             self._note_failures(exc, what)
 
+    def start(self, command: Command, what: str = "a long command") -> Task:
+        """Let the workers run a command while the master goes on.
+
+        Parameters
+        ----------
+        command : Command
+            It should count with `member.progress(n)` and return once `member.stopping` is true.
+
+        Returns
+        -------
+        Task
+            With `progress()`, `stop()` and `wait()`. Until `wait` has returned, the group takes no
+            other command. In a group of one the command runs inside `wait`.
+        """
+        self.check(what)
+        with self._lock:
+            if self._busy:
+                raise GroupError(f"{what}: the group is busy with another command")
+            number = self._channel.post(command)
+            self._busy = True
+        return Task(self, command, number, what)
+
     def _posted(self) -> int:
         return int(self._channel.node.number)
 
@@ -344,6 +368,47 @@ class Group:
             self._channel.close(GRACE_SECONDS)
             self.arena.close_fd()
             self._end("has been closed")
+
+
+class Task:
+    """A command that the workers run while the master goes on; made by `Group.start`."""
+
+    def __init__(self, group: Group, command: Command, number: int, what: str) -> None:
+        self._group = group
+        self._command = command
+        self._number = number
+        self._what = what
+
+    def progress(self) -> list[int]:
+        """What each worker has counted so far, in the order of ranks."""
+        channel, group = self._group._channel, self._group
+        counts = channel.progress()
+        return [n for rank, n in enumerate(counts) if rank != group.rank]
+
+    def stop(self) -> None:
+        """Ask the workers to return."""
+        self._group._channel.stop(self._number)
+
+    def wait(self) -> dict[int, Any]:
+        """Wait for the workers: {rank: outcome}.
+
+        Raises
+        ------
+        WorkerError, WorkerDied
+        """
+        group = self._group
+        try:
+            if group.size == 1:
+                return {group.rank: self._command.run(group.member)}
+            reports: dict[int, Any] = group._channel.collect(self._number)
+            group._check_reports(reports, self._what)
+            group._channel.commit(self._number)
+        except BaseException as exc:
+            group._recover(exc, self._what)
+            raise
+        finally:
+            group._busy = False
+        return reports
 
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()

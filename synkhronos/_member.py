@@ -78,8 +78,8 @@ class Member:
 
     @property
     def stopping(self) -> bool:
-        """Whether the master asks a long command to return."""
-        return self._node is not None and self._node.stopping
+        """Whether the master asks a long command to return (at once in a group of one)."""
+        return self._node is None or self._node.stopping
 
     def progress(self, count: int) -> None:
         """Tell the master how far a long command has come."""

@@ -75,8 +75,8 @@ def _bytes_of(graph: FunctionGraph) -> Variable:
     for node in graph.toposort():
         for out in node.outputs:
             kind: Any = out.type
-            shape = shape_of.get(out)
-            if shape is not None and hasattr(kind, "dtype"):
+            shape = shape_of[out] if hasattr(kind, "dtype") else None
+            if shape is not None:
                 count = pt.as_tensor(1.0)
                 for length in shape:
                     count = count * length

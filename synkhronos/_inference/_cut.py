@@ -101,15 +101,23 @@ class Cut:
 
     def _is_total(self, variable: Variable) -> bool:
         match self._walk.value(variable):
-            case Same() | Reduced() | Count(power=1):
+            case Same():
+                return not self._can_be_finished(variable)
+            case Reduced() | Count(power=1):
                 return True
             case Entries(entries=entries):
                 return all(isinstance(v, Same) or _is_counted(v) for v in entries)
         return False
 
+    def _can_be_finished(self, variable: Variable) -> bool:
+        """Whether a Same value is a function of Same values: no need for members to send it."""
+        if variable not in self._walk.reached or variable.owner is None:
+            return False
+        return all(isinstance(self._walk.value(v), Same) for v in variable.owner.inputs)
+
     def _total(self, variable: Variable) -> Variable:
         match self._walk.value(variable):
-            case Same():
+            case Same() if variable not in self._walk.inlined:
                 depends = variable in self._walk.reached
                 return self._hold(variable, None) if depends else variable
             case Reduced(by=by, factors=factors):

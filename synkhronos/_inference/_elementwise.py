@@ -68,6 +68,9 @@ def _checked(op: CheckAndRaise, node: Apply, values: Sequence[Value], walk: Walk
 def _elementwise(op: Elemwise, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     if has_rows(values):
         return _across_rows(op.scalar_op, node, values, walk)
+    if isinstance(op.scalar_op, ps.Second) and node.outputs[0].type == node.inputs[1].type:
+        if None not in node.outputs[0].type.shape:
+            walk.inlined[node.outputs[0]] = node.inputs[1]
     if all(isinstance(v, Entries | Same) for v in values):
         return _each_entry(op.scalar_op, node, values)
     return _without_rows(op.scalar_op, node, values)
@@ -100,7 +103,7 @@ def _across_rows(
     factors = [
         factors_of(value, variable) for value, variable in zip(values, node.inputs, strict=True)
     ]
-    zero = _zero(node.op, [is_zero(v) for v in values])
+    zero = gives_zero(node.op, [is_zero(v) for v in values])
     if not any(factors):
         return Rows(axis, whole, zero=zero)
     rule = _LINEAR.get(type(scalar_op))

@@ -47,7 +47,7 @@ from synkhronos._inference._walk import (
 )
 
 # A product of numbers, of dimensions (variable, axis), and of variables that may be anything.
-type Length = list[int | tuple[Variable, int] | Variable]
+type Length = list[int | Hashable]
 
 
 def carried(value: Value) -> Value | None:
@@ -251,7 +251,7 @@ def _length_variables(target: Variable, ndim: int) -> list[Length]:
         return [[int(length)] for length in target.data]
     if target.owner is not None and isinstance(target.owner.op, MakeVector):
         return [_length_of(v) for v in target.owner.inputs]
-    return [[(target, i)] for i in range(ndim)]
+    return [[(target, i, "entry")] for i in range(ndim)]
 
 
 def _length_of(variable: Variable) -> Length:

@@ -17,11 +17,14 @@ Rows and sums may carry *factors*. A factor is a number that depends on all rows
 V = f_1 * U_1 + f_2 * U_2 + ..., where U_k, which is V with f_k = 1 and the other factors = 0, has
 the promise without factors. So the members can compute the U_k, and the f_k are applied after
 the reduction.
+
+A *zero* is made of a constant zero; it may be counted to values of any factors. In Same it is
+exact. In the other classes it is so but for rows that hold infinities: 0 * inf is nan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,6 +66,7 @@ class Rows:
 class Reduced:
     by: str
     factors: Factors = NO_FACTORS
+    zero: bool = False  # each row adds nothing, so it is an avg as well
 
 
 @dataclass(frozen=True)
@@ -135,10 +139,10 @@ def common_factors(operands: Iterable[tuple[Factors, Value]]) -> Factors:
 
 def summed(factors: Factors, dtype: str, *, zero: bool = False) -> Value:
     """The sum over the row axis of Rows with these factors."""
-    if zero:
-        return Same(zero=True)
     if not is_summable(dtype):
         raise Stuck(f"its sum is kept in {dtype}, which partial sums do not")
+    if zero:
+        return Reduced("sum", zero=True)
     if factors and all(f.per_row for f in factors):
         return Reduced("avg")
     return Reduced("sum", factors)
@@ -160,21 +164,37 @@ def linear(value: Value, dtype: str) -> Value | None:
 
 def merge(values: Sequence[Value]) -> Value | None:
     """The promise that holds for values laid side by side, or for any one of them."""
-    if all(isinstance(v, Same) for v in values):
-        return Same(zero=all(is_zero(v) for v in values))
     if any(isinstance(v, Rows) for v in values):
         return _merge_rows(values)
+    return _absorb(_merge_totals, values)
+
+
+def _absorb(join: Callable[[list[Value]], Value | None], values: Sequence[Value]) -> Value | None:
+    """Join the values without the sums that are zero: they are whatever the others are."""
+    zeros = [v for v in values if isinstance(v, Reduced) and v.zero]
+    found = join([v for v in values if v not in zeros])
+    if not zeros or (isinstance(found, Reduced) and found.by in ("sum", "avg")):
+        return found
+    return zeros[0] if found is not None and is_zero(found) else None
+
+
+def _merge_totals(values: Sequence[Value]) -> Value | None:
+    if all(isinstance(v, Same) for v in values):
+        return Same(zero=all(is_zero(v) for v in values))
     if counts := _as_counts(values):
         return counts
     reduced = [v for v in values if isinstance(v, Reduced)]
     others = [v for v in values if not isinstance(v, Reduced)]
     if not reduced or len({v.by for v in reduced}) > 1:
         return None
-    if reduced[0].by == "avg":
-        return reduced[0] if all(isinstance(v, Same) for v in others) else None
-    if reduced[0].by != "sum":
-        return None if others else reduced[0]
-    return Reduced("sum", common_factors((v.factors, v) for v in reduced)) if all(map(is_zero, others)) else None
+    match reduced[0].by:
+        case "avg":
+            return reduced[0] if all(isinstance(v, Same) for v in others) else None
+        case "sum" if all(map(is_zero, others)):
+            return Reduced("sum", common_factors((v.factors, v) for v in reduced))
+        case "max" | "min" | "prod" if not others:
+            return reduced[0]
+    return None
 
 
 def _as_counts(values: Sequence[Value]) -> Count | None:
@@ -187,12 +207,16 @@ def _merge_rows(values: Sequence[Value]) -> Value | None:
     rows = [v for v in values if isinstance(v, Rows)]
     if len(rows) < len(values) or len({v.axis for v in rows}) > 1:
         return None
-    whole = any(v.whole for v in rows)
-    return Rows(rows[0].axis, whole, common_factors((v.factors, v) for v in rows), all(map(is_zero, rows)))
+    whole, zero = any(v.whole for v in rows), all(v.zero for v in rows)
+    return Rows(rows[0].axis, whole, common_factors((v.factors, v) for v in rows), zero)
 
 
 def added(values: Sequence[Value], dtype: str) -> Value | None:
     """The sum (or difference) of values of which none is Rows."""
+    return _absorb(lambda terms: _added(terms, dtype), values)
+
+
+def _added(values: Sequence[Value], dtype: str) -> Value | None:
     terms = [v for v in values if not is_zero(v)]
     if not terms:
         return Same(zero=True)

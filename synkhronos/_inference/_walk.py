@@ -15,6 +15,9 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import toposort
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
@@ -35,8 +38,9 @@ Transferred = Value | Sequence[Value] | None
 class Walk:
     """What is known of the variables of one graph.
 
-    `values` maps variables to promises. `inlined` maps outputs of OpFromGraph nodes to the same
-    values written out in the outer graph. `scalings` holds the places (node, input) where a
+    `values` maps variables to promises. `inlined` maps variables to others of the same value that
+    depend on less, or that show how they do: the outputs of OpFromGraph nodes to what is written
+    inside, 0-d fills to what they are filled with. `scalings` holds the places (node, input) where a
     factor enters: only there may it be replaced, its variable may serve as a length elsewhere.
     `reached` holds what is computed from the seeds that aren't Same.
     """
@@ -56,7 +60,7 @@ class Walk:
 
     def value(self, variable: Variable) -> Value:
         if variable not in self.values:
-            self.values[variable] = Same(zero=_is_constant_zero(variable))
+            self.values[variable] = _leaf(variable)
         return self.values[variable]
 
     def _visit(self, node: Apply) -> None:
@@ -95,11 +99,11 @@ def gives_zero(op: Op, zeros: Sequence[bool]) -> bool:
 
 
 def _outcome(node: Apply, values: Sequence[Value], walk: Walk) -> Value | Sequence[Value]:
+    if any(isinstance(v.type, RandomType) for v in node.inputs):
+        return Unknown(f"{name_of(node)} draws random numbers")
     for value in values:
         if isinstance(value, Unknown):
             return value
-    if any(isinstance(v.type, RandomType) for v in node.inputs):
-        return Unknown(f"{name_of(node)} draws random numbers")
     if all(isinstance(v, Same) for v in values):
         return Same(zero=gives_zero(node.op, [is_zero(v) for v in values]))
     try:
@@ -135,8 +139,8 @@ def as_factor(variable: Variable, *, inverse: bool = False, per_row: bool = Fals
 
 
 def constant_of(variable: Variable) -> int | None:
-    """The value of a constant whole number, seen through casts."""
-    while variable.owner is not None and len(variable.owner.inputs) == 1:
+    """The value of a constant whole number, seen through casts and added axes."""
+    while variable.owner is not None and _keeps_number(variable.owner.op):
         variable = variable.owner.inputs[0]
     if not isinstance(variable, Constant) or np.ndim(variable.data) > 0:
         return None
@@ -144,7 +148,16 @@ def constant_of(variable: Variable) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def _is_constant_zero(variable: Variable) -> bool:
+def _keeps_number(op: Op) -> bool:
+    if isinstance(op, Elemwise):
+        return isinstance(op.scalar_op, Cast)
+    return isinstance(op, DimShuffle | ScalarFromTensor | TensorFromScalar)
+
+
+def _leaf(variable: Variable) -> Value:
+    """What is promised of an input that isn't scattered, or of a constant."""
+    if isinstance(variable.type, RandomType):
+        return Unknown(f"{name_of(variable)} is a random state, each member has its own")
     if not isinstance(variable, Constant) or not isinstance(variable.type, TensorType):
-        return False
-    return not np.any(variable.data)
+        return Same()
+    return Same(zero=not np.any(variable.data))

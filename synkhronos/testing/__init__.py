@@ -1,0 +1,10 @@
+"""For tests, yours and ours: leak checks, fault injection, conformance suites.
+
+`leaks`         what a process holds before and after
+`faults`        commands that misbehave in one member
+`conformance`   what every channel and every communicator must do
+"""
+
+from synkhronos.testing import conformance, faults, leaks
+
+__all__ = ["conformance", "faults", "leaks"]

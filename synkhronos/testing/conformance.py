@@ -1,0 +1,168 @@
+"""What every channel and every communicator must do, for whoever writes another one.
+
+Both suites run as commands in a group: the same assertions in every member, numpy as the oracle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos._batches import edges
+from synkhronos._commands import Command
+from synkhronos._reductions import Reduction, combine
+
+if TYPE_CHECKING:
+    from synkhronos._group import Group
+    from synkhronos._member import Member
+
+SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (5,), (0, 3), (3, 4), (1000,), (70_001,), (300, 200))
+DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "float16 float32 float64 complex64 complex128".split()
+)
+OPS = (Reduction.AVG, Reduction.SUM, Reduction.PROD, Reduction.MIN, Reduction.MAX)
+
+
+def check_communicator(
+    group: Group,
+    dtypes: tuple[str, ...] | list[str] = DTYPES,
+    shapes: tuple[tuple[int, ...], ...] = SHAPES,
+) -> None:
+    """Hold the group's communicator to every verb, on every dtype and shape.
+
+    >>> import synkhronos as synk
+    >>> with synk.Group(2) as group:
+    ...     check_communicator(group, ["float32"], ((), (3,)))
+    """
+    for dtype in dtypes:
+        group.run(_Verbs(dtype, tuple(shapes)), f"check_communicator {dtype}")
+
+
+def check_channel(group: Group) -> None:
+    """Hold the group's channel to its promises: order, size, repetition, long commands.
+
+    >>> import synkhronos as synk
+    >>> with synk.Group(2) as group:
+    ...     check_channel(group)
+    """
+    small = _Echo(7)
+    for _ in range(300):
+        assert group.run(small) == [7] * group.size
+    for size in (0, 10, 1 << 17, 1 << 22):  # in the box and beyond it, both ways
+        sent = np.arange(size, dtype=np.int64)
+        for rank, got in enumerate(group.run(_Echo(sent))):
+            np.testing.assert_array_equal(got, sent, err_msg=f"rank {rank}")
+    for n in range(300):  # more than members remember
+        assert group.run(_Echo(n)) == [n] * group.size
+    assert group.run(small) == [7] * group.size
+    task = group.start(_Count())
+    while group.size > 1 and min(task.progress()) < 3:
+        pass
+    task.stop()
+    counts = task.wait()
+    assert all(c >= 3 for (c,) in counts.values()), counts
+
+
+@dataclass(frozen=True)
+class _Echo(Command):
+    value: Any
+    repeats = True
+
+    def run(self, member: Member) -> Any:
+        return (self.value,)
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        ranks = range(member.size)
+        return [(own if r == member.master else reports[r])[0] for r in ranks]
+
+
+@dataclass(frozen=True)
+class _Count(Command):
+    def run(self, member: Member) -> tuple[int]:
+        count = 0
+        while not member.stopping or count < 3:
+            count += 1
+            member.progress(count)
+        return (count,)
+
+
+@dataclass(frozen=True)
+class _Verbs(Command):
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+
+    def run(self, member: Member) -> None:
+        values = [_values(self.dtype, self.shapes, rank) for rank in range(member.size)]
+        _check_moving(member, values)
+        _check_reducing(member, values)
+
+
+def _values(dtype: str, shapes: tuple[tuple[int, ...], ...], rank: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(rank)
+    return [np.asarray(rng.integers(0, 4, shape)).astype(dtype) for shape in shapes]
+
+
+def _equal(found: Any, wanted: Any, what: str) -> None:
+    assert len(found) == len(wanted), what
+    for a, b in zip(found, wanted, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), (what, a.shape, a.dtype, b.shape, b.dtype)
+        loose = {"float16": 1e-2, "float32": 1e-5, "complex64": 1e-5}.get(a.dtype.name, 1e-12)
+        np.testing.assert_allclose(a, b, rtol=loose, err_msg=what)
+
+
+def _check_moving(member: Member, values: list[list[np.ndarray]]) -> None:
+    comm, mine, size = member.communicator, values[member.rank], member.size
+    for root in range(size):
+        given = mine if member.rank == root else None
+        _equal(comm.broadcast(given, root), values[root], "broadcast")
+        found = comm.gather(mine, root, "stack")
+        if member.rank == root:
+            _equal(found, [np.stack(column) for column in zip(*values, strict=True)], "stack")
+        rowed = [v for v in values[root] if v.ndim]
+        for rows in {len(v) for v in rowed}:
+            same = [v for v in rowed if len(v) == rows]
+            borders = edges(rows, size)
+            part = slice(borders[member.rank], borders[member.rank + 1])
+            scattered = comm.scatter(same if member.rank == root else None, root, borders)
+            _equal(scattered, [v[part] for v in same], "scatter")
+    joined = [np.concatenate([np.atleast_1d(v) for v in column]) for column in zip(*values, strict=True)]
+    _equal(comm.all_gather(mine), joined, "all_gather")
+    uneven = [np.arange(rank + 1) for rank in range(size)]
+    _equal(comm.all_gather([uneven[member.rank]]), [np.concatenate(uneven)], "uneven")
+
+
+def _check_reducing(member: Member, values: list[list[np.ndarray]]) -> None:
+    comm, mine, size = member.communicator, values[member.rank], member.size
+    weights = [float(r + 1) for r in range(size)]
+    for op in OPS:
+        if mine[0].dtype.kind == "b" and op is Reduction.AVG:
+            continue
+        shares = weights if op is Reduction.AVG else None
+        wanted = [combine(column, op, shares) for column in zip(*values, strict=True)]
+        for root in range(size):
+            found = comm.reduce(mine, op, root, shares)
+            if member.rank == root:
+                _equal(found, wanted, f"reduce {op}")
+        held = [np.rint(w).astype(v.dtype) if v.dtype.kind in "iu" else w
+                for v, w in zip(mine, wanted, strict=True)]
+        for make in (np.array, lambda v: _in_arena(comm, v)):
+            arrays = [make(v) for v in mine]
+            comm.all_reduce(arrays, op, shares)
+            _equal(arrays, held, f"all_reduce {op}")
+            single = make(mine[1])
+            comm.all_reduce([single], op, shares)
+            _equal([single], [held[1]], f"small all_reduce {op}")
+        rowed = [(v, w) for v, w in zip(mine, wanted, strict=True) if v.ndim]
+        for v, w in rowed:
+            borders = edges(len(v), size)
+            part = slice(borders[member.rank], borders[member.rank + 1])
+            _equal(comm.reduce_scatter([v], op, borders, shares), [w[part]], "reduce_scatter")
+
+
+def _in_arena(comm: Any, value: np.ndarray) -> np.ndarray:
+    array: np.ndarray = comm.empty(value.shape, value.dtype)
+    array[...] = value
+    return array

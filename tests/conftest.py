@@ -1,0 +1,60 @@
+"""Groups of every size, and after every test: no process, descriptor or memory left."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.testing import leaks
+
+SIZES = (1, 2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """After each test: no child process, no descriptor, nothing in /dev/shm more than before."""
+    before = leaks.snapshot()
+    yield
+    synk.close()
+    gc.collect()
+    leaks.check(before)
+
+
+@pytest.fixture(params=SIZES, ids=lambda n: f"size{n}")
+def size(request: pytest.FixtureRequest) -> int:
+    """The number of members."""
+    return int(request.param)
+
+
+@pytest.fixture
+def group(size: int) -> Iterator[synk.Group]:
+    """A group of each size, the current one."""
+    with synk.Group(size) as made:
+        yield made
+
+
+@pytest.fixture
+def group2() -> Iterator[synk.Group]:
+    """A group of two."""
+    with synk.Group(2) as made:
+        yield made
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers, the same in every run."""
+    return np.random.default_rng(20171013)
+
+
+def pytest_sessionfinish() -> None:
+    """No group may outlive the tests."""
+    synk.close()
+    left = [p for p in Path("/dev/shm").glob("*synk*")]
+    assert not left, left
+    assert os.getpid()

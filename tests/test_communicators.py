@@ -1,0 +1,17 @@
+"""Every communicator and channel passes the public conformance suites."""
+
+from __future__ import annotations
+
+import pytest
+
+import synkhronos as synk
+from synkhronos.testing import conformance
+
+
+@pytest.mark.parametrize("dtype", conformance.DTYPES)
+def test_communicator(group: synk.Group, dtype: str) -> None:
+    conformance.check_communicator(group, [dtype])
+
+
+def test_channel(group: synk.Group) -> None:
+    conformance.check_channel(group)
