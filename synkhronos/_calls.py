@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class Part:
     scalars: bool  # every output is a real 0-d value that is summed, averaged, min, max, prod
     dtypes: list[Any]  # of the outputs
     variant: Variant
+    shares: list[float]  # of the participants in an average
+    again: Callable[[], list[Any]] | None = None  # computes the same once more, directly
 
 
 @dataclass
@@ -49,22 +51,28 @@ class Contribution:
 def run_call(call: Call, member: Member) -> Any:
     """Compute this member's part of a call; new values of variables wait for the verdict."""
     replica = member.replicas[call.function]
-    if call.changed or call.sent:
-        _take_values(call, member)
     part = replica.last_part
-    if part is None or part.call is not call:
+    if part is not None and part.call is call:
+        if part.again is not None:
+            return _contribute(call, member, part, part.again())
+    else:
+        if call.changed or call.sent:
+            _take_values(call, member)
         part = _prepare(call, member, replica)
         replica.last_part = part if _stays(call, replica) else None
     answer = _first(call, member, replica, part) if call.first else _compute(member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
-    return _contribute(call, member, part, answer)
+    elif replica.last_part is part and call.slices == 1 and not replica.threaded:
+        part.again = replica.repetition(part.variant, part.arguments)
+    return _contribute(call, member, part, answer.outputs)
 
 
 def _stays(call: Call, replica: Replica) -> bool:
     """Whether a repetition of the call finds the same arrays: no index lists, no sliceables."""
     picked = any(isinstance(a.rows, Picks) for a in call.arguments)
-    return not (picked or replica.recipe.sliceables or call.first)
+    once = call.first or call.changed or call.sent
+    return not (picked or once or replica.recipe.sliceables)
 
 
 def _take_values(call: Call, member: Member) -> None:
@@ -108,7 +116,14 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         _all_scalars(call, replica),
         [getattr(replica.recipe.outputs[i].type, "dtype", None) for i in call.outputs],
         Variant(call.outputs, rows=takes_part),
+        _shares(weights, participants),
     )
+
+
+def _shares(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
+    """What each participant's value counts in an average."""
+    rows = [1.0 if weights is None else weights[r] for r in participants]
+    return shares(rows if any(rows) else [1.0] * len(rows))
 
 
 def _participants(weights: tuple[float, ...] | None, member: Member) -> tuple[int, ...]:
@@ -254,19 +269,18 @@ def _weights_of(part: Part) -> list[float] | None:
     return weights if any(weights) else None
 
 
-def _contribute(call: Call, member: Member, part: Part, answer: Answer) -> Any:
+def _contribute(call: Call, member: Member, part: Part, outputs: list[Any]) -> Any:
     """Outputs on their way to the master; large ones are reduced by all members together."""
     if member.rank == member.master:
-        values = answer.outputs
         if len(part.participants) > 1 and not part.scalars:
-            values = _reduce_big(call, member, part, answer.outputs)
-        return Contribution(values, part)
+            outputs = _reduce_big(call, member, part, outputs)
+        return Contribution(outputs, part)
     if not part.variant.rows or not call.outputs:
         return None
     if part.scalars:
-        return [float(v) for v in answer.outputs]
+        return [float(v) for v in outputs]
     owner = part.participants[0]
-    values = _reduce_big(call, member, part, answer.outputs)
+    values = _reduce_big(call, member, part, outputs)
     keep = member.rank == owner and member.master not in part.participants
     return Contribution(
         [
@@ -334,19 +348,16 @@ def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] |
 def _combine_scalars(
     call: Call, member: Member, own: Contribution, part: Part, reports: dict[int, Any]
 ) -> list[Any]:
-    given = [own.values if r == member.master else reports[r] for r in part.participants]
-    weights = _weights_of(part)
-    return [
-        np.asarray(_scalar([float(values[i]) for values in given], op, weights), part.dtypes[i])
-        for i, op in enumerate(call.reductions)
-    ]
-
-
-def _scalar(column: list[float], op: Reduction | None, weights: list[float] | None) -> float:
-    if op is Reduction.SUM:
-        return sum(column)
-    if op is Reduction.AVG:
-        scale = shares([1.0] * len(column) if weights is None else weights)
-        return sum([v * s for v, s in zip(column, scale, strict=True)])
-    assert op is not None
-    return float(COMBINE[op].reduce(np.array(column)))
+    reports[member.master] = own.values
+    given = [reports[r] for r in part.participants]
+    found = []
+    for i, op in enumerate(call.reductions):
+        column = [float(values[i]) for values in given]
+        if op is Reduction.SUM:
+            total = sum(column)
+        elif op is Reduction.AVG:
+            total = sum([v * share for v, share in zip(column, part.shares, strict=True)])
+        else:
+            total = COMBINE[op].reduce(column)  # type: ignore[index]
+        found.append(np.array(total, part.dtypes[i]))
+    return found

@@ -28,6 +28,7 @@ class Command:
     """The base of all commands."""
 
     repeats = False  # the very same object may be posted again, as one word
+    pure = False  # it changes no variable in any member
 
     def run(self, member: Member) -> Any:
         """Do it in a member; returns the member's outcome."""
@@ -175,6 +176,7 @@ class Call(Command):
     changed: tuple[int, ...] = ()
     sent: tuple[tuple[int, Any], ...] = ()
     first: bool = False
+    pure: bool = False  # type: ignore[misc]
 
     def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
         return _call, (*[getattr(self, name) for name in _CALL_FIELDS],)
@@ -322,7 +324,9 @@ class AllReduce(Collective):
         """Reduce this member's chunk for all."""
         entries = self.entries(member)
         member.writing = entries
-        member.communicator.all_reduce([member.adopt(e) for e in entries], self.op, self.weights)
+        arrays = [member.adopt(e) for e in entries]
+        with member.uninterrupted():
+            member.communicator.all_reduce(arrays, self.op, self.weights)
         member.writing = ()
 
 

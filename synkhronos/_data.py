@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ _DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
     "float16 float32 float64 complex64 complex128".split()
 )
+
+
+_stamps = itertools.count()
 
 
 class Data:
@@ -48,6 +52,7 @@ class Data:
         self._view = np.empty((0,) * ndim, dtype)
         self._piece: Piece | FilePiece | None = None
         self._generation = 0
+        self._stamp = next(_stamps)  # another one for every place and shape of any Data
 
     @property
     def data(self) -> np.ndarray:
@@ -211,6 +216,7 @@ class Data:
     def _take(self, view: np.ndarray) -> None:
         self._view = view
         self._piece = None
+        self._stamp = next(_stamps)
         self._generation = self._group.arena.generation
 
     def _map(self, value: np.memmap) -> None:
@@ -219,6 +225,7 @@ class Data:
         self._group.arena.generation += 1
         self._memory = np.empty(0, self._dtype)
         self._view = value
+        self._stamp = next(_stamps)
         self._generation = self._group.arena.generation
         start = value.__array_interface__["data"][0]
         base = value.base if isinstance(value.base, np.memmap) else value

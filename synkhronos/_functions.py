@@ -53,8 +53,10 @@ class Function:
         # inputs as the recipe has them: the scattered first
         self._order = sorted(range(len(scattered)), key=lambda i: not scattered[i])
         self._everything = list(range(len(plan_.outputs)))
+        # whether the recipe's outputs are the user's, one by one
+        self._in_order = [o.partials for o in plan_.outputs] == [(i,) for i in self._everything]
         self._finishing = any(o.finish is not None for o in plan_.outputs)
-        self._last: tuple[Any, Any, Any, Call] | None = None
+        self._last: tuple[Any, Any, Call] | None = None
         self._serial: Any = None
         group.member.replicas[self._number] = self._replica
         group.functions[self._number] = self
@@ -122,13 +124,12 @@ class Function:
         -----
         Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
         """
-        self._group.check(self._what)
         plain = batch is None and batch_s is None and output_subset is None and not kwargs
         call = self._repetition(args, num_slices) if plain else None
         if call is None:
             call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
             if plain and _repeatable(args, call):
-                self._last = tuple(map(id, args)), num_slices, _stamps(args), call
+                self._last = num_slices, _stamps(args), call
         values = self._inputs_of(args, kwargs) if self._finishing else ()
         return self._run(call, output_subset, values)
 
@@ -136,8 +137,8 @@ class Function:
         """The latest call, if this one is the same and no value has been set since."""
         if self._last is None:
             return None
-        ids, slices, stamps, call = self._last
-        if slices != num_slices or tuple(map(id, args)) != ids or _stamps(args) != stamps:
+        slices, stamps, call = self._last
+        if slices != num_slices or _stamps(args) != stamps:
             return None
         for entry in self._entries:
             if entry.storage[0] is not entry.seen:
@@ -153,6 +154,7 @@ class Function:
         batch_s: Any,
         num_slices: int | str,
     ) -> Call:
+        self._group.check(self._what)
         given = self._bind(args, kwargs)
         subset = self._subset(output_subset)
         selection, rows = self._select(given, batch)
@@ -174,6 +176,7 @@ class Function:
             changed=changed,
             sent=sent,
             first=self._group.size > 1 and partials not in self._compiled,
+            pure=not (changed or sent or self._plan.update_shareds),
         )
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -384,7 +387,7 @@ class Function:
             self._compiled.add(call.outputs)
         if self._plan.update_shareds or call.changed or call.sent:
             self._settle()
-        if then is None:
+        if then is None and (output_subset is not None or not self._in_order):
             at = call.outputs.index
             found = [found[at(self._plan.outputs[i].partials[0])] for i in subset]
         return self._structured(found, subset, output_subset is not None)
@@ -426,13 +429,11 @@ class Function:
 
     def _structured(self, values: list[Any], subset: list[int], partly: bool = False) -> Any:
         structure = self._plan.structure
+        if structure == "single" and not partly:
+            return values[0]
         if structure == "dict":
             return {self._plan.keys[i]: v for i, v in zip(subset, values, strict=True)}
-        if structure == "single" and len(values) == 1 and not partly:
-            return values[0]
-        if structure == "none":
-            return None
-        return values if structure == "list" or partly else values[0]
+        return None if structure == "none" else values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function in the master only, as pytensor.function would.
@@ -518,7 +519,7 @@ def _array(value: Any) -> Any:
 
 
 def _stamps(args: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([a._generation if type(a) is Data else -1 for a in args])
+    return tuple([a._stamp if type(a) is Data else -1 for a in args])
 
 
 def _repeatable(args: Sequence[Any], call: Call) -> bool:

@@ -188,7 +188,7 @@ class Group:
     @property
     def alive(self) -> bool:
         """Whether the group takes orders."""
-        return not self._ended and self._owner == os.getpid()
+        return not self._ended
 
     def number(self) -> int:
         """A fresh number for a function."""
@@ -197,12 +197,14 @@ class Group:
 
     def check(self, what: str) -> None:
         """Raise unless the group takes orders from this process."""
-        if self._ended:
+        if not self._ended:
+            return
+        if self._owner == os.getpid():
             raise GroupClosed(
                 f"{what}: the group {self._ended}. Call synk.fork() to start another, and make "
                 "functions and Data anew"
             )
-        if self._owner != os.getpid():
+        else:
             raise GroupClosed(
                 f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
                 f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
@@ -269,7 +271,7 @@ class Group:
                 with self._interrupts:
                     channel.commit(number)
                     member.keep()
-            else:
+            elif not command.pure:
                 channel.commit(number)  # workers may have changed what the master has not
         except BaseException as exc:
             self._recover(exc, what)
@@ -277,6 +279,11 @@ class Group:
         return answer
 
     def _check_reports(self, reports: dict[int, Any], what: str) -> None:
+        for outcome in reports.values():
+            if type(outcome) is Failure or type(outcome) is Left:
+                break
+        else:
+            return
         failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
         if failed:
             raise self._worker_error(failed, what)
@@ -362,7 +369,7 @@ class Group:
 
         Data and results stay readable, and every shared variable keeps its value.
         """
-        if self._ended or self._owner != os.getpid():
+        if self._ended:
             return
         with self._interrupts:
             self._channel.close(GRACE_SECONDS)
@@ -412,6 +419,15 @@ class Task:
 
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _disown_groups() -> None:
+    """In a fork of the master: its groups are not this process's to use or to end."""
+    for group in list(_groups):
+        group._ended = "belongs to another process"
+
+
+os.register_at_fork(after_in_child=_disown_groups)
 
 
 @atexit.register

@@ -18,7 +18,7 @@ from synkhronos._reductions import COMBINE, Reduction, accumulator, shares
 
 # numpy's passes stay in the cache of one core: 256 KB of float32; smaller blocks pay the calls
 BLOCK = 1 << 16
-_COMPILE_FROM = 1 << 14  # elements; below, numpy's calls cost no more than their arithmetic
+_COMPILE_FROM = 1 << 10  # elements; below, numpy costs no more than the call of a compiled loop
 _COMPILED_DTYPES = tuple(np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 
 
@@ -30,6 +30,10 @@ def reduce_in_place(
     if len(parts[0]) >= _COMPILE_FROM and dtype in _COMPILED_DTYPES and _compilable(op, dtype):
         scale = None if op is Reduction.SUM else _scale(parts, weights)
         _compiled(len(parts), scale is not None)(tuple(parts), scale)
+        return
+    if len(parts) == 2 and op is Reduction.SUM and len(parts[0]) <= BLOCK and dtype != np.float16:
+        np.add(parts[0], parts[1], out=parts[0])
+        parts[1][...] = parts[0]
         return
     for start in range(0, len(parts[0]), BLOCK):
         blocks = [p[start : start + BLOCK] for p in parts]

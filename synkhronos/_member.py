@@ -76,6 +76,10 @@ class Member:
         """The array that a piece names."""
         return self._views[piece]
 
+    def uninterrupted(self) -> AbstractContextManager[None]:
+        """A context in which Ctrl-C waits for a moment when no member is ahead of another."""
+        return nullcontext() if self._node is None else self._node.waiter.interrupts
+
     @property
     def stopping(self) -> bool:
         """Whether the master asks a long command to return (at once in a group of one)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +98,15 @@ class Replica:
         if found is None:
             found = self._compiled[variant] = _Compiled(self.recipe, variant)
         return found
+
+    def repetition(
+        self, variant: Variant, arguments: Sequence[Any]
+    ) -> Callable[[], list[Any]] | None:
+        """The shortest way to compute the same again, where nothing is to be minded."""
+        compiled = self.variant(variant)
+        if not compiled.plain or compiled.jax or not variant.rows:
+            return None
+        return functools.partial(compiled.function, *arguments)
 
     def buffer(self, index: int, rows: int, like: np.ndarray) -> np.ndarray:
         """Memory for `rows` gathered rows of input `index`, used again in the next call."""
@@ -195,7 +205,7 @@ class _Compiled:
         self.reductions += [u.reduction for u in self._updates]
         self._n_inputs = len(recipe.inputs) if variant.rows else 0
         self.plain = not self._updates and not self._streams
-        self._function = self._compile(recipe, variant)
+        self.function = self._compile(recipe, variant)
 
     def _compile(self, recipe: Recipe, variant: Variant) -> Any:
         roots = (*recipe.sliceables, *self._streams)
@@ -214,7 +224,7 @@ class _Compiled:
                 **options,
             )
         function.trust_input = True
-        self._jax = isinstance(function.maker.linker, JAXLinker)
+        self.jax = isinstance(function.maker.linker, JAXLinker)
         return function
 
     def __call__(
@@ -223,8 +233,8 @@ class _Compiled:
         """Outputs, then new values, then the streams' next states."""
         if self._n_inputs != len(arguments):
             arguments = arguments[: self._n_inputs]
-        values = self._function(*arguments, *sliceables, *state)
-        if self._jax:  # done before anybody is told so
+        values = self.function(*arguments, *sliceables, *state)
+        if self.jax:  # done before anybody is told so
             for i, value in enumerate(values):
                 if hasattr(value, "block_until_ready"):
                     values[i] = self._settled(value.block_until_ready(), self._dtypes[i])

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from _signal import signal as set_handler  # signal.signal spends 3 us on converting enums
 from types import FrameType
 from typing import Any
+
+
+_SIGINT = int(signal.SIGINT)
+_main_thread = threading.main_thread()
 
 
 class Interrupts:
@@ -23,8 +28,8 @@ class Interrupts:
     def __enter__(self) -> None:
         """Hold SIGINT back (in the main thread, which alone receives it)."""
         self._depth += 1
-        if self._depth == 1 and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+        if self._depth == 1 and threading.get_ident() == _main_thread.ident:
+            self._before = set_handler(_SIGINT, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = number, frame
@@ -39,7 +44,7 @@ class Interrupts:
         self._depth -= 1
         if self._depth == 0 and self._before is not None:
             before, self._before = self._before, None
-            signal.signal(signal.SIGINT, before)
+            set_handler(_SIGINT, before)
             if self._noted is not None:
                 self._raise(before)
 

@@ -69,6 +69,8 @@ class Node:
         self._base = here = self._base + 1
         self._mine[BARRIER] = here
         self.waiter.ring(ranks)
+        if len(peers) == 1 and peers[0][BARRIER] >= here:
+            return  # the other was first
 
         def ready() -> bool:
             for words in peers:

@@ -44,7 +44,7 @@ BOARD = BOX + BOX_BYTES  # manifests: the arrays brought to meetings
 BOARD_SLOTS = 64
 BOARD_SLOT_BYTES = 4096
 FLIP = BOARD + BOARD_SLOTS * BOARD_SLOT_BYTES  # two slots for small arrays
-FLIP_BYTES = 4096
+FLIP_BYTES = 4096 + 64
 RING = FLIP + 2 * FLIP_BYTES
 RING_BYTES = 1 << 18
 

@@ -36,7 +36,8 @@ from synkhronos._kernels import compile_for, reduce_block, reduce_in_place, redu
 from synkhronos._reductions import Reduction, result_dtype
 
 _LINE = 64  # bytes; chunks begin on cache lines
-_WHOLE_BELOW = 1 << 15  # bytes: smaller arrays are reduced by one member each, in turn
+_WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
+_FLIP_ALIGN = 16  # bytes; the check word and one small array share a cache line
 _KEEP = 64  # manifests and plans remembered
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
@@ -60,8 +61,18 @@ class _Flip:
 
     check: int
     refs: tuple[weakref.ref[np.ndarray], ...]
-    mine: list[tuple[Any, list[np.ndarray]]]  # for each parity: check word, my arrays
-    all: list[list[tuple[Any, list[np.ndarray]]]]  # for each parity and rank
+    signature: Signature
+    plans: tuple[dict[Members, _FlipPlan], dict[Members, _FlipPlan]]  # for either parity
+
+
+@dataclass
+class _FlipPlan:
+    """Where the slots are, for one parity and one set of members."""
+
+    mine: list[np.ndarray]
+    my_check: Any
+    checks: list[Any]
+    columns: list[list[np.ndarray]]  # for each array, every member's slot
 
 
 class SharedMemory:
@@ -75,7 +86,7 @@ class SharedMemory:
         self._board = node.words.bytes[node.rank][BOARD:FLIP].cast("q")
         self._number = 0
         self._manifests: dict[tuple[int, ...], _Manifest] = {}
-        self._flips: dict[tuple[int, ...], _Flip] = {}
+        self._flips: dict[int | tuple[int, ...], _Flip] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
         self.writing = False  # between the barriers of a reduction in place
@@ -272,14 +283,14 @@ class SharedMemory:
     ) -> None:
         """Reduced values in place; see Communicator."""
         self._node.step()
-        if not self._takes_part(members):
+        if members is not None and self.rank not in members:
             return
-        key = tuple(map(id, arrays))
+        key = id(arrays[0]) if len(arrays) == 1 else tuple(map(id, arrays))
         flip = self._flips.get(key)
         if flip is not None and _same(flip.refs, arrays):
             self._flip(flip, arrays, op, weights, members)
-        elif sum([a.nbytes for a in arrays]) + _LINE * (len(arrays) + 1) <= FLIP_BYTES:
-            flip = self._new_flip(arrays)
+        elif sum([a.nbytes + _FLIP_ALIGN for a in arrays]) + _FLIP_ALIGN <= FLIP_BYTES:
+            flip = _new_flip(arrays)
             _remember(self._flips, key, flip)
             self._flip(flip, arrays, op, weights, members)
         else:
@@ -346,27 +357,6 @@ class SharedMemory:
                 found.append([a[lo:hi] for a in flat])
         return found
 
-    def _new_flip(self, arrays: Arrays) -> _Flip:
-        signature = tuple((a.dtype.str, a.shape) for a in arrays)
-        check = zlib.crc32(repr(signature).encode())
-        slots = [
-            [self._flip_slot(rank, parity, signature) for rank in range(self.size)]
-            for parity in range(2)
-        ]
-        refs = tuple(weakref.ref(a) for a in arrays)
-        return _Flip(check, refs, [slots[p][self.rank] for p in range(2)], slots)
-
-    def _flip_slot(
-        self, rank: int, parity: int, signature: Signature
-    ) -> tuple[Any, list[np.ndarray]]:
-        start = FLIP + parity * FLIP_BYTES
-        memory = self._node.words.bytes[rank][start : start + FLIP_BYTES]
-        found, at = [], _LINE
-        for dtype, shape in signature:
-            found.append(np.ndarray(shape, dtype, memory, at))
-            at += -(-_nbytes(dtype, shape) // _LINE) * _LINE
-        return memory[:_LINE].cast("q"), found
-
     def _flip(
         self,
         flip: _Flip,
@@ -376,21 +366,42 @@ class SharedMemory:
         members: Members,
     ) -> None:
         parity = self._node.parity
-        check, mine = flip.mine[parity]
-        for slot, a in zip(mine, arrays, strict=True):
-            slot[...] = a
-        check[0] = flip.check
+        plan = flip.plans[parity].get(members)
+        if plan is None:
+            plan = flip.plans[parity][members] = self._flip_plan(flip, parity, members)
+        for i, a in enumerate(arrays):
+            plan.mine[i][...] = a
+        plan.my_check[0] = flip.check
         self._node.barrier(members)
-        slots = flip.all[parity]
-        if members is not None:
-            slots = [slots[r] for r in members]
-        for word, _ in slots:
-            if word[0] != flip.check:
+        for check in plan.checks:
+            if check[0] != flip.check:
                 raise InputError("all_reduce: the members' arrays differ in shape or dtype")
         for i, a in enumerate(arrays):
-            total = reduce_block([parts[i] for _, parts in slots], op, weights, out=a)
+            column = plan.columns[i]
+            if op is Reduction.SUM and len(column) == 2 and a.dtype != np.float16:
+                np.add(column[0], column[1], out=a)
+                continue
+            total = reduce_block(column, op, weights, out=a)
             if total is not a:
                 a[...] = total
+
+    def _flip_plan(self, flip: _Flip, parity: int, members: Members) -> _FlipPlan:
+        ranks = range(self.size) if members is None else members
+        slots = [self._flip_slots(r, parity, flip.signature) for r in ranks]
+        my_check, mine = slots[list(ranks).index(self.rank)]
+        columns = [list(column) for column in zip(*[arrays for _, arrays in slots], strict=True)]
+        return _FlipPlan(mine, my_check, [check for check, _ in slots], columns)
+
+    def _flip_slots(
+        self, rank: int, parity: int, signature: Signature
+    ) -> tuple[Any, list[np.ndarray]]:
+        start = FLIP + parity * FLIP_BYTES
+        memory = self._node.words.bytes[rank][start : start + FLIP_BYTES]
+        found, at = [], _FLIP_ALIGN
+        for dtype, shape in signature:
+            found.append(np.ndarray(shape, dtype, memory, at))
+            at += -(-_nbytes(dtype, shape) // _FLIP_ALIGN) * _FLIP_ALIGN
+        return memory[:_FLIP_ALIGN].cast("q"), found
 
     def reduce_scatter(
         self,
@@ -414,6 +425,12 @@ class SharedMemory:
         return results
 
 
+def _new_flip(arrays: Arrays) -> _Flip:
+    signature = tuple((a.dtype.str, a.shape) for a in arrays)
+    check = zlib.crc32(repr(signature).encode())
+    return _Flip(check, tuple(weakref.ref(a) for a in arrays), signature, ({}, {}))
+
+
 def _chunk(a: np.ndarray, index: int, place: int, turns: int) -> tuple[int, int]:
     """Elements (lo, hi) of an array that the member at `place` of `turns` reduces."""
     if a.nbytes < _WHOLE_BELOW:
@@ -428,8 +445,8 @@ def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def _same(refs: tuple[weakref.ref[np.ndarray], ...], arrays: Arrays) -> bool:
-    for ref, a in zip(refs, arrays, strict=True):
-        if ref() is not a:
+    for i, a in enumerate(arrays):
+        if refs[i]() is not a:
             return False
     return True
 
