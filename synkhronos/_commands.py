@@ -30,6 +30,11 @@ class Command:
     repeats = False  # the very same object may be posted again, as one word
     pure = False  # it changes no variable in any member
 
+    @property
+    def foreign(self) -> bool:
+        """Whether its class may be one that workers cannot import (it then travels by value)."""
+        return not type(self).__module__.startswith("synkhronos.")
+
     def run(self, member: Member) -> Any:
         """Do it in a member; returns the member's outcome."""
         raise NotImplementedError
@@ -46,6 +51,11 @@ class Program(Command):
 
     commands: tuple[Command, ...]
     repeats = True
+
+    @property
+    def foreign(self) -> bool:
+        """Whether one of its commands is."""
+        return any(command.foreign for command in self.commands)
 
     def run(self, member: Member) -> tuple[Any, ...]:
         """One after the other."""

@@ -682,7 +682,9 @@ def _pack(recipes: list[Any], numbered: Any) -> bytes:
 
 def _reduce_wrapped(op: Any) -> Any:
     """An Op of wrap_py: its own pickling needs an importable function, ours ships the function."""
-    return FromFunctionOp, (op._fn, op.itypes, op.otypes, op.infer_shape_fn)
+    function = op._FromFunctionOp__fn
+    infer_shape = op._FromFunctionOp__infer_shape
+    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
 
 
 def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:

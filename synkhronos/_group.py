@@ -425,6 +425,7 @@ def _disown_groups() -> None:
     """In a fork of the master: its groups are not this process's to use or to end."""
     for group in list(_groups):
         group._ended = "belongs to another process"
+        _groups.discard(group)
 
 
 os.register_at_fork(after_in_child=_disown_groups)

@@ -22,15 +22,21 @@ _COMPILE_FROM = 1 << 10  # elements; below, numpy costs no more than the call of
 _COMPILED_DTYPES = tuple(np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 
 
-def reduce_in_place(
+def in_place(
     parts: Sequence[np.ndarray], op: Reduction, weights: Sequence[float] | None
-) -> None:
-    """Overwrite all `parts` (1-D, equal dtype and length) with their reduction, in rank order."""
+) -> Callable[[], None]:
+    """What overwrites all `parts` (1-D, equal in dtype and length) with their reduction."""
     dtype = parts[0].dtype
     if len(parts[0]) >= _COMPILE_FROM and dtype in _COMPILED_DTYPES and _compilable(op, dtype):
         scale = None if op is Reduction.SUM else _scale(parts, weights)
-        _compiled(len(parts), scale is not None)(tuple(parts), scale)
-        return
+        return functools.partial(_compiled(len(parts), scale is not None), tuple(parts), scale)
+    return functools.partial(_in_blocks, parts, op, weights)
+
+
+def _in_blocks(
+    parts: Sequence[np.ndarray], op: Reduction, weights: Sequence[float] | None
+) -> None:
+    dtype = parts[0].dtype
     if len(parts) == 2 and op is Reduction.SUM and len(parts[0]) <= BLOCK and dtype != np.float16:
         np.add(parts[0], parts[1], out=parts[0])
         parts[1][...] = parts[0]

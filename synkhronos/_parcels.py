@@ -32,13 +32,21 @@ class Parcel:
 
     def __init__(self, value: Any) -> None:
         self._buffers: list[memoryview] = []
-        main = pickle.dumps(value, 5, buffer_callback=self._beside)
+        main = self._dumps(value)
         sizes = [len(main), *(b.nbytes for b in self._buffers)]
         self._head = struct.pack(f"={len(sizes) + 1}q", len(sizes), *sizes)
         self._main = main
         self.nbytes = len(self._head) + len(main)
         for buffer in self._buffers:
             self.nbytes = _aligned(self.nbytes) + buffer.nbytes
+
+    def _dumps(self, value: Any) -> bytes:
+        if not getattr(value, "foreign", False):
+            try:
+                return pickle.dumps(value, 5, buffer_callback=self._beside)
+            except (pickle.PicklingError, AttributeError, TypeError):
+                self._buffers.clear()  # classes that cannot be imported travel by value
+        return cloudpickle.dumps(value, 5, buffer_callback=self._beside)
 
     def _beside(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()

@@ -324,6 +324,7 @@ class LocalChannel:
 
 def _disown_all() -> None:
     for channel in list(_alive):
+        _alive.discard(channel)
         channel.disown()
 
 

@@ -81,6 +81,39 @@ class Node:
 
         self.waiter.wait(ready, "other members at a barrier")
 
+    def enter(self, members: tuple[int, ...] | None = None) -> None:
+        """A barrier that all pass or nobody, whoever is interrupted or fails meanwhile.
+
+        At a plain barrier a member may leave after the others have seen it come. Here one member
+        (the master where it takes part) waits for all, and its own word is the others' signal; so
+        what follows may change values in place.
+        """
+        found = self._peers.get(members)
+        if found is None:
+            found = self._remember(members)
+        ranks, peers = found
+        self._base = here = self._base + 1
+        leader = self.master if members is None or self.master in members else members[0]
+        if leader == self.rank:
+            for words in peers:
+                if words[BARRIER] < here:
+                    self._await(words, here)
+            self._mine[BARRIER] = here
+            self.waiter.ring(ranks)
+        else:
+            self._mine[BARRIER] = here
+            self.waiter.ring((leader,))
+            self._await(self.words.of[leader], here)
+
+    def _await(self, peer: Any, here: int) -> None:
+        def ready() -> bool:
+            if peer[BARRIER] >= here:
+                return True
+            self._still_coming(peer, here)
+            return False
+
+        self.waiter.wait(ready, "other members at a barrier")
+
     def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[Any]]:
         ranks = [r for r in members or range(self.size) if r != self.rank]
         self._peers[members] = ranks, [self.words.of[r] for r in ranks]

@@ -83,13 +83,13 @@ def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
         case Unknown(reason=reason):
             return Unproved(reason)
         case Same():
-            return Proof((Partial(output, None),))
+            return Proof((cut.partial(output, None),))
         case Rows(axis=0, factors=factors) if not factors:
-            return Proof((Partial(output, "gather"),))
+            return Proof((cut.partial(output, "gather"),))
         case Reduced(by=by, factors=factors) if not factors:
-            return Proof((Partial(output, by),))
+            return Proof((cut.partial(output, by),))
         case Count(power=1):
-            return Proof((Partial(output, "sum"),))
+            return Proof((cut.partial(output, "sum"),))
     try:
         finished = cut.gather(output, value) if isinstance(value, Rows) else cut.finish(output)
     except Stuck as stop:

@@ -51,6 +51,10 @@ class Cut:
         self.partials: list[Partial] = []
         self.placeholders: list[Variable] = []
 
+    def partial(self, variable: Variable, reduction: str | None) -> Partial:
+        """A partial, freed from values over all rows of which it only takes the shape."""
+        return Partial(self._scaling.freed(variable), reduction)
+
     def finish(self, variable: Variable) -> Variable:
         """The variable in terms of placeholders and of what doesn't depend on rows."""
         edge = list(self._edge(variable))
@@ -81,7 +85,7 @@ class Cut:
 
     def _hold(self, variable: Variable, reduction: str | None) -> Variable:
         """A placeholder for a new partial."""
-        self.partials.append(Partial(variable, reduction))
+        self.partials.append(self.partial(variable, reduction))
         self.placeholders.append(variable.type())
         return self.placeholders[-1]
 
@@ -163,6 +167,10 @@ class Scaling:
         """In the order of the graph: sums have the same rounding from run to run."""
         return sorted(factors, key=lambda f: (self._order.get(f.variable, -1), f.inverse))
 
+    def freed(self, variable: Variable) -> Variable:
+        """The value computed without the values over all rows that it takes shapes from."""
+        return self._replace(variable, {}) if self._walk.unshaped else variable
+
     def only(self, variable: Variable, factor: Factor, factors: list[Factor]) -> Variable:
         """The value with one factor set to one and the others to zero."""
         others = {f.variable: pt.zeros_like(f.variable) for f in factors if f != factor}
@@ -175,7 +183,9 @@ class Scaling:
     def _replace(self, variable: Variable, numbers: dict[Variable, Variable]) -> Variable:
         rebuilt: dict[Variable, Variable] = {}
         self._rebuild_all(variable, [], numbers, rebuilt)
-        return rebuilt.get(variable, variable)
+        replaced = rebuilt.get(variable, variable)
+        replaced.name = replaced.name or variable.name
+        return replaced
 
     def _rebuild_all(
         self,
@@ -189,8 +199,8 @@ class Scaling:
             for output in inlined:
                 inner = self._walk.inlined[output]
                 self._rebuild_all(inner, node.inputs, numbers, rebuilt)
-                if inner in rebuilt:
-                    rebuilt[output] = rebuilt[inner]
+                if inner in rebuilt or output in self._walk.unshaped:
+                    rebuilt[output] = rebuilt.get(inner, inner)
             if not inlined:
                 inputs = [self._input(node, i, numbers, rebuilt) for i in range(len(node.inputs))]
                 _rebuild(node, inputs, rebuilt)
@@ -210,9 +220,7 @@ class Scaling:
 
 def _rebuild(node: Apply, inputs: list[Variable], rebuilt: dict[Variable, Variable]) -> None:
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
-        rebuilt.update(
-            zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True)
-        )
+        rebuilt.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True))
 
 
 def _is_counted(value: object) -> bool:

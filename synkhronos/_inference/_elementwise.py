@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytensor.tensor as pt
 from pytensor.compile.ops import DeepCopyOp, ViewOp
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
@@ -21,6 +22,7 @@ from synkhronos._inference._values import (
     Factor,
     Factors,
     Finished,
+    Position,
     Reduced,
     Rows,
     Same,
@@ -68,9 +70,8 @@ def _checked(op: CheckAndRaise, node: Apply, values: Sequence[Value], walk: Walk
 def _elementwise(op: Elemwise, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     if has_rows(values):
         return _across_rows(op.scalar_op, node, values, walk)
-    if isinstance(op.scalar_op, ps.Second) and node.outputs[0].type == node.inputs[1].type:
-        if None not in node.outputs[0].type.shape:
-            walk.inlined[node.outputs[0]] = node.inputs[1]
+    if isinstance(op.scalar_op, ps.Second):
+        return _filled_alike(node, values[0], values[1], walk)
     if all(isinstance(v, Entries | Same) for v in values):
         return _each_entry(op.scalar_op, node, values)
     return _without_rows(op.scalar_op, node, values)
@@ -93,12 +94,7 @@ def _zero(op: Elemwise, zeros: Sequence[bool]) -> bool:
     return False
 
 
-# Rows ------------------------------------------------------------------------------------------
-
-
-def _across_rows(
-    scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value], walk: Walk
-) -> Value:
+def _across_rows(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value], walk: Walk) -> Value:
     axis, whole = row_axis(node, values)
     factors = [
         factors_of(value, variable) for value, variable in zip(values, node.inputs, strict=True)
@@ -187,12 +183,7 @@ _LINEAR: dict[type[ps.ScalarOp], Callable[[Sequence[Factors], Sequence[Value]], 
 }
 
 
-# No rows ---------------------------------------------------------------------------------------
-
-
-def _without_rows(
-    scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]
-) -> Value | None:
+def _without_rows(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) -> Value | None:
     match scalar_op:
         case ps.Add() | ps.Sub():
             return added(values, node.outputs[0].type.dtype)
@@ -206,8 +197,6 @@ def _without_rows(
             return _multiplied(node, values)
         case ps.TrueDiv():
             return _divided(node, values[0], values[1])
-        case ps.Second():
-            return _spread(node, values[0], values[1])
         case ps.Switch() if isinstance(values[0], Same):
             return merge(values[1:])
     return None
@@ -222,9 +211,7 @@ def _negated(value: Value, dtype: str) -> Value | None:
 _MIRRORED = {"max": "min", "min": "max"}
 
 
-def _each_entry(
-    scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]
-) -> Value | None:
+def _each_entry(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) -> Value | None:
     """A cast of a shape is a shape."""
     [value] = values if len(values) == 1 else [None]
     if not isinstance(scalar_op, ps.Cast) or not isinstance(value, Entries):
@@ -282,7 +269,22 @@ def _divided(node: Apply, upper: Value, lower: Value) -> Value | None:
     return None
 
 
-def _spread(node: Apply, shaped: Value, filling: Value) -> Value | None:
-    """fill(shaped, filling): a total is as large in every part as in all, except a Finished one."""
-    known = all(length is not None for length in node.inputs[0].type.shape)
-    return filling if known or isinstance(shaped, Same | Reduced | Count) else None
+def _filled_alike(node: Apply, shaped: Value, filling: Value, walk: Walk) -> Value | None:
+    """fill(shaped, filling), as a gradient starts with, where shaped is as large in all members."""
+    if isinstance(filling, Position | Entries):
+        return None
+    [output] = node.outputs
+    if None not in output.type.shape:
+        plain = _plain_fill(output, node.inputs[1])
+        walk.read([plain])
+        walk.inlined[output] = plain
+        if isinstance(shaped, Finished):
+            walk.unshaped[output] = plain
+        return filling
+    return filling if isinstance(shaped, Same | Reduced | Count) else None
+
+
+def _plain_fill(output: Variable, filling: Variable) -> Variable:
+    if output.type == filling.type:
+        return filling
+    return pt.alloc(filling, *output.type.shape)

@@ -14,7 +14,6 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
-from synkhronos._inference._elementwise import factors_of
 from synkhronos._inference._shapes import carried, enter
 from synkhronos._inference._values import (
     Entries,
@@ -127,10 +126,10 @@ class Selection:
     def _check_same(self, index: Variable, axis: int) -> None:
         if not isinstance(self._known[index], Same):
             raise Stuck("it indexes by the position of rows or by a value over all rows")
+        in_group = self._group_start <= axis < self._group_start + self._group_ndim
         own_axis = axis - self._group_start - self._group_ndim + index.type.ndim
-        if self._group_start <= axis < self._group_start + self._group_ndim:
-            if own_axis >= 0 and index.type.shape[own_axis] != 1:
-                raise Stuck("it pairs rows with an index that may be as long as the rows")
+        if in_group and own_axis >= 0 and index.type.shape[own_axis] != 1:
+            raise Stuck("it pairs rows with an index that may be as long as the rows")
 
 
 def _select(
@@ -148,9 +147,6 @@ def _is_full(index: slice) -> bool:
     starts = index.start is None or constant_of(index.start) == 0
     steps = index.step is None or constant_of(index.step) == 1
     return starts and steps and index.stop is None
-
-
-# Taking ----------------------------------------------------------------------------------------
 
 
 @transfer.register(Subtensor)
@@ -190,15 +186,12 @@ def _entries(op: Subtensor | AdvancedSubtensor, node: Apply, array: Entries) -> 
     return Entries(array.entries[slice(*numbers)])
 
 
-# Putting ---------------------------------------------------------------------------------------
-
-
 @transfer.register(IncSubtensor)
 @transfer.register(AdvancedIncSubtensor)
 def _put(
     op: IncSubtensor | AdvancedIncSubtensor, node: Apply, values: Sequence[Value], walk: Walk
 ) -> Transferred:
-    array, put, *indices = values
+    array, put = values[:2]
     if not has_rows(values):
         return _put_totals(op, node, values)
     selection = _select(op, node, values, first=2)

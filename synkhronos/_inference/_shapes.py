@@ -13,8 +13,8 @@ from math import prod
 
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
-from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join, MakeVector, Split
 from pytensor.scalar.basic import Mul
+from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join, MakeVector, Split
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import Repeat
 from pytensor.tensor.reshape import JoinDims, SplitDims
@@ -22,6 +22,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
+from synkhronos._inference._elementwise import factors_of
 from synkhronos._inference._values import (
     Count,
     Entries,
@@ -36,7 +37,6 @@ from synkhronos._inference._values import (
     is_scalable,
     merge,
 )
-from synkhronos._inference._elementwise import factors_of
 from synkhronos._inference._walk import (
     Transferred,
     Walk,
@@ -67,9 +67,6 @@ def _first_zero(op: Op, zeros: Sequence[bool]) -> bool:
 @gives_zero.register(AllocEmpty)
 def _undefined(op: Op, zeros: Sequence[bool]) -> bool:
     return True  # nobody reads it before it is set, so it may be taken for what suits
-
-
-# Lengths ---------------------------------------------------------------------------------------
 
 
 @transfer.register
@@ -114,12 +111,9 @@ def entries_of(value: Value, variable: Variable) -> tuple[Value, ...] | None:
 
 @transfer.register
 def _arange(op: ARange, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
-    start, stop, step = node.inputs
+    start, _, step = node.inputs
     counts = isinstance(values[1], Count) and values[1].power == 1 and values[1].whole
     return Position() if counts and (constant_of(start), constant_of(step)) == (0, 1) else None
-
-
-# New axes --------------------------------------------------------------------------------------
 
 
 @transfer.register
@@ -132,9 +126,7 @@ def _dimshuffle(op: DimShuffle, node: Apply, values: Sequence[Value], walk: Walk
 
 
 @transfer.register
-def _specified(
-    op: SpecifyShape, node: Apply, values: Sequence[Value], walk: Walk
-) -> Transferred:
+def _specified(op: SpecifyShape, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     array, *lengths = values
     if not isinstance(array, Rows):
         return carried(array) if all(isinstance(v, Same) for v in lengths) else None
@@ -175,16 +167,11 @@ def enter(node: Apply, i: int, value: Value, walk: Walk) -> Factors:
 
 
 @transfer.register
-def _alloc_empty(
-    op: AllocEmpty, node: Apply, values: Sequence[Value], walk: Walk
-) -> Transferred:
+def _alloc_empty(op: AllocEmpty, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     counted = [i for i, v in enumerate(values) if isinstance(v, Count)]
     if not all(isinstance(v, Same | Count) for v in values) or len(counted) != 1:
         return None
     return Rows(counted[0], values[counted[0]].whole, zero=True)
-
-
-# Folding ---------------------------------------------------------------------------------------
 
 
 @transfer.register
@@ -303,9 +290,6 @@ def _split_dims(op: SplitDims, node: Apply, values: Sequence[Value], walk: Walk)
     if isinstance(first, Count) and first.power == 1 and all(isinstance(v, Same) for v in rest):
         return replace(array, whole=first.whole)
     raise Stuck("it may fold places of different rows together")
-
-
-# Side by side ----------------------------------------------------------------------------------
 
 
 @transfer.register

@@ -29,7 +29,14 @@ from synkhronos._inference._values import (
     linear,
     summed,
 )
-from synkhronos._inference._walk import Transferred, Walk, constant_of, gives_zero, has_rows, transfer
+from synkhronos._inference._walk import (
+    Transferred,
+    Walk,
+    constant_of,
+    gives_zero,
+    has_rows,
+    transfer,
+)
 
 _REDUCTIONS: dict[type[ps.ScalarOp], str] = {
     ps.Add: "sum",
@@ -50,9 +57,6 @@ def _sums_to_zero(op: CAReduce, zeros: Sequence[bool]) -> bool:
 @gives_zero.register(BatchedDot)
 def _multiplies_to_zero(op: Op, zeros: Sequence[bool]) -> bool:
     return any(zeros)
-
-
-# Reductions ------------------------------------------------------------------------------------
 
 
 @transfer.register
@@ -113,18 +117,13 @@ def _product_of(entries: Sequence[Value]) -> Value | None:
     return Count(counts[0].power, counts[0].whole and len(entries) == 1) if alone else None
 
 
-# Products --------------------------------------------------------------------------------------
-
-
 @transfer.register(Dot)
 def _dot(op: Dot, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     return _contraction(node, values, ["mk", "kn"], "mn", batch="")
 
 
 @transfer.register(BatchedDot)
-def _batched_dot(
-    op: BatchedDot, node: Apply, values: Sequence[Value], walk: Walk
-) -> Transferred:
+def _batched_dot(op: BatchedDot, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     return _contraction(node, values, ["bmk", "bkn"], "bmn", batch="b")
 
 
@@ -194,9 +193,6 @@ def _row_label(
     return label
 
 
-# Along one axis --------------------------------------------------------------------------------
-
-
 @transfer.register
 def _argmax(op: Argmax, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     array = values[0]
@@ -227,9 +223,7 @@ def _order(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transfer
 
 
 @transfer.register
-def _search(
-    op: SearchsortedOp, node: Apply, values: Sequence[Value], walk: Walk
-) -> Transferred:
+def _search(op: SearchsortedOp, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     table, wanted, *rest = values
     alike = all(isinstance(v, Same) for v in [table, *rest])
     if alike and isinstance(wanted, Rows) and not wanted.factors:

@@ -40,14 +40,17 @@ class Walk:
 
     `values` maps variables to promises. `inlined` maps variables to others of the same value that
     depend on less, or that show how they do: the outputs of OpFromGraph nodes to what is written
-    inside, 0-d fills to what they are filled with. `scalings` holds the places (node, input) where a
-    factor enters: only there may it be replaced, its variable may serve as a length elsewhere.
-    `reached` holds what is computed from the seeds that aren't Same.
+    inside, fills of known shape to what they are filled with. Those of them that take the shape of
+    a Finished value, which a member alone may not be able to compute, are in `unshaped` as well.
+    `scalings` holds the places (node, input) where a factor enters: only there may it be replaced,
+    for its variable may serve as a length elsewhere. `reached` holds what is computed from seeds
+    that aren't Same.
     """
 
     def __init__(self, seeds: dict[Variable, Value]) -> None:
         self.values: dict[Variable, Value] = {}
         self.inlined: dict[Variable, Variable] = {}
+        self.unshaped: dict[Variable, Variable] = {}
         self.scalings: dict[tuple[Apply, int], None] = {}
         self.reached: set[Variable] = set()
         for variable, value in seeds.items():

@@ -1,0 +1,19 @@
+"""Sphinx."""
+
+import synkhronos
+
+project = "Synkhronos"
+author = "Synkhronos developers"
+copyright = "2026, Synkhronos developers"
+version = release = synkhronos.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"Synkhronos {release}"
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_use_ivar = True
+doctest_test_doctest_blocks = "default"
+trim_doctest_flags = True

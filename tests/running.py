@@ -1,0 +1,67 @@
+"""Running a script as a user would: a process of its own, under a hard limit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+LIMIT = 100  # seconds; a hang fails
+
+
+def run_script(tmp_path: Path, text: str, *args: str, check: bool = True) -> str:
+    """Run a script (no `__main__` guard) and return what it printed, errors included."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(text))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        cwd=tmp_path,
+        start_new_session=True,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def start_script(tmp_path: Path, text: str, *args: str) -> subprocess.Popen[str]:
+    """Start a script in a session of its own; it prints `ready` when the test may go on."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(text))
+    process = subprocess.Popen(
+        [sys.executable, str(path), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == "ready":
+            return process
+    raise AssertionError("the script ended early")
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Which of these processes still run (zombies do not)."""
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX":
+            found.append(pid)
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,162 @@
+"""The demos run as their users run them; so does a script in the manner of 2017."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DEMOS = ROOT / "demos"
+
+
+def run(*command, **flags):
+    """Run a script, warnings as errors; without cxx, PyTensor waits for no compiler."""
+    given = [os.environ.get("PYTENSOR_FLAGS", ""), "cxx="]
+    given += [f"{k}={v}" for k, v in flags.items()]
+    env = os.environ | {"PYTENSOR_FLAGS": ",".join(f for f in given if f)}
+    return subprocess.run(
+        [sys.executable, "-P", "-W", "error", *map(str, command)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_demo(number, size):
+    done = run(DEMOS / f"demo_{number}.py", size)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"demo {number}: all values as numpy has them"
+    assert done.stderr == ""
+
+
+def test_demo_starts_two_members_unless_told():
+    done = run(DEMOS / "demo_1.py")
+    assert done.returncode == 0, done.stderr
+    assert "4 of 7 rows were the master's" in done.stdout
+
+
+def test_digits_small():
+    small = "--members 1 2 3 --steps 20 --batch 100 --hidden 8"
+    done = run(DEMOS / "digits.py", *small.split(), mode="FAST_COMPILE")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "All runs are equal to the serial run."
+    for row in ("plain, all threads", "plain, 1 thread", "1 member", "2 members", "3 members"):
+        assert row in done.stdout
+
+
+def test_digits_fails_where_results_differ(tmp_path):
+    wrong = (DEMOS / "digits.py").read_text().replace("TOLERANCE = 1e-5", "TOLERANCE = -1")
+    (tmp_path / "digits.py").write_text(wrong)
+    small = "--members 2 --steps 1 --batch 100 --hidden 8"
+    done = run(tmp_path / "digits.py", *small.split(), mode="FAST_COMPILE")
+    assert done.returncode == 1
+    assert "differs from the serial run" in done.stderr
+
+
+# Written as scripts for Synkhronos 1.0 were; only `theano` is `pytensor` in the imports.
+SCRIPT_OF_2017 = """
+import synkhronos as synk
+N_GPU = synk.fork(2, use_gpu=False, max_n_var=100, max_dim=8, profile_workers=False)
+
+import numpy as np
+import pytensor as theano
+import pytensor.tensor as T
+from collections import OrderedDict
+
+floatX = theano.config.floatX
+x = T.matrix('x')
+y = T.vector('y')
+W = theano.shared(np.arange(4, dtype=floatX), name='W')
+S = theano.shared(np.zeros(4, dtype=floatX), name='S')
+x_dat = np.random.RandomState(0).rand(100, 4).astype(floatX)
+y_dat = np.random.RandomState(1).rand(100).astype(floatX)
+
+err = T.dot(x, W) - y
+loss = T.mean(err ** 2)
+grad = theano.grad(loss, W)
+
+f_grad = synk.function(
+    inputs=[x, y],
+    outputs=[(loss, "avg"), (T.max(err), "max"), (T.sum(err), "sum"), (err, "gather")],
+    updates=[(S, grad)],
+    name="f_grad",
+)
+f_update = synk.function([], updates=OrderedDict([(W, W - 0.1 * S)]))
+f_theano = f_grad.as_theano
+lonely = synk.function([x], (T.sum(x), None), bcast_inputs=[y], on_unused_input='ignore')
+c_modes = synk.function([x], [(T.sum(x, axis=1), "c_gather"), (T.mean(x), "c_avg")])
+
+x_data, y_data = f_grad.build_inputs(x_dat, y_dat, oversize=1.2)
+synk.distribute()
+print(f_grad.name, f_grad.output_modes, list(f_grad.update_modes.values()))
+
+serial = f_theano(x_dat, y_dat)
+found = f_grad(x_data, y_data)
+for a, b in zip(found, serial):
+    assert np.allclose(a, b)
+assert np.allclose(f_grad(x_data, y_data, output_subset=[2])[0], serial[2])
+assert np.allclose(f_grad(x_data, y_data, num_slices=4)[0], serial[0])
+picked = np.random.RandomState(2).permutation(100)[:40]
+assert np.allclose(f_grad(x_data, y=y_data, batch=picked)[0],
+                   f_theano(x_dat[picked], y_dat[picked])[0])
+assert lonely(x_data, y_data) < x_dat.sum()
+assert np.allclose(c_modes(x_data, batch=slice(10, 50))[0], x_dat[10:50].sum(axis=1))
+
+W.set_value(np.arange(4, dtype=floatX))
+f_grad(x_data, y_data, batch=50)
+synk.all_reduce(S, op="avg", nccl=False)
+f_update()
+assert np.allclose(synk.get_value(1, W), W.get_value())
+expected = np.arange(4) - 0.1 * 2 * x_dat[:50].T.dot(
+    x_dat[:50].dot(np.arange(4)) - y_dat[:50]) / 50
+assert np.allclose(W.get_value(), expected)
+
+synk.broadcast(W, np.ones(4, dtype=floatX), nccl=True)
+synk.set_value(1, W, np.zeros(4, dtype=floatX))
+assert np.allclose(synk.gather(W, nd_up=1, nccl=False), [[1] * 4, [0] * 4])
+assert np.allclose(synk.reduce(W, op="sum", in_place=False, nccl=True), 1)
+synk.all_gather(W, nccl=False)
+assert synk.get_lengths(W) == [8, 8]
+
+X = theano.shared(np.zeros((1, 4), dtype=floatX), name='X')
+f_s = synk.function([], (T.sum(X), "sum"), sliceable_shareds=[X])
+synk.scatter(X, x_data, batch=slice(0, 90))
+assert synk.get_shapes(X) == [(45, 4), (45, 4)]
+both = np.concatenate([x_dat[:10], x_dat[45:55]])
+assert np.allclose(f_s(batch_s=slice(0, 10)), both.sum())
+assert np.allclose(f_s(batch_s=[slice(0, 5), [0, 1, 2]], num_slices=2),
+                   x_dat[:5].sum() + x_dat[45:48].sum())
+
+d = synk.data(var=x, shape=(10, 4), minibatch=False, name="d")
+d.set_value(x_dat[:20], oversize=1.5)
+d.set_length(5)
+d[:] = x_dat[:5]
+assert np.allclose(lonely.as_theano(d, y_data), x_dat[:5].sum())
+d.free_memory()
+
+synk.close()
+print(N_GPU, "members, as in 2017")
+"""
+
+
+def test_a_script_of_2017_runs_unchanged(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_OF_2017)
+    done = run(script, mode="FAST_COMPILE")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "f_grad ['avg', 'max', 'sum', 'gather'] ['avg']",
+        "2 members, as in 2017",
+    ]
+
+
+@pytest.mark.parametrize("text", ["README.rst", "docs/first_steps.rst"])
+def test_examples(text):
+    done = run("-m", "doctest", ROOT / text, mode="FAST_COMPILE")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,333 @@
+"""Faults: exceptions, deaths, interrupts; the mechanism (S71 to S75) on one machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from running import alive, run_script, start_script
+
+import synkhronos as synk
+from synkhronos.testing import faults, leaks
+from synkhronos.testing.faults import Fault
+
+PROMPT = 5.0  # seconds; all of these take milliseconds, the limit only catches waits
+
+
+def _mean() -> synk.Function:
+    x = pt.vector("x", dtype="float64")
+    return synk.function([x], x.mean(), mode="FAST_COMPILE")
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+@pytest.mark.parametrize("kind", faults.RAISING)
+def test_a_raising_member(kind: str, start: str) -> None:
+    """S71, S72, S74, S75: the worker's traceback arrives, and the next call is right."""
+    if start == "exec" and kind not in ("ValueError", "broken str"):
+        pytest.skip("the way of starting does not matter to the text of an exception")
+    with synk.Group(3, start=start) as group:
+        f = _mean()
+        for ranks in ((1,), (2,), (1, 2)):
+            began = time.monotonic()
+            with pytest.raises(synk.WorkerError) as caught:
+                group.run(Fault(kind, ranks), "a test")
+            assert time.monotonic() - began < PROMPT
+            error = caught.value
+            assert error.rank == ranks[0]
+            assert error.ranks == ranks
+            assert error.pid == group._channel.pid(ranks[0])
+            assert "a test" in str(error)
+            assert "faults.py" in str(error.__cause__)
+            assert f(np.arange(5.0)) == 2
+        if kind in ("ValueError", "KeyError", "OSError", "MemoryError", "RecursionError"):
+            assert isinstance(error, getattr(__builtins__, kind, None) or eval(kind))
+
+
+def test_the_masters_own_exception(group: synk.Group) -> None:
+    """S71: it goes out as it is, with a note; the others leave the barrier."""
+    f = _mean()
+    with pytest.raises(ValueError, match="bad value") as caught:
+        group.run(Fault("ValueError", (group.rank,)), "a test")
+    assert any("a test" in note for note in caught.value.__notes__)
+    assert f(np.arange(5.0)) == 2
+
+
+def test_everybody_raises(group: synk.Group) -> None:
+    everybody = tuple(range(group.size))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="bad value"):
+            group.run(Fault("ValueError", everybody))
+    assert _mean()(np.arange(5.0)) == 2
+
+
+@pytest.mark.parametrize("kind", faults.DEADLY)
+@pytest.mark.parametrize("meet", [True, False])
+def test_a_dying_member(kind: str, meet: bool) -> None:
+    """S73: an exception at once, which says who and how; all others end; nothing is left."""
+    before = leaks.snapshot()
+    shared = pytensor.shared(np.arange(3.0))
+    group = synk.Group(3)
+    with group:
+        d = synk.data(np.arange(4.0))
+        synk.all_reduce(shared, "sum")
+        pid = group._channel.pid(2)
+        began = time.monotonic()
+        with pytest.raises(synk.WorkerDied) as caught:
+            group.run(Fault(kind, (2,), meet), "a test")
+        assert time.monotonic() - began < PROMPT
+    assert caught.value.ranks == (2,)
+    wanted = "exited with code 0" if kind == "exit" else kind
+    assert re.search(rf"rank 2 \(pid {pid}\).*{wanted}", str(caught.value))
+    np.testing.assert_array_equal(d.data, np.arange(4.0))
+    np.testing.assert_array_equal(shared.get_value(), np.arange(3.0) * 3)
+    with pytest.raises(synk.GroupClosed):
+        group.run(Fault("ValueError"))
+    group.close()
+    leaks.check(before)
+    with synk.Group(3):
+        assert _mean()(np.arange(5.0)) == 2
+
+
+def test_a_death_while_idle(group2: synk.Group) -> None:
+    os.kill(group2._channel.pid(1), signal.SIGKILL)
+    with pytest.raises(synk.WorkerDied, match="SIGKILL"):
+        _mean()(np.arange(5.0))
+
+
+def test_a_sibling_notices_a_death_before_the_master() -> None:
+    """Members watch each other: they leave a barrier while the master is elsewhere."""
+    with synk.Group(3) as group:
+        task = group.start(Fault("SIGKILL", (1,)))
+        until = time.monotonic() + PROMPT
+        words = group._channel.node.words.of[2]
+        while words[0] < task._number and time.monotonic() < until:  # REPORTED
+            pass
+        assert words[0] == task._number
+        with pytest.raises(synk.WorkerDied):
+            task.wait()
+
+
+def test_peers_in_a_long_sleep_are_ended() -> None:
+    before = leaks.snapshot()
+    with synk.Group(3) as group:
+        task = group.start(Fault("sleep", (1,)))
+        os.kill(group._channel.pid(2), signal.SIGKILL)
+        with pytest.raises(synk.WorkerDied, match="rank 2"):
+            task.wait()
+    leaks.check(before)
+
+
+def test_grandchildren_end_too(tmp_path: Path) -> None:
+    text = """
+        import os, subprocess, time
+        from dataclasses import dataclass
+        import synkhronos as synk
+        from synkhronos._commands import Command
+        @dataclass(frozen=True)
+        class Spawn(Command):
+            def run(self, member):
+                if member.rank:
+                    return (subprocess.Popen(["sleep", "600"]).pid,)
+            def answer(self, member, own, reports):
+                return reports[1][0]
+        synk.fork(2)
+        pid = synk._group.current().run(Spawn())
+        synk.close()
+        print(pid)
+    """
+    pid = int(run_script(tmp_path, text).split()[-1])
+    until = time.monotonic() + PROMPT
+    while alive([pid]) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive([pid])
+
+
+GUARDED = """
+    import os, sys, time, threading, numpy as np, pytensor.tensor as pt, synkhronos as synk
+    how = sys.argv[1]
+    groups = []
+    def begin():
+        groups.append(synk.Group(3, start="exec" if how in ("exec", "thread") else "fork"))
+        if how == "two groups":
+            groups.append(synk.Group(2, start="fork"))
+    if how == "thread":
+        t = threading.Thread(target=begin); t.start(); t.join()
+    else:
+        begin()
+    if how == "forked child":
+        if os.fork() == 0:
+            time.sleep(600)
+    print(*[w.pid for g in groups for w in g._channel.workers], flush=True)
+    print("ready", flush=True)
+    if how == "stopped":
+        for w in groups[0]._channel.workers:
+            os.kill(w.pid, 19)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["fork", "exec", "thread", "two groups", "forked child", "stopped"]
+)
+def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
+    """Both guards are the kernel's: no death of the master leaves a worker."""
+    path = tmp_path / "pids"
+    text = GUARDED.replace("print(*[", f"print(file=open({str(path)!r}, 'w'), *[")
+    process = start_script(tmp_path, text, how)
+    pids = [int(p) for p in path.read_text().split()]
+    assert len(pids) == (3 if how == "two groups" else 2)
+    assert alive(pids) == pids
+    process.kill()
+    process.wait()
+    until = time.monotonic() + PROMPT
+    while alive(pids) and time.monotonic() < until:
+        time.sleep(0.005)
+    assert not alive(pids)
+    os.killpg(process.pid, signal.SIGKILL) if how == "forked child" else None
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+INTERRUPTED = """
+    import os, signal, sys, time, threading, numpy as np, pytensor, pytensor.tensor as pt
+    import synkhronos as synk
+    from dataclasses import dataclass
+    from synkhronos._commands import Command
+    @dataclass(frozen=True)
+    class Nap(Command):
+        def run(self, member):
+            if member.rank == (1 if sys.argv[1] == "worker" else 0):
+                os.kill(os.getppid() if member.rank else os.getpid(), signal.SIGINT)
+                time.sleep(0.2 if member.rank else 600)
+            member.communicator.barrier()
+    synk.fork(2)
+    x = pt.dvector("x")
+    s = pytensor.shared(np.zeros(3), name="s")
+    f = synk.function([x], x.mean(), updates=[(s, s + 1)], mode="FAST_COMPILE")
+    f(np.arange(5.0))
+    group = synk._group.current()
+    for _ in range(3):
+        try:
+            group.run(Nap(), "a nap")
+        except KeyboardInterrupt:
+            print("interrupted")
+        assert f(np.arange(5.0)) == 2
+    print(s.get_value().tolist(), synk.get_value(1, s).tolist())
+"""
+
+
+@pytest.mark.parametrize("where", ["worker", "master"])
+def test_an_interrupt_stops_the_call_not_the_group(tmp_path: Path, where: str) -> None:
+    printed = run_script(tmp_path, INTERRUPTED, where)
+    assert printed.count("interrupted") == 3
+    assert "[4.0, 4.0, 4.0] [4.0, 4.0, 4.0]" in printed
+
+
+def test_random_interrupts_leave_replicas_equal(tmp_path: Path) -> None:
+    """SIGINT at any moment of calls with updates and reductions: all members stay in step."""
+    text = """
+        import os, random, signal, threading, time, numpy as np, pytensor, pytensor.tensor as pt
+        import synkhronos as synk
+        synk.fork(3)
+        x = pt.dvector("x")
+        s = pytensor.shared(np.zeros(3000), name="s")
+        t = pytensor.shared(np.zeros(()), name="t")
+        f = synk.function([x], x.sum(), updates=[(s, s + 1), (t, t + x.mean(), "avg", "all")],
+                          mode="FAST_COMPILE")
+        d = synk.data(np.arange(50.0))
+        f(d)
+        random.seed(3)
+        signal.setitimer
+        count = 0
+        def strike(number, frame):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, lambda n, f: os.kill(os.getpid(), signal.SIGINT))
+        for i in range(300):
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
+            try:
+                while True:
+                    f(d)
+                    synk.all_reduce(s)
+            except KeyboardInterrupt:
+                count += 1
+            if i % 20 == 0:
+                values = [synk.get_value(r, s) for r in range(3)]
+                assert all((v == values[0]).all() and (v == v[0]).all() for v in values), values
+                assert len({float(synk.get_value(r, t)) for r in range(3)}) == 1
+        assert f(d) == 1225
+        print(count)
+    """
+    assert run_script(tmp_path, text).strip().endswith("300")
+
+
+def test_close_anywhere(tmp_path: Path) -> None:
+    """Twice, in atexit, in __del__, from a thread, after a death, in an except block."""
+    text = """
+        import atexit, os, signal, threading, synkhronos as synk
+        atexit.register(synk.close)
+        for how in ("twice", "thread", "death"):
+            group = synk.Group(2, start="exec" if how == "thread" else None)
+            if how == "death":
+                os.kill(group._channel.pid(1), signal.SIGKILL)
+            if how == "thread":
+                t = threading.Thread(target=group.close); t.start(); t.join()
+            group.close(); group.close()
+        class Holder:
+            def __init__(self): self.group = synk.Group(2)
+            def __del__(self): self.group.close()
+        Holder()
+        keep = Holder()
+        synk.fork(2)
+        print("done")
+    """
+    assert run_script(tmp_path, text).strip() == "done"
+
+
+def test_another_command_during_a_task(group2: synk.Group) -> None:
+    task = group2.start(Fault("ValueError", (), meet=False))
+    with pytest.raises(synk.GroupError, match="busy"):
+        group2.run(Fault("ValueError", ()))
+    task.wait()
+    group2.run(Fault("ValueError", ()))
+
+
+def test_memory_shortage_is_an_error_with_figures(group: synk.Group) -> None:
+    """S45: never SIGBUS; the message says what was asked and what is free."""
+    with pytest.raises(MemoryError, match=r"asked for [\d,]+ bytes.*free"):
+        synk.data(shape=(1 << 44,), dtype="float64")
+    assert _mean()(np.arange(5.0)) == 2
+
+
+@pytest.mark.slow
+def test_no_slow_leak() -> None:
+    """1,000 groups, 100,000 calls, 1,000 Data: descriptors, threads and memory back to the start."""
+    before = leaks.snapshot()
+    rss = _rss()
+    for _ in range(1000):
+        with synk.Group(2):
+            pass
+    assert _rss() - rss < 30 << 20
+    with synk.Group(2) as group:
+        f = _mean()
+        d = synk.data(np.arange(100.0))
+        for _ in range(1000):
+            f(d)
+        rss, blocks = _rss(), os.fstat(group.arena.fd).st_blocks
+        for _ in range(100_000):
+            f(d)
+        for n in range(1000):
+            synk.data(np.zeros(10_000 + n))
+        assert _rss() - rss < 4 << 20
+        assert os.fstat(group.arena.fd).st_blocks <= blocks + 256
+    leaks.check(before)
+
+
+def _rss() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
