@@ -16,4 +16,9 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
 doctest_test_doctest_blocks = "default"
+doctest_global_setup = """
+import pytensor
+pytensor.config.mode, pytensor.config.cxx = "FAST_COMPILE", ""  # wait for no compiler
+from synkhronos import get_n_gpu
+"""
 trim_doctest_flags = True

@@ -116,7 +116,8 @@ class Arena:
         """Take region `mine` as this process's own (again after a fork)."""
         self.mine = mine
         self._pid = os.getpid()
-        self._free = _FreeList(mine * self.region_bytes + HEAD_BYTES, (mine + 1) * self.region_bytes)
+        start = mine * self.region_bytes
+        self._free = _FreeList(start + HEAD_BYTES, start + self.region_bytes)
         self._released: deque[tuple[int, int]] = deque()
 
     def head(self, region: int) -> memoryview:
@@ -265,15 +266,21 @@ class _Memory:
     Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
     """
 
-    def __del__(self, munmap: Any = _libc.munmap, addressof: Any = ctypes.addressof) -> None:
-        munmap(addressof(self), ctypes.sizeof(self))
+    def __del__(
+        self,
+        munmap: Any = _libc.munmap,
+        addressof: Any = ctypes.addressof,
+        sizeof: Any = ctypes.sizeof,
+    ) -> None:
+        munmap(addressof(self), sizeof(self))
 
 
 def _map(fd: int, length: int) -> Any:
     address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return type("Memory", (ctypes.c_ubyte * length, _Memory), {}).from_address(address)
+    kind: Any = type("Memory", (ctypes.c_ubyte * length, _Memory), {})
+    return kind.from_address(address)
 
 
 def _create(regions: int) -> tuple[int, int]:
@@ -313,8 +320,7 @@ def _check_limits(nbytes: int) -> None:
     free, limit = _available()
     if nbytes > free:
         raise MemoryError(
-            f"asked for {nbytes:,} bytes of shared memory, {free:,} are free ({limit}). "
-            f"{_advice()}"
+            f"asked for {nbytes:,} bytes of shared memory, {free:,} are free ({limit}). {_advice()}"
         )
 
 

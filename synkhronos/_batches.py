@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,9 +171,7 @@ def _checked(rows: np.ndarray, length: int | None, what: str) -> np.ndarray:
         if low < 0:
             raise BatchError(f"{what}: row {low} is negative, and minibatch Data has no end")
     elif low < -length or high >= length:
-        raise BatchError(
-            f"{what}: rows must lie in {-length}..{length - 1}, found {low}..{high}"
-        )
+        raise BatchError(f"{what}: rows must lie in {-length}..{length - 1}, found {low}..{high}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     if low < 0 and length is not None:
         rows = np.where(rows < 0, rows + length, rows)
@@ -186,7 +185,7 @@ def slices(rows: int, num_slices: int) -> list[tuple[int, int]]:
     ([(0, 3), (3, 5)], [(0, 1), (1, 2)], [(0, 0)])
     """
     at = edges(rows, max(1, min(num_slices, rows)))
-    return list(zip(at[:-1], at[1:], strict=True))
+    return list(itertools.pairwise(at))
 
 
 def per_member(batch_s: Any, size: int) -> list[Any]:

@@ -149,9 +149,7 @@ def _all_scalars(call: Call, replica: Replica) -> bool:
     )
 
 
-def _slice_shareds(
-    call: Call, member: Member, replica: Replica
-) -> tuple[list[Any], int | None]:
+def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[Any], int | None]:
     """The rows of each sliceable shared variable, and how many they are."""
     shareds = replica.recipe.sliceables
     if not shareds:
@@ -325,9 +323,7 @@ def combine_call(
         return []
     if part.scalars and member.size > 1:
         return _combine_scalars(call, member, own, part, reports)
-    given = {
-        r: own.values if r == member.master else reports[r].values for r in part.participants
-    }
+    given = {r: own.values if r == member.master else reports[r].values for r in part.participants}
     weights = _weights_of(part)
     return [
         _combine_one([values[i] for values in given.values()], op, weights)

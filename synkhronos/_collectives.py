@@ -85,8 +85,10 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     arrays = _values(entries, given, "scatter")
     lengths = {len(a) for a in arrays if a.ndim}
     if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
-        raise InputError(f"scatter: values of shapes {[a.shape for a in arrays]} have no rows in "
-                         "common; give arrays of equal length")
+        raise InputError(
+            f"scatter: values of shapes {[a.shape for a in arrays]} have no rows in "
+            "common; give arrays of equal length"
+        )
     rows = select(batch, lengths.pop())
     chosen = [_chosen(a, rows) for a in arrays]
     borders = edges(len(rows), group.size)
@@ -382,7 +384,8 @@ def _entries(
     """The variables asked for, known to all members and with the master's latest values."""
     group = current(f"synk.{what}")
     single = _is_single(shared_vars)
-    asked: Any = [shared_vars] if single else list(shared_vars)
+    given: Any = shared_vars
+    asked = [given] if single else list(given)
     if any(not f._shipped for f in group.functions.values()):
         distribute_in(group)
     variables = [_variable(group, v, what) for v in asked]
@@ -407,9 +410,7 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
 
 def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
     """Values that the user has set in the master count in every member, as in a call."""
-    changed = [
-        e for e in entries if is_array(e) and not e.differs and e.storage[0] is not e.seen
-    ]
+    changed = [e for e in entries if is_array(e) and not e.differs and e.storage[0] is not e.seen]
     if changed:
         group.run(commands.Broadcast(_numbers(changed)), what)
         _seen(changed, differs=False)

@@ -276,7 +276,7 @@ def parse_updates(updates: Any) -> list[Change]:
             raise InputError(f"updates: {shared} is updated twice")
         if len(rest) > 2 or (len(rest) == 2 and rest[1] != "all"):
             raise InputError(
-                f'updates of {shared}: give (var, new), (var, new, reduction) or '
+                f"updates of {shared}: give (var, new), (var, new, reduction) or "
                 f'(var, new, reduction, "all"), found {item!r}'
             )
         op = parse(rest[0], f"reduction of the update of {shared}") if rest else None
@@ -288,9 +288,7 @@ def _update_items(updates: Any) -> list[tuple[Any, ...]]:
     if updates is None:
         return []
     if isinstance(updates, Mapping):
-        return [
-            (k, *v) if isinstance(v, tuple) else (k, v) for k, v in updates.items()
-        ]
+        return [(k, *v) if isinstance(v, tuple) else (k, v) for k, v in updates.items()]
     items = [tuple(item) for item in updates]
     short = [item for item in items if len(item) < 2]
     if short:
@@ -381,14 +379,10 @@ def _is_stream(shared: SharedVariable) -> bool:
     return isinstance(shared.type, RandomType)
 
 
-def _streams(
-    roots: list[Variable], changes: list[Change], rows: list[Variable]
-) -> list[Stream]:
+def _streams(roots: list[Variable], changes: list[Change], rows: list[Variable]) -> list[Stream]:
     after = {c.shared: c.new for c in changes if _is_stream(c.shared)}
     found = [s for s in dict.fromkeys([*_shareds(roots), *after]) if _is_stream(s)]
-    return [
-        Stream(s, after.get(s), s in after and depends_on(after[s], rows)) for s in found
-    ]
+    return [Stream(s, after.get(s), s in after and depends_on(after[s], rows)) for s in found]
 
 
 def _plan_output(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
         return [[cores[r % len(cores)]] for r in range(size)]
     small, extra = divmod(len(cores), size)
     starts = [r * small + min(r, extra) for r in range(size + 1)]
-    return [list(cores[a:b]) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    return [list(cores[a:b]) for a, b in itertools.pairwise(starts)]
 
 
 def environment(threads: int) -> dict[str, str]:

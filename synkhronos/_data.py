@@ -14,8 +14,8 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._group import Group, current
 
 _DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-    "float16 float32 float64 complex64 complex128".split()
+    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 
 

@@ -3,13 +3,13 @@
 ::
 
     SynkhronosError
-      InputError(ValueError)              the caller asked for something impossible; nothing was posted
+      InputError(ValueError)              something impossible was asked; nothing was posted
         BatchError(IndexError)            rows that do not exist
         InputTypeError(TypeError)         a value of the wrong type, dtype or ndim
       GroupError(RuntimeError)            the group cannot take orders
         NotForked                         no group has been started
         GroupClosed                       the group has ended, or belongs to another process
-      WorkerError                         a member raised; its traceback is the cause; the group goes on
+      WorkerError                         a member raised (see its cause); the group goes on
       WorkerDied                          a member is gone; the group has been closed
       StateTorn                           a value was left half written by a failure
       BackendMissing(ImportError)         names the extra to install
@@ -63,8 +63,7 @@ class BackendMissing(SynkhronosError, ImportError):
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(
-            f"{library} is needed for this and is not installed: "
-            f'pip install "synkhronos[{extra}]"'
+            f'{library} is needed for this and is not installed: pip install "synkhronos[{extra}]"'
         )
 
 

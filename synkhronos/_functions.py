@@ -68,8 +68,10 @@ class Function:
 
     @property
     def output_modes(self) -> Any:
-        """The reduction of each output, as the outputs were given; "inferred" where the members'
-        values are reduced in parts and finished by the master."""
+        """The reduction of each output, in the form in which the outputs were given.
+
+        "inferred" where the members' values are reduced in parts and finished by the master.
+        """
         modes = [_mode_name(o) for o in self._plan.outputs]
         return self._structured(modes, list(range(len(modes))))
 
@@ -208,7 +210,9 @@ class Function:
         kind: Any = self._plan.inputs[index].type
         if isinstance(value, Data):
             if value._group is not self._group:
-                raise InputError(f"{self._what}: input {self._label(index)} is Data of another group")
+                raise InputError(
+                    f"{self._what}: input {self._label(index)} is Data of another group"
+                )
             if value.dtype != np.dtype(kind.dtype) or value.ndim != kind.ndim:
                 raise InputTypeError(
                     f"{self._what}: input {self._label(index)} is {kind.dtype} with {kind.ndim} "
@@ -227,7 +231,7 @@ class Function:
                 f"{self._what}: input {self._label(index)} is {kind}: {exc}"
             ) from None
         # strided or read-only arrays would make numba compile the function anew
-        return np.require(filtered, requirements="CW")
+        return np.require(filtered, requirements=["C", "W"])
 
     def _subset(self, output_subset: Sequence[Any] | None) -> list[int]:
         n = len(self._plan.outputs)
@@ -534,7 +538,7 @@ class _Serial:
         recipe = plan_.recipe
         self._streams = [s for s in recipe.streams if s.after is not None]
         self._updated = [u.shared for u in recipe.updates] + [s.shared for s in self._streams]
-        new = [u.new for u in recipe.updates] + [s.after for s in self._streams]
+        new: list[Any] = [u.new for u in recipe.updates] + [s.after for s in self._streams]
         self._n = len(plan_.outputs)
         self._function = pytensor.function(
             list(plan_.inputs),
@@ -707,17 +711,13 @@ def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exceptio
     return InputError(f"the functions cannot be shipped to the workers: {exc}")
 
 
-def share_variables(
-    group: Group, shareds: Sequence[SharedVariable]
-) -> dict[SharedVariable, Entry]:
+def share_variables(group: Group, shareds: Sequence[SharedVariable]) -> dict[SharedVariable, Entry]:
     """Make shared variables known to all members, with the master's values."""
     variables = group.member.variables
     found = {s: variables.find(s) for s in shareds}
     new = [variables.add(s) for s, entry in found.items() if entry is None]
     if new and group.size > 1:
-        definitions = [
-            define(e, value=None if is_array(e) else e.storage[0]) for e in new
-        ]
+        definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in new]
         arrays = tuple(e.number for e in new if is_array(e))
         packed = _parcels.pack_graph(definitions, lambda obj: None)
         group.run(Define(packed, arrays), "distribute")

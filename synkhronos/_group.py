@@ -113,9 +113,7 @@ class Group:
         self._open(shares, start, profile_workers, debug)
         _groups.add(self)
 
-    def _open(
-        self, shares: list[list[int]], start: str | None, profile: bool, debug: bool
-    ) -> None:
+    def _open(self, shares: list[list[int]], start: str | None, profile: bool, debug: bool) -> None:
         self.share: _cores.MasterShare | None = None
         if self.size == 1:
             self.arena = Arena(1)
@@ -487,11 +485,10 @@ def fork(
     del use_gpu, max_n_var, max_dim
     if _current is not None and _current.alive:
         raise GroupError(
-            f"{_current!r} is alive already: call synk.close() first, or use synk.Group for a second"
+            f"{_current!r} is alive already: call synk.close() first, or make a second with "
+            "synk.Group"
         )
-    _current = Group(
-        n_parallel, devices, master_rank, profile_workers=profile_workers, **options
-    )
+    _current = Group(n_parallel, devices, master_rank, profile_workers=profile_workers, **options)
     return _current.size
 
 

@@ -33,9 +33,7 @@ def in_place(
     return functools.partial(_in_blocks, parts, op, weights)
 
 
-def _in_blocks(
-    parts: Sequence[np.ndarray], op: Reduction, weights: Sequence[float] | None
-) -> None:
+def _in_blocks(parts: Sequence[np.ndarray], op: Reduction, weights: Sequence[float] | None) -> None:
     dtype = parts[0].dtype
     if len(parts) == 2 and op is Reduction.SUM and len(parts[0]) <= BLOCK and dtype != np.float16:
         np.add(parts[0], parts[1], out=parts[0])
@@ -95,7 +93,7 @@ def reduce_block(
         for block in blocks[1:]:
             COMBINE[op](total, block, out=total)
     if out is None or out.dtype == dtype:
-        return np.rint(total).astype(dtype) if dtype.kind in "iu" != wide.kind else total
+        return np.rint(total).astype(dtype) if dtype.kind in "iu" and wide.kind == "f" else total
     return total
 
 

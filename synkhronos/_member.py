@@ -178,16 +178,12 @@ def main(wiring_fields: dict[str, Any]) -> None:
     _stand_alone(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes)
     words = Words(arena)
-    waiter = Waiter(
-        wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded
-    )
+    waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
     node = Node(wiring.rank, wiring.master, arena, words, waiter)
     bind_worker(wiring.cores)
     if not wiring.debug:
         redirect(words, wiring.rank, wiring.master)
-    member = Member(
-        wiring.rank, wiring.size, wiring.master, SharedMemory(node), node.views, node
-    )
+    member = Member(wiring.rank, wiring.size, wiring.master, SharedMemory(node), node.views, node)
     with _profiled(wiring):
         serve(member, LocalEnd(node))
 

@@ -200,7 +200,9 @@ class _Compiled:
         self._streams = [s.shared for s in recipe.streams]
         rows = variant.rows
         self._moves = [s.after is not None and (rows or not s.by_rows) for s in recipe.streams]
-        self._goes_on = [s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m]
+        self._goes_on: list[Any] = [
+            s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m
+        ]
         self.reductions = [recipe.reductions[i] for i in variant.outputs] if variant.rows else []
         self.reductions += [u.reduction for u in self._updates]
         self._n_inputs = len(recipe.inputs) if variant.rows else 0
@@ -210,7 +212,7 @@ class _Compiled:
     def _compile(self, recipe: Recipe, variant: Variant) -> Any:
         roots = (*recipe.sliceables, *self._streams)
         places = [s.type(name=s.name) for s in roots]
-        computed = [*self._outputs, *(u.new for u in self._updates), *self._goes_on]
+        computed: list[Any] = [*self._outputs, *(u.new for u in self._updates), *self._goes_on]
         self._dtypes = [getattr(v.type, "dtype", None) for v in computed]
         inputs = list(recipe.inputs) if variant.rows else []
         options = dict(recipe.options) | {"on_unused_input": "ignore"}
@@ -238,7 +240,7 @@ class _Compiled:
             for i, value in enumerate(values):
                 if hasattr(value, "block_until_ready"):
                     values[i] = self._settled(value.block_until_ready(), self._dtypes[i])
-        return values  # type: ignore[no-any-return]
+        return values
 
     def _settled(self, value: Any, dtype: Any) -> Any:
         """A JAX array in the declared dtype: JAX's x64 mode widens float32 on its own."""
@@ -255,8 +257,7 @@ class _Compiled:
         """The random states after a slice."""
         following = iter(values[len(values) - len(self._goes_on) :])
         return [
-            next(following) if moves else old
-            for moves, old in zip(self._moves, state, strict=True)
+            next(following) if moves else old for moves, old in zip(self._moves, state, strict=True)
         ]
 
     def answer(self, values: list[Any], state: Sequence[Any], taken: bool = False) -> Answer:

@@ -36,7 +36,7 @@ class Temporaries:
             places,
             _bytes_of(graph),
             givens=list(zip(inputs, places, strict=True)),
-            mode=Mode(linker="py", optimizer=None),  # evaluates shapes, which is not worth compiling
+            mode=Mode(linker="py", optimizer="None"),  # shapes are not worth compiling
             on_unused_input="ignore",
         )
         self._shareds = shareds
@@ -70,7 +70,7 @@ class Temporaries:
 
 
 def _bytes_of(graph: FunctionGraph) -> Variable:
-    shape_of = graph.shape_feature.shape_of  # type: ignore[attr-defined]
+    shape_of = graph.shape_feature.shape_of
     sizes = []
     for node in graph.toposort():
         for out in node.outputs:

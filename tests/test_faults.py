@@ -173,9 +173,7 @@ GUARDED = """
 """
 
 
-@pytest.mark.parametrize(
-    "how", ["fork", "exec", "thread", "two groups", "forked child", "stopped"]
-)
+@pytest.mark.parametrize("how", ["fork", "exec", "thread", "two groups", "forked child", "stopped"])
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
     """Both guards are the kernel's: no death of the master leaves a worker."""
     path = tmp_path / "pids"
@@ -307,7 +305,7 @@ def test_memory_shortage_is_an_error_with_figures(group: synk.Group) -> None:
 
 @pytest.mark.slow
 def test_no_slow_leak() -> None:
-    """1,000 groups, 100,000 calls, 1,000 Data: descriptors, threads and memory back to the start."""
+    """1,000 groups, 100,000 calls, 1,000 Data: descriptors and memory back to the start."""
     before = leaks.snapshot()
     rss = _rss()
     for _ in range(1000):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from _signal import signal as set_handler  # signal.signal spends 3 us on converting enums
+
+# signal.signal spends 3 us on converting enums
+from _signal import signal as set_handler  # type: ignore[import-not-found]
 from types import FrameType
 from typing import Any
-
 
 _SIGINT = int(signal.SIGINT)
 _main_thread = threading.main_thread()

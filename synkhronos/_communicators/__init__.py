@@ -42,9 +42,7 @@ class Communicator(Protocol):
     def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
         """The same, for all members."""
 
-    def scatter(
-        self, arrays: Arrays | None, root: int, edges: Sequence[int]
-    ) -> list[np.ndarray]:
+    def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
         """Rows edges[rank] to edges[rank + 1] of the root's arrays, as fresh copies."""
 
     def reduce(

@@ -36,9 +36,7 @@ class Solo:
         stacked = [np.array(a)[None] if join == "stack" else np.array(a) for a in arrays]
         return [a.reshape(1) if a.ndim == 0 else a for a in stacked]
 
-    def scatter(
-        self, arrays: Arrays | None, root: int, edges: Sequence[int]
-    ) -> list[np.ndarray]:
+    def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
         """Copies of the rows asked for."""
         return [np.array(a[edges[0] : edges[1]]) for a in arrays or ()]
 

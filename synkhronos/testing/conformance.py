@@ -5,6 +5,7 @@ Both suites run as commands in a group: the same assertions in every member, num
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,30 @@ if TYPE_CHECKING:
     from synkhronos._group import Group
     from synkhronos._member import Member
 
-SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (5,), (0, 3), (3, 4), (1000,), (70_001,), (300, 200))
+Shape = tuple[int, ...]
+
+SHAPES: tuple[Shape, ...] = (
+    (),
+    (1,),
+    (5,),
+    (0, 3),
+    (3, 4),
+    (1000,),
+    (70_001,),
+    (300, 200),
+)
 DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-    "float16 float32 float64 complex64 complex128".split()
+    "bool",
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
 )
 OPS = (Reduction.AVG, Reduction.SUM, Reduction.PROD, Reduction.MIN, Reduction.MAX)
 
 
 def check_communicator(
     group: Group,
-    dtypes: tuple[str, ...] | list[str] = DTYPES,
+    dtypes: Sequence[str] = DTYPES,
     shapes: tuple[tuple[int, ...], ...] = SHAPES,
 ) -> None:
     """Hold the group's communicator to every verb, on every dtype and shape.
@@ -128,7 +142,8 @@ def _check_moving(member: Member, values: list[list[np.ndarray]]) -> None:
             part = slice(borders[member.rank], borders[member.rank + 1])
             scattered = comm.scatter(same if member.rank == root else None, root, borders)
             _equal(scattered, [v[part] for v in same], "scatter")
-    joined = [np.concatenate([np.atleast_1d(v) for v in column]) for column in zip(*values, strict=True)]
+    columns = zip(*values, strict=True)
+    joined = [np.concatenate([np.atleast_1d(v) for v in column]) for column in columns]
     _equal(comm.all_gather(mine), joined, "all_gather")
     uneven = [np.arange(rank + 1) for rank in range(size)]
     _equal(comm.all_gather([uneven[member.rank]]), [np.concatenate(uneven)], "uneven")
@@ -146,8 +161,10 @@ def _check_reducing(member: Member, values: list[list[np.ndarray]]) -> None:
             found = comm.reduce(mine, op, root, shares)
             if member.rank == root:
                 _equal(found, wanted, f"reduce {op}")
-        held = [np.rint(w).astype(v.dtype) if v.dtype.kind in "iu" else w
-                for v, w in zip(mine, wanted, strict=True)]
+        held = [
+            np.rint(w).astype(v.dtype) if v.dtype.kind in "iu" else w
+            for v, w in zip(mine, wanted, strict=True)
+        ]
         for make in (np.array, lambda v: _in_arena(comm, v)):
             arrays = [make(v) for v in mine]
             comm.all_reduce(arrays, op, shares)

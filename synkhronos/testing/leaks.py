@@ -71,8 +71,6 @@ def _children() -> list[int]:
     return found
 
 
-
-
 def _descriptors() -> list[str]:
     found = []
     for link in Path("/proc/self/fd").iterdir():
