@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from synkhronos._arena import FilePiece, Piece
 from synkhronos._batches import Picks, Selection, Span, select
+from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Replica, Update, Variant
@@ -18,6 +20,8 @@ from synkhronos._variables import stream
 if TYPE_CHECKING:
     from synkhronos._commands import Call
     from synkhronos._member import Member
+
+log = logging.getLogger("synkhronos")
 
 # From here on a value is reduced by all members in chunks; below, by the master alone.
 BIG_BYTES = 1 << 16
@@ -196,12 +200,23 @@ def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) 
 def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     """One member compiles and computes, and fills the cache from which the others load."""
     leads = member.master if member.master in part.participants else part.participants[0]
-    if member.rank == leads:
-        answer = _compute(member, replica, part)
+    if member.rank != leads:
         member.communicator.barrier()
-        return answer
+        return _compile_and_compute(member, replica, part)
+    answer = _compile_and_compute(member, replica, part)
+    for reason in uncacheable(replica.variant(part.variant).function):
+        log.warning(
+            "function %s is compiled anew in every member: %s", replica.recipe.name, reason
+        )
     member.communicator.barrier()
-    return _compute(member, replica, part)
+    return answer
+
+
+def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer:
+    with member.confined():  # threads that a library starts now keep to the member's cores
+        linker = replica.variant(part.variant).function.maker.linker
+        with while_compiling(type(linker).__name__):
+            return _compute(member, replica, part)
 
 
 def _compute(member: Member, replica: Replica, part: Part) -> Answer:

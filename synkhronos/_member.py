@@ -21,7 +21,7 @@ from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waite
 from synkhronos._channels.words import PROGRESS, Words
 from synkhronos._communicators import Communicator
 from synkhronos._communicators.shared_memory import SharedMemory
-from synkhronos._cores import bind_worker
+from synkhronos._cores import MasterShare, bind_worker
 from synkhronos._errors import SynkhronosError
 from synkhronos._relay import redirect
 from synkhronos._variables import Entry, Registry
@@ -55,7 +55,7 @@ class Member:
         communicator: Communicator,
         views: Views,
         node: Node | None = None,
-        share: AbstractContextManager[None] | None = None,
+        share: MasterShare | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -65,6 +65,7 @@ class Member:
         self.replicas: dict[int, Replica] = {}
         self.hand: Any = None
         self.share: AbstractContextManager[None] = share or nullcontext()
+        self._share = share
         self._views = views
         self._node = node
         self._homes: dict[int, list[np.ndarray]] = {}
@@ -75,6 +76,10 @@ class Member:
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
         return self._views[piece]
+
+    def confined(self) -> AbstractContextManager[None]:
+        """A context on this member's cores only (workers are bound to theirs for good)."""
+        return nullcontext() if self._share is None else self._share.confined()
 
     def uninterrupted(self) -> AbstractContextManager[None]:
         """A context in which Ctrl-C waits for a moment when no member is ahead of another."""

@@ -20,6 +20,7 @@ from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.subtensor import Subtensor
 
 from synkhronos._batches import slices as cut
+from synkhronos._jax import typified
 from synkhronos._reductions import Accumulator, Reduction
 
 
@@ -233,6 +234,8 @@ class _Compiled:
         self, arguments: Sequence[Any], sliceables: Sequence[Any], state: Sequence[Any]
     ) -> list[Any]:
         """Outputs, then new values, then the streams' next states."""
+        if self.jax and state:
+            state = [typified(s) for s in state]
         if self._n_inputs != len(arguments):
             arguments = arguments[: self._n_inputs]
         values = self.function(*arguments, *sliceables, *state)

@@ -789,13 +789,15 @@ def test_what_a_function_tells_of_itself(group2: synk.Group) -> None:
     assert make([x], [x.sum() + t.sum(), x.mean() + 1]).output_modes == ["inferred", "avg"]
 
 
-def draws(seed: int = 7) -> tuple[Any, Any, Any]:
-    """A generator, and a matrix drawn from it for rows x."""
+def draws(seed: int = 7) -> tuple[Any, Any, Any, dict[Any, Any]]:
+    """Rows x, a generator, numbers drawn from it for each element of x, and the update of it."""
     x = matrix()
     generator = pytensor.shared(np.random.default_rng(seed), name="generator")
     after, noise = pt.random.normal(size=x.shape, rng=generator, return_next_rng=True)
-    generator.default_update = after
-    return x, generator, noise
+    return x, generator, noise, {generator: after}
+
+
+ZEROS = np.zeros((6, 2))
 
 
 def test_streams_are_independent_and_reproducible(size: int) -> None:
@@ -803,75 +805,84 @@ def test_streams_are_independent_and_reproducible(size: int) -> None:
     found = []
     for _ in range(2):
         with synk.Group(size):
-            x, _, noise = draws()
-            f = make([x], (noise, "gather"))
-            found.append([f(np.zeros((6, 4))) for _ in range(3)])
+            x, _, noise, after = draws()
+            f = make([x], (noise, "gather"), updates=after)
+            found.append([f(ZEROS) for _ in range(3)])
     np.testing.assert_array_equal(found[0], found[1])
     values = np.array(found[0]).ravel()
     assert len(np.unique(values)) == values.size
     with synk.Group(size):
-        x, _, noise = draws(8)
-        other = make([x], (noise, "gather"))(np.zeros((6, 4)))
+        x, _, noise, after = draws(8)
+        other = make([x], (noise, "gather"), updates=after)(ZEROS)
     assert not np.isin(other, values).any()
 
 
 def test_streams_advance_from_slice_to_slice(group: synk.Group) -> None:
     """S30: slices of one part do not draw the same numbers, nor does the call after."""
-    x, _, noise = draws()
-    f = make([x], (noise, "gather"))
+    x, _, noise, after = draws()
+    f = make([x], (noise, "gather"), updates=after)
     drawn = np.concatenate([f(np.zeros((12, 2)), num_slices=4) for _ in range(2)])
     assert len(np.unique(drawn)) == drawn.size
 
 
 def test_a_group_of_one_draws_as_pytensor_does() -> None:
-    x, _, noise = draws()
-    f = serial([x], noise)
-    wanted = [f(np.zeros((3, 2))) for _ in range(2)]
+    x, _, noise, after = draws()
+    f = serial([x], noise, updates=after)
+    wanted = [f(ZEROS) for _ in range(2)]
     with synk.Group(1):
-        x, _, noise = draws()
-        g = make([x], noise)
+        x, _, noise, after = draws()
+        g = make([x], noise, updates=after)
         for value in wanted:
-            np.testing.assert_array_equal(g(np.zeros((3, 2))), value)
+            np.testing.assert_array_equal(g(ZEROS), value)
 
 
 def test_seeding_again_reaches_all_streams(group: synk.Group) -> None:
     """The master's set_value of a generator starts every member's stream anew."""
-    x, generator, noise = draws()
-    f = make([x], (noise, "gather"))
-    first = f(np.zeros((6, 2)))
-    second = f(np.zeros((6, 2)))
+    x, generator, noise, after = draws()
+    f = make([x], (noise, "gather"), updates=after)
+    first = f(ZEROS)
+    second = f(ZEROS)
     generator.set_value(np.random.default_rng(7))
-    np.testing.assert_array_equal(f(np.zeros((6, 2))), first)
-    np.testing.assert_array_equal(f(np.zeros((6, 2))), second)
+    np.testing.assert_array_equal(f(ZEROS), first)
+    np.testing.assert_array_equal(f(ZEROS), second)
     synk.broadcast(generator)
-    assert not (f(np.zeros((6, 2))) == first).any()
+    assert not (f(ZEROS) == first).any()
 
 
-def test_explicit_updates_of_generators(group: synk.Group) -> None:
-    x, generator, noise = draws()
-    after, generator.default_update = generator.default_update, None
-    f = make([x], (noise, "gather"), updates={generator: after})
+def test_streams_move_where_functions_say_so(group: synk.Group) -> None:
+    """S30: by default_update too; a function without an update draws the same again."""
+    x, generator, noise, after = draws()
     still = make([x], (noise, "gather"))
-    drawn = [f(np.zeros((6, 2))) for _ in range(3)]
+    np.testing.assert_array_equal(still(ZEROS), still(ZEROS))
+    with pytest.warns(DeprecationWarning):
+        generator.default_update = after[generator]
+    f = make([x], (noise, "gather"))
+    drawn = [f(ZEROS) for _ in range(3)]
     assert len(np.unique(drawn)) == 36
-    np.testing.assert_array_equal(still(np.zeros((6, 2))), still(np.zeros((6, 2))))
+
+
+def test_members_without_rows_draw_on(group: synk.Group) -> None:
+    """S9, S30: a small batch leaves the others' streams where they were, or moves them: never back."""
+    x, _, noise, after = draws()
+    f = make([x], (noise, "gather"), updates=after)
+    drawn = np.concatenate([f(np.zeros((n, 2))) for n in (6, 1, 0, 6, 2, 6)])
+    assert len(np.unique(drawn)) == drawn.size == 42
 
 
 def test_a_failed_call_draws_nothing(group: synk.Group) -> None:
     """All or nothing holds for streams."""
-    x, _, noise = draws()
-    f = make([x], (noise + Fussy()(x), "gather"))
-    synk.distribute()
-    good, bad = np.zeros((6, 2)), np.zeros((6, 2))
+    x, _, noise, after = draws()
+    f = make([x], (noise + Fussy()(x), "gather"), updates=after)
+    bad = ZEROS.copy()
     bad[-1] = -1
-    first = f(good)
+    first = f(ZEROS)
     with pytest.raises(ValueError, match="negative"):
         f(bad)
-    second = f(good)
-    x, _, noise = draws()
-    g = make([x], (noise + Fussy()(x), "gather"))
-    np.testing.assert_array_equal(g(good), first)
-    np.testing.assert_array_equal(g(good), second)
+    second = f(ZEROS)
+    x, _, noise, after = draws()
+    g = make([x], (noise + Fussy()(x), "gather"), updates=after)
+    np.testing.assert_array_equal(g(ZEROS), first)
+    np.testing.assert_array_equal(g(ZEROS), second)
 
 
 @pytest.mark.parametrize("form", ["list", "dict", "dict of pairs", "OrderedDict"])

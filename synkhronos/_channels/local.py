@@ -126,8 +126,13 @@ class LocalChannel:
         start: str | None,
         options: dict[str, Any],
     ) -> None:
-        reasons = reasons_against_fork() if start is None else []
+        reasons = reasons_against_fork() if start != "exec" else []
         self.started = start or ("exec" if reasons else "fork")
+        if start == "fork" and reasons:
+            raise GroupError(
+                f'start="fork" would hang or crash the workers, since {"; ".join(reasons)}: use '
+                'start="exec" or leave it out'
+            )
         if reasons:
             log.info("workers start by exec, since %s", "; ".join(reasons))
         for rank in ranks:

@@ -192,7 +192,7 @@ def _without_rows(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) 
         case ps.Identity():
             return values[0]
         case ps.Cast():
-            return _converted(node, values[0])
+            return converted(values[0], node.inputs[0].type.dtype, node.outputs[0].type.dtype)
         case ps.Mul():
             return _multiplied(node, values)
         case ps.TrueDiv():
@@ -216,12 +216,13 @@ def _each_entry(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) ->
     [value] = values if len(values) == 1 else [None]
     if not isinstance(scalar_op, ps.Cast) or not isinstance(value, Entries):
         return None
-    return Entries(tuple(_converted(node, v) or Finished() for v in value.entries))
+    dtypes = node.inputs[0].type.dtype, node.outputs[0].type.dtype
+    return Entries(tuple(converted(v, *dtypes) or Finished() for v in value.entries))
 
 
-def _converted(node: Apply, value: Value) -> Value | None:
-    source, target = node.inputs[0].type.dtype, node.outputs[0].type.dtype
-    if isinstance(value, Same):
+def converted(value: Value, source: str, target: str) -> Value | None:
+    """What becomes of a total that is cast: whole numbers are cut, and the small ones wrap."""
+    if isinstance(value, Same) or source == target:
         return value
     if is_floating(source) and not is_floating(target):
         return None

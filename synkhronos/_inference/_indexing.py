@@ -26,6 +26,7 @@ from synkhronos._inference._values import (
     Value,
     added,
     common_factors,
+    is_floating,
     is_zero,
     merge,
     summed,
@@ -199,7 +200,9 @@ def _put(
     factors = _aligned_factors(node, put, axis - selection.ndim + node.inputs[1].type.ndim, walk)
     if isinstance(array, Rows):
         return _put_rows(array, put, factors)
+    array_dtype, put_dtype = (v.type.dtype for v in node.inputs[:2])
     adds = isinstance(op, AdvancedIncSubtensor) and not op.ignore_duplicates
+    adds = adds and is_floating(array_dtype) >= is_floating(put_dtype)
     if is_zero(array) and adds and not op.set_instead_of_inc:
         return summed(factors, node.outputs[0].type.dtype, zero=is_zero(put))
     raise Stuck("rows are put into a value that is no sum over rows")
@@ -213,7 +216,7 @@ def _put_totals(
         return None
     if op.set_instead_of_inc or is_zero(array):
         return merge([array, put])
-    found = added([array, put], node.outputs[0].type.dtype)
+    found = added([array, put], dtype)
     return found if isinstance(found, Same | Reduced) else None
 
 
