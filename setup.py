@@ -1,3 +1,5 @@
+"""The metadata stands in pyproject.toml."""
+
 from setuptools import setup
 
 setup()

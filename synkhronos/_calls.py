@@ -81,9 +81,7 @@ def _stays(call: Call, replica: Replica) -> bool:
 
 def _take_values(call: Call, member: Member) -> None:
     """Values that the user has set in the master travel with the call."""
-    from synkhronos._commands import _share_values
-
-    _share_values(member, [member.variables[n] for n in call.changed])
+    member.take_masters([member.variables[n] for n in call.changed])
     if member.rank == member.master:
         return
     for number, value in call.sent:

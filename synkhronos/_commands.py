@@ -7,7 +7,6 @@ changes variables does so through `member.change`, so that a failure anywhere un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,11 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._batches import Picks, Selection
+from synkhronos._calls import combine_call, run_call
 from synkhronos._communicators import Join
 from synkhronos._errors import InputError
 from synkhronos._reductions import Reduction
+from synkhronos._replicas import Replica
 from synkhronos._variables import Entry, build, is_array, stream
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Define(Command):
                 entry = member.variables.add(build(definition), definition.number)
                 if isinstance(value, np.random.Generator):
                     entry.storage[0] = stream(value, member.rank, member.master)
-        _share_values(member, [member.variables[n] for n in self.arrays], undo=False)
+        member.take_masters([member.variables[n] for n in self.arrays], undo=False)
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,6 @@ class Replicate(Command):
 
     def run(self, member: Member) -> None:
         """Make the replicas (the master has its own)."""
-        from synkhronos._replicas import Replica
-
         if member.rank != member.master:
             for recipe in _parcels.unpack_graph(self.recipes, _finder(member)):
                 member.replicas[recipe.number] = Replica(recipe)
@@ -125,22 +124,6 @@ def _no_reference(pid: Any) -> Any:
 
 def _finder(member: Member) -> Any:
     return lambda pid: member.variables[pid].variable
-
-
-def _share_values(member: Member, entries: Sequence[Entry], undo: bool = True) -> None:
-    """Give all members the master's values."""
-    if not entries or member.size == 1:
-        return
-    master = member.rank == member.master
-    values = [member.array(e) for e in entries] if master else None
-    received = member.communicator.broadcast(values, member.master)
-    if master or received is None:
-        return
-    for entry, value in zip(entries, received, strict=True):
-        if undo:
-            member.change(entry, value)
-        else:
-            entry.storage[0] = value
 
 
 @dataclass(frozen=True)
@@ -198,14 +181,10 @@ class Call(Command):
 
     def run(self, member: Member) -> Any:
         """Compute this member's part; returns what it contributes to the outputs."""
-        from synkhronos._calls import run_call
-
         return run_call(self, member)
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
         """Combine the contributions in the order of ranks."""
-        from synkhronos._calls import combine_call
-
         return combine_call(self, member, own, reports)
 
 
@@ -241,7 +220,7 @@ class Broadcast(Collective):
             for entry, value in zip(self.entries(member), member.hand, strict=True):
                 member.change(entry, np.array(value))
         entries = self.entries(member)
-        _share_values(member, [e for e in entries if is_array(e)])
+        member.take_masters([e for e in entries if is_array(e)])
 
 
 @dataclass(frozen=True)

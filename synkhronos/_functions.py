@@ -44,6 +44,7 @@ class Function:
         self.name = plan_.recipe.name
         self._what = f"function {self.name or f'#{self._number}'}"
         self._replica = Replica(plan_.recipe)
+        self._wake = group.wake
         self._shipped = False
         self._compiled: set[tuple[int, ...]] = set()
         self._entries: list[Entry] = []
@@ -126,6 +127,7 @@ class Function:
         -----
         Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
         """
+        self._wake()
         plain = batch is None and batch_s is None and output_subset is None and not kwargs
         call = self._repetition(args, num_slices) if plain else None
         if call is None:

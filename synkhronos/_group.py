@@ -118,6 +118,7 @@ class Group:
         if self.size == 1:
             self.arena = Arena(1)
             self._channel: Any = InlineChannel()
+            self.wake: Callable[[], None] = self._channel.wake
             self.member = Member(0, 1, 0, Solo(), Views(self.arena))
             return
         channel = LocalChannel(
@@ -131,6 +132,7 @@ class Group:
             debug=debug,
         )
         self._channel = channel
+        self.wake = channel.wake
         node = channel.node
         self.arena = node.arena
         self.share = _cores.MasterShare(shares[self.master])

@@ -146,6 +146,21 @@ class Member:
         """A variable's value as a numpy array."""
         return np.asarray(entry.storage[0])
 
+    def take_masters(self, entries: Sequence[Entry], undo: bool = True) -> None:
+        """Give variables the master's values, in all members."""
+        if not entries or self.size == 1:
+            return
+        mine = self.rank == self.master
+        values = [self.array(e) for e in entries] if mine else None
+        received = self.communicator.broadcast(values, self.master)
+        if mine or received is None:
+            return
+        for entry, value in zip(entries, received, strict=True):
+            if undo:
+                self.change(entry, value)
+            else:
+                entry.storage[0] = value
+
     def adopt(self, entry: Entry) -> np.ndarray:
         """Move a variable's value into the arena, where collectives need no copy of it."""
         if self.size == 1:

@@ -101,7 +101,9 @@ REDUCE: dict[str | None, Callable[[list[np.ndarray], np.ndarray], np.ndarray]] =
     None: lambda parts, lengths: parts[-1],
     "gather": lambda parts, lengths: np.concatenate(parts),
     "sum": lambda parts, lengths: np.sum(parts, axis=0, dtype=parts[0].dtype),
-    "avg": lambda parts, lengths: np.average(parts, axis=0, weights=lengths),
+    "avg": lambda parts, lengths: np.average(parts, axis=0, weights=lengths).astype(
+        parts[0].dtype, casting="same_kind"
+    ),
     "max": lambda parts, lengths: np.max(parts, axis=0),
     "min": lambda parts, lengths: np.min(parts, axis=0),
     "prod": lambda parts, lengths: np.prod(parts, axis=0, dtype=parts[0].dtype),
@@ -119,7 +121,7 @@ def by_parts(
     wanted = [partial.variable for partial in proof.partials]
     results = list(zip(*(evaluate(wanted, part) for part in parts), strict=True))
     reduced = [
-        REDUCE[partial.reduction](list(arrays), np.diff(bounds))
+        np.asarray(REDUCE[partial.reduction](list(arrays), np.diff(bounds)))
         for partial, arrays in zip(proof.partials, results, strict=True)
     ]
     for partial, value in zip(proof.partials, reduced, strict=True):
@@ -357,6 +359,7 @@ FORMS: dict[str, Variable] = {
     "independent": l2,
     "independent, by shape": pt.ones(x.shape[1]),
     "probability weights": mask / mask.sum(),
+    "scaled by what needs all rows": x / Assert("all rows")(mask.sum(), pt.gt(x.shape[0], 6)),
     "scaled by a length in use": target * number * pt.ones(number[0]),
     "fixed shape": shaped,
     "filled, fixed shape": pt.fill(shaped, 2.0) * target.sum(),
@@ -766,7 +769,8 @@ def grow(
         except Exception:  # ill-typed or ill-shaped: there is nothing to prove
             continue
         moderate = value.size and np.all(abs(value.astype(float)) < 1e4)
-        if moderate and value.dtype == built.type.dtype:  # PyTensor's cumsum may widen it
+        exact = value.dtype == built.type.dtype != "float32"  # PyTensor's cumsum may widen it
+        if moderate and exact:
             known[built] = value
             grown.append(built)
     return grown

@@ -36,6 +36,9 @@ class Failure:
 class Channel(Protocol):
     """The master's end."""
 
+    def wake(self) -> None:
+        """Let workers that sleep wake up while the master prepares what it will post."""
+
     def post(self, command: Any) -> int:
         """Hand a command to all workers; returns its number."""
 

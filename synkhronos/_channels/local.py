@@ -198,6 +198,11 @@ class LocalChannel:
         self.close(0.5)
         return WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
 
+    def wake(self) -> None:
+        """Let workers that sleep wake up while the master prepares what it will post."""
+        if self._abort >= 0:
+            self.node.waiter.ring(self._ranks)
+
     def post(self, command: Any) -> int:
         """Hand a command to all workers; returns its number."""
         number = self._orders[POSTED] + 1

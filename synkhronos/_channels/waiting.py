@@ -93,17 +93,21 @@ class Waiter:
         for _ in range(self._looks):
             if ready():
                 return
+        if not self._spins(ready):
+            self._sleep(ready, what)
+
+    def _spins(self, ready: Callable[[], bool]) -> bool:
+        """Whether it is ready within the time to spin."""
         turns = YIELDS_WHERE_CROWDED if not self._spin else 64
         until = time.perf_counter() + self._spin
         while True:
             for _ in range(turns):
                 os.sched_yield()
                 if ready():
-                    return
+                    return True
             self.interrupts.check()
             if time.perf_counter() >= until:
-                break
-        self._sleep(ready, what)
+                return False
 
     def _sleep(self, ready: Callable[[], bool], what: str) -> None:
         warn_at = time.monotonic() + STALL_SECONDS
@@ -112,7 +116,8 @@ class Waiter:
             os.sched_yield()
             while not ready():
                 self.interrupts.check()
-                self._listen(self._poll.poll(NAP_MS))
+                if self._listen(self._poll.poll(NAP_MS)) and self._spins(ready):
+                    return  # the bell rang ahead of what it announces
                 if self.tick is not None:
                     self.tick()
                 if time.monotonic() > warn_at and what:
@@ -121,13 +126,17 @@ class Waiter:
         finally:
             self._mine[ASLEEP] = 0
 
-    def _listen(self, events: list[tuple[int, int]]) -> None:
+    def _listen(self, events: list[tuple[int, int]]) -> bool:
+        """Whether this member's bell has rung."""
+        rang = False
         for fd, _ in events:
             if fd == self._bells[self.rank]:
                 os.eventfd_read(fd)
+                rang = True
             elif fd == self._abort:
                 raise GroupEnded
             else:
                 raise PeerDied(self._pidfds[fd])
         if self._master[QUIT]:
             raise GroupEnded
+        return rang

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
@@ -173,12 +174,12 @@ class Scaling:
 
     def only(self, variable: Variable, factor: Factor, factors: list[Factor]) -> Variable:
         """The value with one factor set to one and the others to zero."""
-        others = {f.variable: pt.zeros_like(f.variable) for f in factors if f != factor}
-        return self._replace(variable, {**others, factor.variable: pt.ones_like(factor.variable)})
+        numbers = {f.variable: _filled(f.variable, int(f == factor)) for f in factors}
+        return self._replace(variable, numbers)
 
     def without(self, variable: Variable, factors: list[Factor]) -> Variable:
         """The value with some factors set to zero."""
-        return self._replace(variable, {f.variable: pt.zeros_like(f.variable) for f in factors})
+        return self._replace(variable, {f.variable: _filled(f.variable, 0) for f in factors})
 
     def _replace(self, variable: Variable, numbers: dict[Variable, Variable]) -> Variable:
         rebuilt: dict[Variable, Variable] = {}
@@ -221,6 +222,13 @@ class Scaling:
 def _rebuild(node: Apply, inputs: list[Variable], rebuilt: dict[Variable, Variable]) -> None:
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
         rebuilt.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True))
+
+
+def _filled(variable: Variable, number: int) -> Variable:
+    """A constant where it can be one: a member alone may not be able to compute the variable."""
+    if is_scalar(variable):
+        return pt.constant(np.full(variable.type.shape, number, dtype=variable.type.dtype))
+    return pt.full_like(variable, number)
 
 
 def _is_counted(value: object) -> bool:

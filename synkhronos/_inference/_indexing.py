@@ -14,6 +14,7 @@ from pytensor.tensor.subtensor import (
     indices_from_subtensor,
 )
 
+from synkhronos._inference._elementwise import converted
 from synkhronos._inference._shapes import carried, enter
 from synkhronos._inference._values import (
     Entries,
@@ -212,7 +213,9 @@ def _put_totals(
     op: IncSubtensor | AdvancedIncSubtensor, node: Apply, values: Sequence[Value]
 ) -> Value | None:
     array, put, *indices = values
-    if not all(isinstance(v, Same) for v in indices):
+    dtype = node.outputs[0].type.dtype
+    put = converted(put, node.inputs[1].type.dtype, dtype)
+    if put is None or not all(isinstance(v, Same) for v in indices):
         return None
     if op.set_instead_of_inc or is_zero(array):
         return merge([array, put])
