@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+_libc = ctypes.CDLL(None)
 
 
 def available() -> list[int]:
@@ -135,6 +136,17 @@ class MasterShare:
             for task in set(os.listdir("/proc/self/task")) - known:
                 self._touched[int(task)] = before
 
+    def keep_place(self) -> None:
+        """Move this thread to the share if the scheduler has put it on another member's core.
+
+        Two members that spin on one core look busy to the scheduler but not crowded, and it leaves
+        them there. The thread's mask is the user's again at once.
+        """
+        if _libc.sched_getcpu() not in self.cores:
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, self.cores)
+            os.sched_setaffinity(0, before)
+
     def release(self) -> None:
         """Free the threads that `confined` bound."""
         for task, cores in self._touched.items():
@@ -157,12 +169,12 @@ def give_freed_memory_back() -> None:
     """Undo keep_freed_memory: the thresholds that glibc grows to by itself, and a trim now."""
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _mallopt(option: int, value: int) -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(_libc, "mallopt", None)
     if mallopt is not None:  # musl has none
         mallopt(option, value)

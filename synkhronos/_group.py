@@ -136,6 +136,9 @@ class Group:
         node = channel.node
         self.arena = node.arena
         self.share = _cores.MasterShare(shares[self.master])
+        if len({core for share in shares for core in share}) >= self.size:
+            self.share.keep_place()
+            node.waiter.keep_place = self.share.keep_place
         self.member = Member(
             self.master,
             self.size,

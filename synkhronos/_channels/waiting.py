@@ -22,6 +22,7 @@ from synkhronos._channels.interrupts import Interrupts
 from synkhronos._channels.words import ASLEEP, QUIT, Words
 
 NAP_MS = 100
+_LOOK_AROUND = 16  # waits between two looks at which core this is
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
 LOOKS = 20  # before the first yield, which costs half a microsecond
 YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
@@ -70,6 +71,8 @@ class Waiter:
         self._pidfds: dict[int, int] = {}
         self.tick: Callable[[], None] | None = None
         self.interrupts = Interrupts()
+        self.keep_place: Callable[[], None] | None = None
+        self._waits = 0
 
     def watch(self, pidfds: dict[int, int]) -> None:
         """Notice the deaths of these members: {rank: pidfd}."""
@@ -98,6 +101,9 @@ class Waiter:
 
     def _spins(self, ready: Callable[[], bool]) -> bool:
         """Whether it is ready within the time to spin."""
+        self._waits += 1
+        if self.keep_place is not None and self._waits % _LOOK_AROUND == 0:
+            self.keep_place()
         turns = YIELDS_WHERE_CROWDED if not self._spin else 64
         until = time.perf_counter() + self._spin
         while True:
