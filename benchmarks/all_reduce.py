@@ -27,7 +27,14 @@ import synkhronos as synk
 from synkhronos._commands import Command
 from synkhronos._reductions import Reduction
 
-SIZES = {"8 B": 2, "1 KB": 256, "16 KB": 4096, "256 KB": 1 << 16, "5.1 MB": 1276810, "64 MB": 1 << 24}
+SIZES = {
+    "8 B": 2,
+    "1 KB": 256,
+    "16 KB": 4096,
+    "256 KB": 1 << 16,
+    "5.1 MB": 1276810,
+    "64 MB": 1 << 24,
+}
 ROUNDS = 3
 PEERS = ("openmpi", "mpich", "gloo")
 GOALS = {"16 KB": 2.0, "5.1 MB": 4.0, "64 MB": 5.0}

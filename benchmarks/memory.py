@@ -39,11 +39,15 @@ def main() -> None:
         d.data[...] = 1
         assert f(d) == d.size
         after = [pss(pid) for pid in pids]
-    rows = [[f"rank {r}", b / 1e6, a / 1e6] for r, (b, a) in enumerate(zip(before, after, strict=True))]
+    rows = [
+        [f"rank {r}", b / 1e6, a / 1e6] for r, (b, a) in enumerate(zip(before, after, strict=True))
+    ]
     rows.append(["all", sum(before) / 1e6, sum(after) / 1e6])
     show("Resident memory (PSS), MB", ["", "without the data", "with the data"], rows)
     times = (sum(after) - sum(before)) / nbytes
-    print(f"a dataset of {nbytes / 1e9:.1f} GB with {MEMBERS} members is resident {times:.2f} times")
+    print(
+        f"a dataset of {nbytes / 1e9:.1f} GB with {MEMBERS} members is resident {times:.2f} times"
+    )
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ class Arena:
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
     >>> arena.view(arena.piece(a))
     array([1., 2., 3.], dtype=float32)
+    >>> arena.close_fd()
     """
 
     def __init__(

@@ -203,9 +203,7 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
         return _compile_and_compute(member, replica, part)
     answer = _compile_and_compute(member, replica, part)
     for reason in uncacheable(replica.variant(part.variant).function):
-        log.warning(
-            "function %s is compiled anew in every member: %s", replica.recipe.name, reason
-        )
+        log.warning("function %s is compiled anew in every member: %s", replica.recipe.name, reason)
     member.communicator.barrier()
     return answer
 

@@ -12,9 +12,9 @@ from synkhronos import _commands as commands
 from synkhronos._batches import Picks, Selection, edges, select
 from synkhronos._data import Data
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._functions import distribute_in, share_variables
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction, parse
+from synkhronos._shipping import distribute_in, share_variables
 from synkhronos._variables import Entry, is_array
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]

@@ -8,21 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pytensor
-from pytensor.compile.ops import FromFunctionOp
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos import _parcels
 from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
-from synkhronos._commands import Argument, Call, Define, Forget, Replicate
+from synkhronos._commands import Argument, Call
 from synkhronos._compile import OutputPlan, Plan, plan
 from synkhronos._data import Data, data
 from synkhronos._errors import BatchError, InputError, InputTypeError
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction
 from synkhronos._replicas import Replica
+from synkhronos._serial import Serial
+from synkhronos._shipping import distribute_in
 from synkhronos._slicing import Temporaries
-from synkhronos._variables import Entry, define, is_array
+from synkhronos._variables import Entry, is_array
 
 log = logging.getLogger("synkhronos")
 
@@ -457,7 +456,7 @@ class Function:
         """
         values = [_array(v) for v in self._bind(args, kwargs)]
         if self._serial is None:
-            self._serial = _Serial(self._plan)
+            self._serial = Serial(self._plan)
         found = self._serial(values)
         return self._structured(found, list(range(len(self._plan.outputs))))
 
@@ -531,31 +530,6 @@ def _stamps(args: Sequence[Any]) -> tuple[int, ...]:
 def _repeatable(args: Sequence[Any], call: Call) -> bool:
     plain = all(type(a) is Data for a in args)
     return plain and not (call.first or call.changed or call.sent)
-
-
-class _Serial:
-    """The function in one process: what the master runs by itself."""
-
-    def __init__(self, plan_: Plan) -> None:
-        recipe = plan_.recipe
-        self._streams = [s for s in recipe.streams if s.after is not None]
-        self._updated = [u.shared for u in recipe.updates] + [s.shared for s in self._streams]
-        new: list[Any] = [u.new for u in recipe.updates] + [s.after for s in self._streams]
-        self._n = len(plan_.outputs)
-        self._function = pytensor.function(
-            list(plan_.inputs),
-            [*(o.variable for o in plan_.outputs), *new],
-            mode=recipe.mode,
-            on_unused_input="ignore",
-            name=recipe.name,
-            **recipe.options,
-        )
-
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        found = self._function(*values)
-        for shared, value in zip(self._updated, found[self._n :], strict=True):
-            shared.set_value(value, borrow=True)
-        return list(found[: self._n])
 
 
 def function(
@@ -645,85 +619,3 @@ def distribute() -> None:
     >>> synk.close()
     """
     distribute_in(current("synk.distribute"))
-
-
-def distribute_in(group: Group) -> None:
-    """Ship the functions of a group."""
-    group.check("distribute")
-    pending = [f for f in list(group.functions.values()) if not f._shipped]
-    shareds = list(dict.fromkeys(s for f in pending for s in f._plan.shareds))
-    entries = share_variables(group, shareds)
-    if group.size > 1:
-        _ship_recipes(group, [f._plan.recipe for f in pending])
-    for f in pending:
-        f.ship([entries[s] for s in f._plan.shareds])
-
-
-def _ship_recipes(group: Group, recipes: list[Any]) -> None:
-    forgotten = tuple(group.forgotten)
-    if forgotten:
-        group.run(Forget(forgotten), "distribute")
-        del group.forgotten[: len(forgotten)]
-    if not recipes:
-        return
-    variables = group.member.variables
-
-    def numbered(obj: Any) -> int | None:
-        if not isinstance(obj, SharedVariable):
-            return None
-        entry = variables.find(obj)
-        return None if entry is None else entry.number
-
-    packed = _pack(recipes, numbered)
-    group.run(Replicate(packed), "distribute")
-
-
-def _pack(recipes: list[Any], numbered: Any) -> bytes:
-    reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped}
-    try:
-        return _parcels.pack_graph(recipes, numbered, reducers)
-    except Exception as exc:
-        raise _unshippable(recipes, numbered, reducers, exc) from exc
-
-
-def _reduce_wrapped(op: Any) -> Any:
-    """An Op of wrap_py: its own pickling needs an importable function, ours ships the function."""
-    function = op._FromFunctionOp__fn
-    infer_shape = op._FromFunctionOp__infer_shape
-    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
-
-
-def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:
-    """Name the operation that does not pickle."""
-    from pytensor.graph.traversal import ancestors
-
-    for recipe in recipes:
-        roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
-        for variable in ancestors(roots):
-            if variable.owner is None:
-                continue
-            try:
-                _parcels.pack_graph(variable.owner.op, numbered, reducers)
-            except Exception as cause:
-                return InputError(
-                    f"function {recipe.name or recipe.number} cannot be shipped to the workers: "
-                    f"operation {variable.owner.op} does not pickle ({cause}). Define it in a "
-                    "module that can be imported, without lambdas or open files"
-                )
-    return InputError(f"the functions cannot be shipped to the workers: {exc}")
-
-
-def share_variables(group: Group, shareds: Sequence[SharedVariable]) -> dict[SharedVariable, Entry]:
-    """Make shared variables known to all members, with the master's values."""
-    variables = group.member.variables
-    found = {s: variables.find(s) for s in shareds}
-    new = [variables.add(s) for s, entry in found.items() if entry is None]
-    if new and group.size > 1:
-        definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in new]
-        arrays = tuple(e.number for e in new if is_array(e))
-        packed = _parcels.pack_graph(definitions, lambda obj: None)
-        group.run(Define(packed, arrays), "distribute")
-    for entry in new:
-        entry.seen = entry.storage[0]
-    complete = {s: variables.find(s) for s in shareds}
-    return {s: e for s, e in complete.items() if e is not None}
