@@ -241,10 +241,10 @@ class _FreeList:
             self._lengths[start] = length
 
 
-def open_file(piece: FilePiece) -> np.memmap:
+def open_file(piece: FilePiece) -> np.ndarray:
     """Map the file that a FilePiece names."""
     mode: Any = piece.mode
-    return np.memmap(piece.path, piece.dtype, mode, piece.offset, piece.shape)
+    return np.asarray(np.memmap(piece.path, piece.dtype, mode, piece.offset, piece.shape))
 
 
 class Views:

@@ -82,10 +82,11 @@ def _stays(call: Call, replica: Replica) -> bool:
 def _take_values(call: Call, member: Member) -> None:
     """Values that the user has set in the master travel with the call."""
     member.take_masters([member.variables[n] for n in call.changed])
-    if member.rank == member.master:
-        return
     for number, value in call.sent:
         entry = member.variables[number]
+        if member.rank == member.master:
+            member.change(entry, entry.storage[0])
+            continue
         own = (
             stream(value, member.rank, member.master)
             if isinstance(value, np.random.Generator)
@@ -227,15 +228,20 @@ def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Ans
     shared = [(u, v) for u, v in answer.updates if u.everywhere]
     if shared or _missing_shared(replica, part):
         shared = _reduce_updates(member, replica, part, dict(shared))
-    everywhere = {u.shared: v for u, v in shared}
-    for update, value in answer.updates:
-        entry = member.variables.find(update.shared)
-        assert entry is not None
-        member.change(entry, everywhere.pop(update.shared, value))
-    for variable, value in [*answer.streams, *everywhere.items()]:
-        entry = member.variables.find(variable)
-        assert entry is not None
-        member.change(entry, value)
+    new = {u.shared: v for u, v in [*answer.updates, *shared]} | dict(answer.streams)
+    differing = [u.shared for u in replica.recipe.updates if _will_differ(u, member)]
+    for update in replica.recipe.updates:
+        member.mark(member.variables.of(update.shared), update.shared in differing)
+    for variable, value in new.items():
+        member.change(member.variables.of(variable), value)
+
+
+def _will_differ(update: Update, member: Member) -> bool:
+    """Whether an update gives members different values, or may."""
+    if update.everywhere:
+        return False
+    sources = [member.variables.of(s) for s in update.sources]
+    return update.by_rows or any(s.is_stream or member.differs(s) for s in sources)
 
 
 def _missing_shared(replica: Replica, part: Part) -> bool:

@@ -51,7 +51,6 @@ def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> 
         held = tuple(e.storage[0] for e in others)
         group.run(commands.Send(_numbers(others), held), "broadcast")
     group.run(commands.Broadcast(_numbers(entries)), "broadcast", hand=given)
-    _seen(entries, differs=False)
 
 
 def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> None:
@@ -93,7 +92,6 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     chosen = [_chosen(a, rows) for a in arrays]
     borders = edges(len(rows), group.size)
     group.run(commands.Scatter(_numbers(entries), borders), "scatter", hand=chosen)
-    _seen(entries, differs=group.size > 1)
 
 
 def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
@@ -155,7 +153,6 @@ def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
     if flat:
         raise InputError(f"all_gather: {flat} are 0-d and cannot hold several values; use gather")
     group.run(commands.AllGather(_numbers(entries)), "all_gather")
-    _seen(entries, differs=False)
 
 
 def reduce(
@@ -199,10 +196,7 @@ def reduce(
     kind, shares = _op(op, "reduce"), _weights(weights, group.size)
     command = commands.Reduce(_numbers(entries), kind, shares, in_place)
     found = group.run(command, "reduce")
-    if in_place:
-        _seen(entries, differs=group.size > 1)
-        return None
-    return found[0] if single else found
+    return found[0] if single and not in_place else found
 
 
 def all_reduce(
@@ -240,7 +234,6 @@ def all_reduce(
     group, entries, _ = _entries(shared_vars, "all_reduce")
     kind, shares = _op(op, "all_reduce"), _weights(weights, group.size)
     group.run(commands.AllReduce(_numbers(entries), kind, shares), "all_reduce")
-    _seen(entries, differs=False)
 
 
 def reduce_scatter(
@@ -270,7 +263,6 @@ def reduce_scatter(
     borders = edges(lengths.pop()[0], group.size)
     kind, shares = _op(op, "reduce_scatter"), _weights(weights, group.size)
     group.run(commands.ReduceScatter(_numbers(entries), kind, borders, shares), "reduce_scatter")
-    _seen(entries, differs=group.size > 1)
 
 
 def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None) -> None:
@@ -303,7 +295,6 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     if batch is not None:
         arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
     group.run(commands.SetValue(_numbers(entries), rank), "set_value", hand=arrays)
-    _seen(entries, differs=group.size > 1)
 
 
 def get_value(rank: int, shared_vars: Variables) -> Any:
@@ -413,17 +404,10 @@ def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
     changed = [e for e in entries if is_array(e) and not e.differs and e.storage[0] is not e.seen]
     if changed:
         group.run(commands.Broadcast(_numbers(changed)), what)
-        _seen(changed, differs=False)
 
 
 def _numbers(entries: Sequence[Entry]) -> tuple[int, ...]:
     return tuple(e.number for e in entries)
-
-
-def _seen(entries: Sequence[Entry], differs: bool) -> None:
-    for entry in entries:
-        entry.seen = entry.storage[0]
-        entry.differs = differs
 
 
 def _values(entries: Sequence[Entry], values: Any, what: str) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ changes variables does so through `member.change`, so that a failure anywhere un
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -209,6 +210,25 @@ class Collective(Command):
         """Their values."""
         return [member.array(e) for e in self.entries(member)]
 
+    def change(self, member: Member, values: Iterable[Any], differs: bool) -> None:
+        """Give the variables new values; `differs`: each member other ones."""
+        for entry, value in zip(self.entries(member), values, strict=True):
+            member.change(entry, value)
+        self.mark(member, differs)
+
+    def as_held(self, member: Member, values: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """Reduced values in the variables' own dtypes; averages of integers are rounded."""
+        dtypes = [a.dtype for a in self.arrays(member)]
+        return [
+            (np.rint(v) if d.kind in "iu" and v.dtype != d else v).astype(d)
+            for v, d in zip(values, dtypes, strict=True)
+        ]
+
+    def mark(self, member: Member, differs: bool) -> None:
+        """Note whether the members now hold different values."""
+        for entry in self.entries(member):
+            member.mark(entry, differs)
+
 
 @dataclass(frozen=True)
 class Broadcast(Collective):
@@ -217,10 +237,9 @@ class Broadcast(Collective):
     def run(self, member: Member) -> None:
         """Receive; the master takes new values from its hand first."""
         if member.hand is not None:
-            for entry, value in zip(self.entries(member), member.hand, strict=True):
-                member.change(entry, np.array(value))
-        entries = self.entries(member)
-        member.take_masters([e for e in entries if is_array(e)])
+            self.change(member, [np.array(v) for v in member.hand], differs=False)
+        member.take_masters([e for e in self.entries(member) if is_array(e)])
+        self.mark(member, differs=False)
 
 
 @dataclass(frozen=True)
@@ -236,6 +255,7 @@ class Send(Collective):
                 value = stream(value, member.rank, member.master)
             if member.rank != member.master:
                 member.change(entry, value)
+            member.mark(entry, differs=False)
 
 
 @dataclass(frozen=True)
@@ -247,8 +267,7 @@ class Scatter(Collective):
     def run(self, member: Member) -> None:
         """Receive this member's rows."""
         parts = member.communicator.scatter(member.hand, member.master, self.edges)
-        for entry, part in zip(self.entries(member), parts, strict=True):
-            member.change(entry, part)
+        self.change(member, parts, differs=True)
 
 
 @dataclass(frozen=True)
@@ -271,8 +290,7 @@ class AllGather(Collective):
     def run(self, member: Member) -> None:
         """Contribute and receive."""
         joined = member.communicator.all_gather(self.arrays(member))
-        for entry, value in zip(self.entries(member), joined, strict=True):
-            member.change(entry, value)
+        self.change(member, joined, differs=False)
 
 
 @dataclass(frozen=True)
@@ -287,18 +305,11 @@ class Reduce(Collective):
         """Contribute."""
         comm = member.communicator
         found = comm.reduce(self.arrays(member), self.op, member.master, self.weights)
-        if member.rank != member.master or found is None:
-            return None
         if not self.in_place:
             return found
-        for entry, value in zip(self.entries(member), found, strict=True):
-            member.change(entry, _as_held(value, entry.storage[0].dtype))
+        if found is not None:
+            self.change(member, self.as_held(member, found), differs=True)
         return None
-
-
-def _as_held(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A reduced value in the variable's own dtype; averages of integers are rounded."""
-    return (np.rint(value) if dtype.kind in "iu" else value).astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -317,6 +328,7 @@ class AllReduce(Collective):
         with member.uninterrupted():
             member.communicator.all_reduce(arrays, self.op, self.weights)
         member.writing = ()
+        self.mark(member, differs=False)
 
 
 @dataclass(frozen=True)
@@ -331,8 +343,7 @@ class ReduceScatter(Collective):
         """Reduce this member's rows."""
         comm = member.communicator
         found = comm.reduce_scatter(self.arrays(member), self.op, self.edges, self.weights)
-        for entry, value in zip(self.entries(member), found, strict=True):
-            member.change(entry, _as_held(value, entry.storage[0].dtype))
+        self.change(member, self.as_held(member, found), differs=True)
 
 
 @dataclass(frozen=True)
@@ -346,8 +357,8 @@ class SetValue(Collective):
         pair = tuple(sorted({member.master, self.rank}))
         found = member.communicator.broadcast(member.hand, member.master, pair)
         if member.rank == self.rank and found is not None:
-            for entry, value in zip(self.entries(member), found, strict=True):
-                member.change(entry, np.array(value))
+            self.change(member, [np.array(v) for v in found], differs=True)
+        self.mark(member, differs=True)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Plan:
     keys: tuple[str, ...]
     outputs: tuple[OutputPlan, ...]
     shareds: tuple[SharedVariable, ...]
-    update_shareds: dict[SharedVariable, tuple[SharedVariable, ...]]
+    pure: bool  # without updates of any kind
 
 
 @dataclass(eq=False)
@@ -175,7 +175,7 @@ def plan(
         keys=keys,
         outputs=tuple(planned),
         shareds=tuple(dict.fromkeys([*used, *(c.shared for c in changes), *sliceables])),
-        update_shareds={c.shared: tuple(_shareds([c.new])) for c in changes},
+        pure=not changes,
     )
 
 
@@ -453,4 +453,5 @@ def _slice_reduction(change: Change, rows: list[Variable], infer: bool) -> Updat
             '(reduce it with synk.all_reduce, or give (var, new, reduction, "all"))',
             change.shared,
         )
-    return Update(change.shared, change.new, op, change.everywhere, by_rows)
+    sources = tuple(_shareds([change.new]))
+    return Update(change.shared, change.new, op, change.everywhere, by_rows, sources)

@@ -148,6 +148,19 @@ class Function:
                 return None
         return call
 
+    def command(self, *args: Any, **kwargs: Any) -> Call:
+        """The call as a command, to be one of a program that runs in one round.
+
+        Parameters are those of a call. Run the program at once: the command holds the arguments
+        and the shared variables' values as they are now.
+        """
+        names = ("output_subset", "batch", "batch_s", "num_slices")
+        special = {name: kwargs.pop(name, None) for name in names}
+        slices = special["num_slices"] or 1
+        return self._make_call(
+            args, kwargs, special["output_subset"], special["batch"], special["batch_s"], slices
+        )
+
     def _make_call(
         self,
         args: Sequence[Any],
@@ -179,7 +192,7 @@ class Function:
             changed=changed,
             sent=sent,
             first=self._group.size > 1 and partials not in self._compiled,
-            pure=not (changed or sent or self._plan.update_shareds),
+            pure=self._plan.pure and not (changed or sent),
         )
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -357,7 +370,7 @@ class Function:
     def _argument(self, index: int, value: Any, selection: dict[int, Selection]) -> Argument:
         rows = selection.get(index)
         if isinstance(value, Data):
-            return Argument(value.piece if self._group.size > 1 else value.data, rows)
+            return Argument(value.piece, rows)
         if self._group.size == 1:
             return Argument(value, rows)
         if rows is not None:
@@ -390,8 +403,6 @@ class Function:
         found = self._group.run(call, self._what, then)
         if call.first:
             self._compiled.add(call.outputs)
-        if self._plan.update_shareds or call.changed or call.sent:
-            self._settle()
         if then is None and (output_subset is not None or not self._in_order):
             at = call.outputs.index
             found = [found[at(self._plan.outputs[i].partials[0])] for i in subset]
@@ -419,18 +430,6 @@ class Function:
             return found
 
         return finish
-
-    def _settle(self) -> None:
-        """Note what the members hold after the call."""
-        variables = self._group.member.variables
-        for update in self._plan.recipe.updates:
-            entry = variables.find(update.shared)
-            assert entry is not None
-            entry.differs = not update.everywhere and (
-                update.by_rows or self._differs(self._plan.update_shareds[update.shared])
-            )
-        for entry in self._entries:
-            entry.seen = entry.storage[0]
 
     def _structured(self, values: list[Any], subset: list[int], partly: bool = False) -> Any:
         structure = self._plan.structure

@@ -270,12 +270,10 @@ class Group:
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
-            if member.changed:
+            if not command.pure:
                 with self._interrupts:
                     channel.commit(number)
                     member.keep()
-            elif not command.pure:
-                channel.commit(number)  # workers may have changed what the master has not
         except BaseException as exc:
             self._recover(exc, what)
             raise

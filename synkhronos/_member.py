@@ -69,7 +69,9 @@ class Member:
         self._views = views
         self._node = node
         self._homes: dict[int, list[np.ndarray]] = {}
-        self._undo: list[tuple[list[Any], Any]] = []
+        self._undo: list[tuple[Entry, Any]] = []
+        self._sent: list[Entry] = []
+        self._marks: dict[int, bool] = {}
         self._nested = False
         self.writing: Sequence[Entry] = ()
 
@@ -102,10 +104,9 @@ class Member:
 
     def change(self, entry: Entry, value: Any) -> None:
         """Give a variable a new value, which stands once every member has succeeded."""
-        storage = entry.storage
         placed = self._place(entry, value)
-        self._undo.append((storage, storage[0]))
-        storage[0] = placed
+        self._undo.append((entry, entry.storage[0]))
+        entry.storage[0] = placed
 
     def _place(self, entry: Entry, value: Any) -> Any:
         """The value in the variable's home in the arena if it has one that fits."""
@@ -123,15 +124,35 @@ class Member:
         return spare
 
     def keep(self) -> None:
-        """The changes stand."""
+        """The changes stand; the members hold what the master now knows they hold."""
+        for entry, _ in self._undo:
+            entry.seen = entry.storage[0]
+        for entry in self._sent:
+            entry.seen = entry.storage[0]
+        for number, differs in self._marks.items():
+            self.variables[number].differs = differs
+        self._forget_command()
+
+    def _forget_command(self) -> None:
         self._undo.clear()
+        self._sent.clear()
+        self._marks.clear()
 
     def undo(self) -> None:
         """Every variable as it was before the command."""
         while self._undo:
-            storage, value = self._undo[-1]
-            storage[0] = value
+            entry, value = self._undo[-1]
+            entry.storage[0] = value
             self._undo.pop()
+        self._forget_command()
+
+    def mark(self, entry: Entry, differs: bool) -> None:
+        """Note whether the command makes members hold different values of a variable."""
+        self._marks[entry.number] = differs and self.size > 1
+
+    def differs(self, entry: Entry) -> bool:
+        """Whether members hold different values, as the command under way stands."""
+        return self._marks.get(entry.number, entry.differs)
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
@@ -148,8 +169,9 @@ class Member:
 
     def take_masters(self, entries: Sequence[Entry], undo: bool = True) -> None:
         """Give variables the master's values, in all members."""
-        if not entries or self.size == 1:
+        if not entries:
             return
+        self._sent += entries
         mine = self.rank == self.master
         values = [self.array(e) for e in entries] if mine else None
         received = self.communicator.broadcast(values, self.master)
@@ -175,7 +197,7 @@ class Member:
             entry.seen = home[0] if entry.seen is value else entry.seen
             entry.storage[0] = home[0]
         current: np.ndarray = entry.storage[0]
-        if self._nested and not any(s is entry.storage for s, _ in self._undo):
+        if self._nested and not any(changed is entry for changed, _ in self._undo):
             self.change(entry, current)
             current = entry.storage[0]
         return current
@@ -257,12 +279,11 @@ def serve(member: Member, end: LocalEnd) -> None:
                 end.report(number, outcome)
             except Exception as exc:  # an outcome that cannot be pickled
                 end.report(number, failure_of(exc))
-            if member.changed:
-                try:
-                    stands = end.verdict(number)
-                except GroupEnded:
-                    return
-                member.keep() if stands else member.undo()
+            try:
+                stands = not member.changed or end.verdict(number)
+            except GroupEnded:
+                return
+            member.keep() if stands else member.undo()
 
 
 def failure_of(exc: BaseException) -> Failure:

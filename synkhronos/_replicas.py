@@ -33,6 +33,7 @@ class Update:
     reduction: Reduction | None
     everywhere: bool = False  # reduced over members too, like an output
     by_rows: bool = False  # its value depends on the scattered rows
+    sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ class Registry:
         number = self._numbers.get(variable)
         return None if number is None else self._entries[number]
 
+    def of(self, variable: SharedVariable) -> Entry:
+        """The entry of a variable that is known."""
+        return self._entries[self._numbers[variable]]
+
     def add(self, variable: SharedVariable, number: int | None = None) -> Entry:
         """Take a variable in."""
         check_whole(variable)

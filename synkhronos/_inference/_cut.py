@@ -184,9 +184,7 @@ class Scaling:
     def _replace(self, variable: Variable, numbers: dict[Variable, Variable]) -> Variable:
         rebuilt: dict[Variable, Variable] = {}
         self._rebuild_all(variable, [], numbers, rebuilt)
-        replaced = rebuilt.get(variable, variable)
-        replaced.name = replaced.name or variable.name
-        return replaced
+        return rebuilt.get(variable, variable)
 
     def _rebuild_all(
         self,
@@ -226,9 +224,9 @@ def _rebuild(node: Apply, inputs: list[Variable], rebuilt: dict[Variable, Variab
 
 def _filled(variable: Variable, number: int) -> Variable:
     """A constant where it can be one: a member alone may not be able to compute the variable."""
-    if is_scalar(variable):
-        return pt.constant(np.full(variable.type.shape, number, dtype=variable.type.dtype))
-    return pt.full_like(variable, number)
+    if not is_scalar(variable):
+        return pt.zeros_like(variable)  # c / n, of which only zeros are made
+    return pt.constant(np.full(variable.type.shape, number, dtype=variable.type.dtype))
 
 
 def _is_counted(value: object) -> bool:

@@ -179,8 +179,8 @@ def _entries(op: Subtensor | AdvancedSubtensor, node: Apply, array: Entries) -> 
         return None
     [index] = indices_from_subtensor(node.inputs[1:], op.idx_list)
     if not isinstance(index, slice):
-        i = constant_of(index)
-        return None if i is None else array.entries[i]
+        i, count = constant_of(index), len(array.entries)
+        return array.entries[i] if i is not None and -count <= i < count else None
     bounds = [index.start, index.stop, index.step]
     numbers = [None if bound is None else constant_of(bound) for bound in bounds]
     if any(n is None and bound is not None for n, bound in zip(numbers, bounds, strict=True)):
