@@ -259,8 +259,7 @@ def _reduce_updates(
     for update in updates:
         arrays = [_widened(mine[update], update)] if update in mine else []
         op = update.reduction
-        if op is None or op is Reduction.GATHER:
-            raise InputError(f'an "all" update cannot have the reduction {op}')
+        assert op is not None
         comm.all_reduce(arrays, op, _weights_of(part), part.participants)
         if not everybody:
             arrays = comm.broadcast(arrays, part.participants[0]) or []

@@ -155,6 +155,10 @@ def plan(
         n_scattered=sum(scattered),
         outputs=tuple(partials),
         reductions=tuple(reductions),
+        slicing=tuple(
+            _reduction_of(v, rows, infer) if op is None else op
+            for v, op in zip(partials, reductions, strict=True)
+        ),
         updates=tuple(
             _slice_reduction(c, rows, infer) for c in changes if not _is_stream(c.shared)
         ),
@@ -280,6 +284,8 @@ def parse_updates(updates: Any) -> list[Change]:
                 f'(var, new, reduction, "all"), found {item!r}'
             )
         op = parse(rest[0], f"reduction of the update of {shared}") if rest else None
+        if len(rest) == 2 and op in (None, Reduction.GATHER):
+            raise InputError(f'updates of {shared}: an "all" update cannot be reduced by {op}')
         found.append(Change(shared, _new(shared, new), op, bool(rest), len(rest) == 2))
     return found
 
@@ -299,7 +305,7 @@ def _update_items(updates: Any) -> list[tuple[Any, ...]]:
 def _new(shared: SharedVariable, new: Any) -> Variable:
     try:
         return shared.type.filter_variable(new, allow_convert=True)
-    except TypeError as exc:
+    except (TypeError, ValueError, NotImplementedError) as exc:
         raise InputTypeError(
             f"the update of {shared} has another type than the variable, {shared.type}: {exc}"
         ) from None
@@ -438,15 +444,24 @@ def _check_named(
         )
 
 
+def _reduction_of(value: Variable, rows: list[Variable], infer: bool) -> Reduction | None:
+    """How the slices of a part make the part's value: as proved, else the mean."""
+    if not depends_on(value, rows):
+        return None
+    proof = prove(value, rows) if infer else None
+    if isinstance(proof, Proof) and proof.finished is None:
+        return parse(proof.partials[0].reduction)
+    return Reduction.AVG
+
+
 def _slice_reduction(change: Change, rows: list[Variable], infer: bool) -> Update:
     """How the values of slices make the new value: as named, as proved, else the mean."""
     by_rows = depends_on(change.new, rows)
     op = change.reduction
+    if change.everywhere and by_rows and infer:
+        _check_named(change.new, op, prove(change.new, rows), f"update of {change.shared}")
     if not change.named:
-        op = None if not by_rows else Reduction.AVG
-        proof = prove(change.new, rows) if by_rows and infer else None
-        if isinstance(proof, Proof) and proof.finished is None:
-            op = parse(proof.partials[0].reduction)
+        op = _reduction_of(change.new, rows, infer)
     if by_rows and not change.everywhere:
         log.info(
             "the update of %s depends on scattered rows: each member keeps a value of its own "

@@ -56,7 +56,7 @@ class Function:
         # whether the recipe's outputs are the user's, one by one
         self._in_order = [o.partials for o in plan_.outputs] == [(i,) for i in self._everything]
         self._finishing = any(o.finish is not None for o in plan_.outputs)
-        self._last: tuple[Any, Any, Call] | None = None
+        self._last: tuple[Any, Any, int, Call] | None = None
         self._serial: Any = None
         group.member.replicas[self._number] = self._replica
         group.functions[self._number] = self
@@ -132,7 +132,7 @@ class Function:
         if call is None:
             call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
             if plain and _repeatable(args, call):
-                self._last = num_slices, _stamps(args), call
+                self._last = num_slices, _stamps(args), self._group.member.edition, call
         values = self._inputs_of(args, kwargs) if self._finishing else ()
         return self._run(call, output_subset, values)
 
@@ -140,8 +140,10 @@ class Function:
         """The latest call, if this one is the same and no value has been set since."""
         if self._last is None:
             return None
-        slices, stamps, call = self._last
+        slices, stamps, edition, call = self._last
         if slices != num_slices or _stamps(args) != stamps:
+            return None
+        if edition != self._group.member.edition:
             return None
         for entry in self._entries:
             if entry.storage[0] is not entry.seen:
@@ -214,7 +216,7 @@ class Function:
             if not have[i]:
                 if default is None:
                     raise InputTypeError(f"{self._what}: input {self._label(i)} is missing")
-                values[i] = getattr(default, "storage", [default])[0]
+                values[i] = _default(default)
         return [self._checked(i, value) for i, value in enumerate(values)]
 
     def _label(self, index: int) -> str:
@@ -240,7 +242,7 @@ class Function:
             filtered = kind.filter(
                 plain, allow_downcast=self._plan.recipe.options.get("allow_input_downcast")
             )
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, AttributeError) as exc:
             raise InputTypeError(
                 f"{self._what}: input {self._label(index)} is {kind}: {exc}"
             ) from None
@@ -405,7 +407,7 @@ class Function:
             self._compiled.add(call.outputs)
         if then is None and (output_subset is not None or not self._in_order):
             at = call.outputs.index
-            found = [found[at(self._plan.outputs[i].partials[0])] for i in subset]
+            found = _distinct([found[at(self._plan.outputs[i].partials[0])] for i in subset])
         return self._structured(found, subset, output_subset is not None)
 
     def _finisher(
@@ -427,7 +429,7 @@ class Function:
                 wanted = [inputs[plan_.inputs.index(v)] for v in output.finish.inputs]
                 old = [before[s] for s in output.finish.shareds]
                 found.append(output.finish(reduced, wanted, old))
-            return found
+            return _distinct(found)
 
         return finish
 
@@ -503,6 +505,22 @@ class Function:
         """Note that all members have the function now."""
         self._shipped = True
         self._entries = entries
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """Outputs that are one expression are computed once, and returned as arrays of their own."""
+    seen: set[int] = set()
+    found = []
+    for value in values:
+        found.append(np.array(value) if id(value) in seen else value)
+        seen.add(id(value))
+    return found
+
+
+def _default(value: Any) -> Any:
+    """An input's default now: In takes values, shared variables and their containers."""
+    container = getattr(value, "container", value)
+    return getattr(container, "storage", [value])[0]
 
 
 def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> None:

@@ -88,7 +88,7 @@ def reduce_block(
         scale = shares([1.0] * len(blocks) if weights is None else weights)
         total *= scale[0]
         for block, share in zip(blocks[1:], scale[1:], strict=True):
-            total += block * share
+            total += block.astype(wide, copy=False) * share
     else:
         for block in blocks[1:]:
             COMBINE[op](total, block, out=total)

@@ -72,6 +72,7 @@ class Member:
         self._undo: list[tuple[Entry, Any]] = []
         self._sent: list[Entry] = []
         self._marks: dict[int, bool] = {}
+        self.edition = 0  # another one whenever it changes which variables differ
         self._nested = False
         self.writing: Sequence[Entry] = ()
 
@@ -130,7 +131,9 @@ class Member:
         for entry in self._sent:
             entry.seen = entry.storage[0]
         for number, differs in self._marks.items():
-            self.variables[number].differs = differs
+            entry = self.variables[number]
+            self.edition += entry.differs != differs
+            entry.differs = differs
         self._forget_command()
 
     def _forget_command(self) -> None:

@@ -104,17 +104,27 @@ def combine(
     first = parts[0]
     if op is Reduction.GATHER:
         return np.concatenate([p.reshape(1) if p.ndim == 0 else p for p in parts])
+    check_alike(parts)
     total = np.array(first, dtype=accumulator(first.dtype, op))
     ufunc = COMBINE[op]
     if op is Reduction.AVG and len(parts) > 1:
         scale = shares([1.0] * len(parts) if weights is None else weights)
         total *= scale[0]
         for part, share in zip(parts[1:], scale[1:], strict=True):
-            total += part * share
+            total += part.astype(total.dtype, copy=False) * share
     else:
         for part in parts[1:]:
             ufunc(total, part, out=total)
     return np.asarray(total, dtype=result_dtype(first.dtype, op))
+
+
+def check_alike(parts: Sequence[np.ndarray]) -> None:
+    """Refuse to combine values of different shapes: broadcasting would hide a mistake."""
+    if any(p.shape != parts[0].shape for p in parts):
+        raise InputError(
+            f"the parts' values have shapes {[p.shape for p in parts]}: to combine them they must "
+            'be equal; reduce over rows in the graph, or name the reduction "gather"'
+        )
 
 
 class Accumulator:
@@ -150,7 +160,10 @@ class Accumulator:
             if weighted:
                 self._total *= rows
         else:
-            COMBINE[op](self._total, value * float(rows) if weighted else value, out=self._total)
+            check_alike([self._total, value])
+            if weighted:
+                value = value.astype(self._total.dtype, copy=False) * float(rows)
+            COMBINE[op](self._total, value, out=self._total)
         self._weight += rows
 
     def result(self) -> Any:

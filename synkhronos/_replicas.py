@@ -59,6 +59,7 @@ class Recipe:
     n_scattered: int
     outputs: tuple[Variable, ...]
     reductions: tuple[Reduction | None, ...]
+    slicing: tuple[Reduction | None, ...]  # how the slices of a part make its outputs
     updates: tuple[Update, ...]
     sliceables: tuple[SharedVariable, ...]
     streams: tuple[Stream, ...]
@@ -205,7 +206,7 @@ class _Compiled:
         self._goes_on: list[Any] = [
             s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m
         ]
-        self.reductions = [recipe.reductions[i] for i in variant.outputs] if variant.rows else []
+        self.reductions = [recipe.slicing[i] for i in variant.outputs] if variant.rows else []
         self.reductions += [u.reduction for u in self._updates]
         self._n_inputs = len(recipe.inputs) if variant.rows else 0
         self.plain = not self._updates and not self._streams
@@ -254,7 +255,10 @@ class _Compiled:
         """New values as the variables hold them: averages of integer slices come as floats."""
         n = len(self._outputs)
         for i in range(n, len(values)):
-            values[i] = np.asarray(values[i]).astype(self._dtypes[i], copy=False)
+            dtype = np.dtype(self._dtypes[i])
+            value = np.asarray(values[i])
+            rounded = np.rint(value) if dtype.kind in "iu" and value.dtype.kind == "f" else value
+            values[i] = rounded.astype(dtype, copy=False)
         return values
 
     def next_state(self, values: Sequence[Any], state: Sequence[Any]) -> list[Any]:

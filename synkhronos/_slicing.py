@@ -70,12 +70,12 @@ class Temporaries:
 
 
 def _bytes_of(graph: FunctionGraph) -> Variable:
-    shape_of = graph.shape_feature.shape_of
+    shape_of = graph.shape_feature.shape_tuple
     sizes = []
     for node in graph.toposort():
         for out in node.outputs:
             kind: Any = out.type
-            shape = shape_of[out] if hasattr(kind, "dtype") else None
+            shape = shape_of(out) if hasattr(kind, "dtype") else None
             if shape is not None:
                 count = pt.as_tensor(1.0)
                 for length in shape:

@@ -430,7 +430,8 @@ def test_automatic_slices(group: synk.Group, monkeypatch: pytest.MonkeyPatch) ->
     total, longest = f(rows, num_slices="auto")
     same(total, wanted)
     assert longest == -(-60 // group.size)
-    monkeypatch.setattr(_slicing, "BUDGET_BYTES", 8 * 2500 + 800 * 8)
+    # a row has 50 products and as many tanhs, 800 bytes
+    monkeypatch.setattr(_slicing, "BUDGET_BYTES", 10 * 800)
     total, longest = f(rows, num_slices="auto")
     same(total, wanted)
     assert 1 <= longest <= 10
@@ -1047,6 +1048,28 @@ def test_a_result_that_cannot_be_made_undoes_the_call(group2: synk.Group) -> Non
     assert len(f(bad)) == 5
 
 
+@pytest.mark.parametrize("op", ["avg", "sum", "max"])
+def test_parts_of_different_shapes_are_an_error(group2: synk.Group, op: str) -> None:
+    """S67: values with one element for each row are not broadcast against each other."""
+    x, s = matrix(), shared(0, "s")
+    f = make([x], (x.sum(1), op), updates=[(s, s + 1)])
+    assert f(np.ones((4, 2))).shape == (2,)
+    for num_slices in (1, 2):
+        with pytest.raises(ValueError, match="shape"):
+            f(np.ones((3, 2)), num_slices=num_slices)
+    assert everywhere(s, 2) == [1, 1]
+
+
+def test_averages_of_float16_over_slices(group: synk.Group) -> None:
+    """S8, S44: no partial sum leaves the range of float16."""
+    x = matrix(dtype="float16")
+    rows = np.full((12, 2), 20_000, "float16")
+    mean, total = make([x], [(x.max(0), "avg"), (x.max(), "avg")])(rows, num_slices=2)
+    assert mean.tolist() == [20_000] * 2
+    assert total == 20_000
+    assert mean.dtype == total.dtype == np.float16
+
+
 def test_the_masters_values_win(group: synk.Group) -> None:
     """The master's set_value travels with the next call, by value and by identity."""
     x, s = matrix(), shared(np.ones(2), "s")
@@ -1516,7 +1539,7 @@ def test_inputs_of_any_length_one_after_the_other(group: synk.Group) -> None:
 
 
 def test_changes_of_data_between_equal_calls(group: synk.Group) -> None:
-    """A repeated call sees new contents, lengths and flags of the same Data."""
+    """A repeated call sees new contents and lengths of the same Data."""
     x, k = matrix(), pt.scalar("k", dtype="float64")
     f = make([x, k], x.sum() * k)
     d, factor = synk.data(np.ones((4, 2))), synk.data(2.0)
@@ -1583,10 +1606,11 @@ def test_calls_after_the_end(size: int) -> None:
 @pytest.mark.parametrize("master_rank", [0, 1, 2])
 def test_any_rank_may_be_the_master(rng: np.random.Generator, master_rank: int) -> None:
     """S58: parts follow the ranks, whoever is the master."""
-    x, s = matrix(), shared(0.0, "s")
+    x, s, t = matrix(), shared(0.0, "s"), shared(0.0, "t")
     rows = rng.normal(size=(7, 3))
+    updates = [(s, x.sum(), "sum"), (t, x.sum(), "sum", "all")]
     with synk.Group(3, master_rank=master_rank):
-        f = make([x], [(x.sum(), "gather"), (x.sum(), None), x], updates=[(s, x.sum(), "sum")])
+        f = make([x], [(x.sum(), "gather"), (x.sum(), None), x], updates=updates)
         each, own, gathered = f(rows)
         parts = parts_of(rows, 3)
         same(each, [p.sum() for p in parts])
@@ -1596,6 +1620,8 @@ def test_any_rank_may_be_the_master(rng: np.random.Generator, master_rank: int) 
         single = f(rows[:1], output_subset=[0, 2])
         same(single[0], [rows[0].sum()])
         same(single[1], rows[:1])
+        same(everywhere(t, 3), [rows[0].sum()] * 3)
+        same(everywhere(s, 3), [rows[0].sum(), *each[1:]])
 
 
 def test_operations_that_cannot_travel(group2: synk.Group) -> None:

@@ -391,6 +391,46 @@ def test_required_forms_are_proved_and_exact(name: str) -> None:
     check_exact(REQUIRED[name], proof, random_values(7), SPLITS_OF_7)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cross-entropy by index, gradient of w1",
+        "sum + L2, gradient of w2",
+        "weighted mean + L2, gradient of w1",
+        "mean of means + weighted mean, gradient of w2",
+        "OpFromGraph, ratio, gradient of b1",
+        "scan over time, masked, gradient of w1",
+        "shape",
+    ],
+)
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+def test_proofs_compile(name: str) -> None:
+    proof = prove(REQUIRED[name], ROWS)
+    assert isinstance(proof, Proof)
+    values = {v: a for v, a in random_values(7).items() if v not in (y2, c, k, table)}
+    with pytensor.config.change_flags(mode="FAST_COMPILE", linker="py"):
+        mode = Mode("py", "fast_compile")
+        options = {"mode": mode, "on_unused_input": "ignore"}
+        serial = pytensor.function([*values], REQUIRED[name], **options)
+        member = pytensor.function([*values], [p.variable for p in proof.partials], **options)
+        if proof.finished is not None:
+            master = pytensor.function(
+                [*proof.placeholders, w1, b1, w2, b2], proof.finished, **options
+            )
+    halves = [
+        {v: a[part] if v in ROWS else a for v, a in values.items()}
+        for part in (slice(0, 2), slice(2, 7))
+    ]
+    results = zip(*(member(*half.values()) for half in halves), strict=True)
+    reduced = [
+        np.asarray(REDUCE[p.reduction](list(r), np.array([2, 5])))
+        for p, r in zip(proof.partials, results, strict=True)
+    ]
+    alike = [values[v] for v in (w1, b1, w2, b2)]
+    found = reduced[0] if proof.finished is None else master(*reduced, *alike)
+    np.testing.assert_allclose(found, serial(*values.values()), rtol=1e-8, atol=1e-10)
+
+
 def test_nearly_all_required_forms_are_proved() -> None:
     proved = [name for name, output in REQUIRED.items() if isinstance(prove(output, ROWS), Proof)]
     assert len(proved) >= 0.95 * len(REQUIRED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -180,7 +182,7 @@ def test_gather_keeps_row_order(rows: int, parts: int) -> None:
     """S13: of parts of unequal length, none, or 0-d."""
     at = edges(rows, parts)
     values = np.arange(rows)
-    pieces = [values[a:b] for a, b in zip(at[:-1], at[1:], strict=True)]
+    pieces = [values[a:b] for a, b in pairwise(at)]
     assert combine(pieces, Reduction.GATHER).tolist() == values.tolist()
     assert combine(list(values), Reduction.GATHER).tolist() == values.tolist()
 
@@ -189,7 +191,7 @@ def test_shapes_that_differ_are_not_broadcast() -> None:
     """S67: parts of different shapes are an error, also where numpy would broadcast them."""
     for op in OPS:
         for shapes in [((2,), (3,)), ((3,), (1,)), ((2, 2), (2,)), ((2,), ())]:
-            with pytest.raises(ValueError, match=r"."):
+            with pytest.raises(ValueError, match="shape"):
                 combine([np.ones(s) for s in shapes], op)
 
 
@@ -244,6 +246,4 @@ def test_shares_sum_to_one(weights: list[float]) -> None:
 
 @pytest.mark.parametrize("op", list(Reduction))
 def test_reductions_travel(op: Reduction) -> None:
-    import pickle
-
     assert pickle.loads(pickle.dumps(op)) is op

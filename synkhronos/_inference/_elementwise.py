@@ -32,7 +32,6 @@ from synkhronos._inference._values import (
     common_factors,
     is_floating,
     is_scalable,
-    is_summable,
     is_zero,
     linear,
     merge,
@@ -265,7 +264,7 @@ def _divided(node: Apply, upper: Value, lower: Value) -> Value | None:
     if isinstance(lower, Count) and lower.power == 1:
         if upper == Reduced("sum"):
             return Reduced("avg")
-        if isinstance(upper, Same) and is_summable(dtype):
+        if isinstance(upper, Same):
             return Same(zero=True) if is_zero(upper) else Count(-1)
     return None
 
