@@ -134,7 +134,10 @@ def _slice(batch: slice, length: int | None, what: str) -> Selection:
                 "a stop, not negative, and a step of at least 1"
             )
         length = int(batch.stop)
-    start, stop, step = batch.indices(length)
+    try:
+        start, stop, step = batch.indices(length)
+    except (TypeError, ValueError) as exc:
+        raise InputTypeError(f"{what}={batch}: {exc}") from None
     if step == 1:
         return Span(start, max(start, stop))
     return Picks(np.arange(start, stop, step, dtype=np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos import _commands as commands
 from synkhronos._batches import Picks, Selection, edges, select
-from synkhronos._data import Data
+from synkhronos._data import Data, as_literal
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction, parse
@@ -91,6 +92,7 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     rows = select(batch, lengths.pop())
     chosen = [_chosen(a, rows) for a in arrays]
     borders = edges(len(rows), group.size)
+    _check_lengths(entries, {b - a for a, b in itertools.pairwise(borders)}, "scatter")
     group.run(commands.Scatter(_numbers(entries), borders), "scatter", hand=chosen)
 
 
@@ -152,6 +154,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
     flat = [e.label for e in entries if e.storage[0].ndim == 0]
     if flat:
         raise InputError(f"all_gather: {flat} are 0-d and cannot hold several values; use gather")
+    _check_lengths(entries, None, "all_gather")
     group.run(commands.AllGather(_numbers(entries)), "all_gather")
 
 
@@ -193,7 +196,8 @@ def reduce(
     """
     del nccl
     group, entries, single = _entries(shared_vars, "reduce")
-    kind, shares = _op(op, "reduce"), _weights(weights, group.size)
+    kind = _op(op, "reduce")
+    shares = _weights(weights, kind, group.size)
     command = commands.Reduce(_numbers(entries), kind, shares, in_place)
     found = group.run(command, "reduce")
     return found[0] if single and not in_place else found
@@ -232,7 +236,8 @@ def all_reduce(
     """
     del nccl
     group, entries, _ = _entries(shared_vars, "all_reduce")
-    kind, shares = _op(op, "all_reduce"), _weights(weights, group.size)
+    kind = _op(op, "all_reduce")
+    shares = _weights(weights, kind, group.size)
     group.run(commands.AllReduce(_numbers(entries), kind, shares), "all_reduce")
 
 
@@ -261,7 +266,9 @@ def reduce_scatter(
     if len(lengths) != 1 or () in lengths:
         raise InputError(f"reduce_scatter: values of shapes {sorted(lengths)} have no common rows")
     borders = edges(lengths.pop()[0], group.size)
-    kind, shares = _op(op, "reduce_scatter"), _weights(weights, group.size)
+    _check_lengths(entries, {b - a for a, b in itertools.pairwise(borders)}, "reduce_scatter")
+    kind = _op(op, "reduce_scatter")
+    shares = _weights(weights, kind, group.size)
     group.run(commands.ReduceScatter(_numbers(entries), kind, borders, shares), "reduce_scatter")
 
 
@@ -289,8 +296,8 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     -----
     Cost: one round; one copy.
     """
+    _check_rank(current("synk.set_value"), rank)
     group, entries, _ = _entries(shared_vars, "set_value")
-    _check_rank(group, rank)
     arrays = _values(entries, values, "set_value")
     if batch is not None:
         arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
@@ -312,8 +319,8 @@ def get_value(rank: int, shared_vars: Variables) -> Any:
     -----
     Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
     """
+    _check_rank(current("synk.get_value"), rank)
     group, entries, single = _entries(shared_vars, "get_value")
-    _check_rank(group, rank)
     found = group.run(commands.GetValue(_numbers(entries), rank), "get_value")
     return found[0] if single else found
 
@@ -376,6 +383,8 @@ def _entries(
     group = current(f"synk.{what}")
     single = _is_single(shared_vars)
     given: Any = shared_vars
+    if not single and not isinstance(given, list | tuple):
+        raise InputTypeError(f"{what}: {given!r} is no shared variable, name, or list of them")
     asked = [given] if single else list(given)
     if any(not f._shipped for f in group.functions.values()):
         distribute_in(group)
@@ -406,6 +415,17 @@ def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
         group.run(commands.Broadcast(_numbers(changed)), what)
 
 
+def _check_lengths(entries: Sequence[Entry], lengths: set[int] | None, what: str) -> None:
+    """A variable whose type fixes its length takes no value of another."""
+    for entry in entries:
+        kind: Any = entry.variable.type
+        if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
+            raise InputError(
+                f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and the "
+                "members would get other lengths: make it without a shape"
+            )
+
+
 def _numbers(entries: Sequence[Entry]) -> tuple[int, ...]:
     return tuple(e.number for e in entries)
 
@@ -423,10 +443,10 @@ def _values(entries: Sequence[Entry], values: Any, what: str) -> list[np.ndarray
 
 def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
     kind: Any = entry.variable.type
-    plain = value.data if isinstance(value, Data) else np.asarray(value)
     try:
+        plain = value.data if isinstance(value, Data) else as_literal(value, np.dtype(kind.dtype))
         found = kind.filter(plain, allow_downcast=None)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, AttributeError) as exc:
         raise InputTypeError(f"{what}: {entry.label} is {kind}: {exc}") from None
     return np.ascontiguousarray(found) if np.ndim(found) else np.asarray(found)
 
@@ -444,9 +464,13 @@ def _op(op: str, what: str) -> Reduction:
     return found
 
 
-def _weights(weights: Sequence[float] | None, size: int) -> tuple[float, ...] | None:
+def _weights(
+    weights: Sequence[float] | None, op: Reduction, size: int
+) -> tuple[float, ...] | None:
     if weights is None:
         return None
+    if op is not Reduction.AVG:
+        raise InputError(f"weights are for averages; op={str(op)!r} takes none")
     found = tuple(float(w) for w in weights)
     if len(found) != size or min(found) < 0 or not sum(found) > 0:
         raise InputError(f"weights={list(weights)}: one for each of the {size} ranks, not negative")

@@ -124,9 +124,7 @@ class Data:
         InputTypeError
             Another number of dimensions, or a dtype that does not cast safely.
         """
-        value = np.asarray(input_data)
-        if isinstance(input_data, int | float | complex | list | tuple):
-            value = _literal(value, self._dtype)
+        value = as_literal(input_data, self._dtype)
         if value.ndim != self._ndim:
             raise InputTypeError(
                 f"{self!r} takes arrays of {self._ndim} dimensions, found {value.ndim} "
@@ -241,8 +239,11 @@ class Data:
         )
 
 
-def _literal(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Numbers written in Python have no dtype of their own: they take Data's if they fit."""
+def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
+    """An array; numbers and lists have no dtype of their own and take `dtype` if they fit."""
+    value = np.asarray(given)
+    if not isinstance(given, int | float | complex | list | tuple):
+        return value
     if value.dtype.kind in "iu" and dtype.kind in "fc":
         return value.astype(dtype)
     if value.dtype.kind in "fc" and dtype.kind in "fc" and not np.can_cast(value.dtype, dtype):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ def _nothing_is_left() -> Iterator[None]:
     before = leaks.snapshot()
     yield
     synk.close()
-    gc.collect()
     leaks.check(before)
 
 

@@ -1054,16 +1054,16 @@ def test_parts_of_different_shapes_are_an_error(group2: synk.Group, op: str) -> 
     x, s = matrix(), shared(0, "s")
     f = make([x], (x.sum(1), op), updates=[(s, s + 1)])
     assert f(np.ones((4, 2))).shape == (2,)
-    for num_slices in (1, 2):
+    for rows, num_slices in ((3, 1), (6, 2)):  # unequal parts, unequal slices
         with pytest.raises(ValueError, match="shape"):
-            f(np.ones((3, 2)), num_slices=num_slices)
+            f(np.ones((rows, 2)), num_slices=num_slices)
     assert everywhere(s, 2) == [1, 1]
 
 
 def test_averages_of_float16_over_slices(group: synk.Group) -> None:
     """S8, S44: no partial sum leaves the range of float16."""
     x = matrix(dtype="float16")
-    rows = np.full((12, 2), 20_000, "float16")
+    rows = np.full((48, 2), 20_000, "float16")
     mean, total = make([x], [(x.max(0), "avg"), (x.max(), "avg")])(rows, num_slices=2)
     assert mean.tolist() == [20_000] * 2
     assert total == 20_000

@@ -314,8 +314,9 @@ class SharedMemory:
             plans = manifest.plans[how] = {}
         with self._node.waiter.interrupts:
             self._node.enter(members)
+            plan = self._plan(plans, op, weights, members)
             self.writing = True
-            for reduce_chunk in self._plan(plans, op, weights, members):
+            for reduce_chunk in plan:
                 reduce_chunk()
             self._node.barrier(members)
             self.writing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -43,6 +44,7 @@ def check(before: Snapshot, patience: float = 2.0) -> None:
     """
     until = time.monotonic() + patience
     while (found := _more(before, snapshot())) and time.monotonic() < until:
+        gc.collect()
         time.sleep(0.01)
     assert not found, f"left behind: {found}"
 
