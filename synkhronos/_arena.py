@@ -17,6 +17,7 @@ import bisect
 import contextlib
 import ctypes
 import fcntl
+import math
 import mmap
 import os
 import sys
@@ -144,7 +145,7 @@ class Arena:
             With what was asked, what is free, and which limit binds.
         """
         dtype = np.dtype(dtype)
-        count = int(np.prod(shape, dtype=np.int64)) if len(shape) else 1
+        count = math.prod(shape)
         block = self._allocate(max(1, count * dtype.itemsize))
         flat = np.asarray(block)[: count * dtype.itemsize]
         return flat.view(dtype).reshape(shape)

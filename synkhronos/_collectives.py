@@ -45,8 +45,8 @@ def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> 
     >>> synk.close()
     """
     del nccl
-    group, entries, _ = _entries(shared_vars, "broadcast", arrays=False)
-    given = None if values is None else _values(entries, values, "broadcast")
+    group, entries, single = _entries(shared_vars, "broadcast", arrays=False)
+    given = None if values is None else _values(entries, values, single, "broadcast")
     others = [e for e in entries if not is_array(e)]
     if others:
         held = tuple(e.storage[0] for e in others)
@@ -78,11 +78,10 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     [3, 2]
     >>> synk.close()
     """
-    group, entries, _ = _entries(shared_vars, "scatter")
-    given = [e.storage[0] for e in entries] if values is None else values
-    if values is None and _is_single(shared_vars):
-        given = given[0]
-    arrays = _values(entries, given, "scatter")
+    group, entries, single = _entries(shared_vars, "scatter")
+    if values is None:
+        values = entries[0].storage[0] if single else [e.storage[0] for e in entries]
+    arrays = _values(entries, values, single, "scatter")
     lengths = {len(a) for a in arrays if a.ndim}
     if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
         raise InputError(
@@ -297,8 +296,8 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     Cost: one round; one copy.
     """
     _check_rank(current("synk.set_value"), rank)
-    group, entries, _ = _entries(shared_vars, "set_value")
-    arrays = _values(entries, values, "set_value")
+    group, entries, single = _entries(shared_vars, "set_value")
+    arrays = _values(entries, values, single, "set_value")
     if batch is not None:
         arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
     group.run(commands.SetValue(_numbers(entries), rank), "set_value", hand=arrays)
@@ -430,12 +429,12 @@ def _numbers(entries: Sequence[Entry]) -> tuple[int, ...]:
     return tuple(e.number for e in entries)
 
 
-def _values(entries: Sequence[Entry], values: Any, what: str) -> list[np.ndarray]:
+def _values(entries: Sequence[Entry], values: Any, single: bool, what: str) -> list[np.ndarray]:
     """One array for each variable, of its dtype and ndim."""
-    if len(entries) == 1 and not (
-        isinstance(values, list | tuple) and len(values) == 1 and hasattr(values[0], "shape")
-    ):
+    if single or (len(entries) == 1 and not isinstance(values, list | tuple)):
         values = [values]
+    if not isinstance(values, list | tuple):
+        raise InputTypeError(f"{what}: give a list with a value for each of the variables")
     if len(values) != len(entries):
         raise InputError(f"{what}: {len(entries)} variables and {len(values)} values")
     return [_value(e, v, what) for e, v in zip(entries, values, strict=True)]
@@ -464,9 +463,7 @@ def _op(op: str, what: str) -> Reduction:
     return found
 
 
-def _weights(
-    weights: Sequence[float] | None, op: Reduction, size: int
-) -> tuple[float, ...] | None:
+def _weights(weights: Sequence[float] | None, op: Reduction, size: int) -> tuple[float, ...] | None:
     if weights is None:
         return None
     if op is not Reduction.AVG:

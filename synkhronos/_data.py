@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ class Data:
         self.name = name
         self.minibatch = minibatch
         self._memory = np.empty(0, dtype)  # all that is allocated, 1-D
-        self._view = np.empty((0,) * ndim, dtype)
+        self._view = np.zeros((0,) * ndim, dtype)
         self._piece: Piece | FilePiece | None = None
         self._generation = 0
         self._stamp = next(_stamps)  # another one for every place and shape of any Data
@@ -158,7 +159,7 @@ class Data:
         Cost: one copy; no meeting with the workers.
         """
         value = self.condition_data(input_data, force_cast)
-        if isinstance(input_data, np.memmap) and value is input_data:
+        if isinstance(input_data, np.memmap) and input_data.dtype == self._dtype:
             self._map(input_data)
             return
         self._reshape(value.shape, oversize, keep=False)
@@ -197,7 +198,7 @@ class Data:
         if shape == self.shape and self._memory.size >= int(self.size * oversize) > 0:
             return
         self._group.check("Data")
-        old, count = self._view, int(np.prod(shape, dtype=np.int64))
+        old, count = self._view, math.prod(shape)
         mapped = isinstance(self._piece, FilePiece)
         fits = count <= self._memory.size and not mapped
         if keep and fits and shape[1:] != old.shape[1:]:
@@ -241,7 +242,10 @@ class Data:
 
 def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
     """An array; numbers and lists have no dtype of their own and take `dtype` if they fit."""
-    value = np.asarray(given)
+    try:
+        value = np.asarray(given)
+    except ValueError as exc:
+        raise InputTypeError(f"a ragged list is no array ({exc})") from None
     if not isinstance(given, int | float | complex | list | tuple):
         return value
     if value.dtype.kind in "iu" and dtype.kind in "fc":
@@ -322,7 +326,10 @@ def data(
     >>> synk.close()
     """
     group = current("synk.data")
-    kind, dimensions = _kind(value, var, dtype, ndim, shape)
+    try:
+        kind, dimensions = _kind(value, var, dtype, ndim, shape)
+    except TypeError as exc:
+        raise InputTypeError(f"synk.data: {exc}") from None
     made = Data(group, kind, dimensions, name or getattr(var, "name", None), bool(minibatch))
     if value is not None:
         made.set_value(value, force_cast, oversize)
@@ -340,13 +347,15 @@ def _kind(
         kind: Any = var.type
         dtype, ndim = kind.dtype, kind.ndim
     if value is not None:
-        array = np.asarray(value)
-        dtype = array.dtype if dtype is None else dtype
+        array = as_literal(value, np.dtype(np.float64 if dtype is None else dtype))
+        dtype = np.asarray(value).dtype if dtype is None else dtype
         ndim = array.ndim if ndim is None else ndim
     if ndim is None and shape is not None:
         ndim = len(shape)
     if dtype is None or ndim is None:
         raise InputTypeError("synk.data needs a dtype and an ndim: give var, value, or both")
+    if ndim < 0 or (shape is not None and len(shape) != ndim) or min(shape or (0,)) < 0:
+        raise InputError(f"synk.data: shape={shape} does not go with ndim={ndim}")
     found = np.dtype(dtype)
     if found.name not in _DTYPES:
         raise InputTypeError(f"synk.data: PyTensor has no dtype {found}")
