@@ -20,23 +20,30 @@ _libc = ctypes.CDLL(None)
 
 
 def available() -> list[int]:
-    """The cores this process may use, at most as many as the container's quota allows."""
-    cores = sorted(os.sched_getaffinity(0))
+    """The cores this process may use, at most as many as the container's quota allows.
+
+    Hyper-threads of one physical core stand side by side, so that one member gets them.
+    """
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (_place(core), core))
     quota = _quota()
     return cores[: max(1, min(len(cores), quota))] if quota else cores
 
 
 def physical() -> int:
     """How many of them are physical cores (hyper-threads of one core counted once)."""
-    seen = set()
-    for core in available():
-        folder = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
-        try:
-            ids = (folder / "physical_package_id").read_text(), (folder / "core_id").read_text()
-        except OSError:
-            ids = (str(core), "")
-        seen.add(ids)
-    return len(seen)
+    return len({_place(core) for core in available()})
+
+
+def _place(core: int) -> tuple[int, int]:
+    """The package and the physical core in it that a logical core belongs to."""
+    folder = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
+    try:
+        package, number = (
+            int((folder / name).read_text()) for name in ("physical_package_id", "core_id")
+        )
+    except (OSError, ValueError):
+        return (0, core)
+    return (package, number)
 
 
 def _quota() -> int:

@@ -159,7 +159,7 @@ class Data:
         Cost: one copy; no meeting with the workers.
         """
         value = self.condition_data(input_data, force_cast)
-        if isinstance(input_data, np.memmap) and input_data.dtype == self._dtype:
+        if self._mappable(input_data):
             self._map(input_data)
             return
         self._reshape(value.shape, oversize, keep=False)
@@ -188,6 +188,7 @@ class Data:
 
     def free_memory(self) -> None:
         """Give all memory back; the length becomes 0 (0-d Data becomes 0)."""
+        self._group.check("Data")
         self._memory = np.empty(0, self._dtype)
         self._view = np.empty(0, self._dtype)
         self._reshape((0,) * self._ndim, 1, keep=False)
@@ -218,9 +219,18 @@ class Data:
         self._stamp = next(_stamps)
         self._generation = self._group.arena.generation
 
+    def _mappable(self, value: Any) -> bool:
+        """Whether the members can map the array's file for themselves."""
+        return (
+            isinstance(value, np.memmap)
+            and value.filename is not None
+            and value.dtype == self._dtype
+            and value.flags.c_contiguous
+            and value.size > 0
+        )
+
     def _map(self, value: np.memmap) -> None:
-        if value.mode not in ("r", "r+", "c") or not value.flags.c_contiguous:
-            raise InputError("map the file whole and in C order (mode r or r+)")
+        self._group.check("Data")
         self._group.arena.generation += 1
         self._memory = np.empty(0, self._dtype)
         self._view = value

@@ -110,16 +110,26 @@ class Group:
         shares = _shares(devices, cores, self.size)
         self.cores = shares
         _import_numba()
-        self._open(shares, start, profile_workers, debug)
+        limited = devices is not None or cores is not None
+        self._open(shares, start, profile_workers, debug, limited)
         _groups.add(self)
 
-    def _open(self, shares: list[list[int]], start: str | None, profile: bool, debug: bool) -> None:
+    def _open(
+        self,
+        shares: list[list[int]],
+        start: str | None,
+        profile: bool,
+        debug: bool,
+        limited: bool,
+    ) -> None:
         self.share: _cores.MasterShare | None = None
         if self.size == 1:
             self.arena = Arena(1)
             self._channel: Any = InlineChannel()
             self.wake: Callable[[], None] = self._channel.wake
-            self.member = Member(0, 1, 0, Solo(), Views(self.arena))
+            # alone, the master has all cores, unless the user says which
+            self.share = _cores.MasterShare(shares[0]) if limited else None
+            self.member = Member(0, 1, 0, Solo(), Views(self.arena), None, self.share)
             return
         channel = LocalChannel(
             self.size,
@@ -362,6 +372,7 @@ class Group:
             self.member.release()
         if self.share is not None:
             self.share.release()
+        if self.size > 1:
             _cores.give_freed_memory_back()
         _groups.discard(self)
 

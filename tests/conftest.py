@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import synkhronos as synk
 from synkhronos.testing import leaks
 
 SIZES = (1, 2, 3)
+
+# a test run in the background starts with SIGINT ignored, and its scripts would too
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
