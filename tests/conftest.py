@@ -54,6 +54,11 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20171013)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs JAX in this process comes last: no group can be forked from it afterwards."""
+    items.sort(key=lambda item: "JAX" in item.nodeid)
+
+
 def pytest_sessionfinish() -> None:
     """No group may outlive the tests."""
     synk.close()
