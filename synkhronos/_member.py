@@ -234,13 +234,14 @@ def main(wiring_fields: dict[str, Any]) -> None:
 
 
 def _stand_alone(wiring: Wiring) -> None:
-    """Leave the master's terminal, and answer SIGUSR1 with a stack, for a master that asks."""
+    """Leave the master's terminal; at a crash or SIGUSR1 leave a stack where the master finds it."""
     import faulthandler
     import signal
 
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    faulthandler.enable(wiring.stacks)
     faulthandler.register(signal.SIGUSR1, file=wiring.stacks, all_threads=True)
 
 

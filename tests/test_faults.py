@@ -85,6 +85,8 @@ def test_a_dying_member(kind: str, meet: bool) -> None:
     assert caught.value.ranks == (2,)
     wanted = "exited with code 0" if kind == "exit" else kind
     assert re.search(rf"rank 2 \(pid {pid}\).*{wanted}", str(caught.value))
+    crashed = kind in ("SIGSEGV", "SIGABRT")
+    assert any("faults.py" in n for n in getattr(caught.value, "__notes__", [])) == crashed
     np.testing.assert_array_equal(d.data, np.arange(4.0))
     np.testing.assert_array_equal(shared.get_value(), np.arange(3.0) * 3)
     with pytest.raises(synk.GroupClosed):

@@ -59,6 +59,7 @@ from synkhronos._relay import Reader
 log = logging.getLogger("synkhronos")
 
 READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
+_STACK_BYTES = 4096  # of what a crashed worker has left, shown with the error
 _REMEMBERED = 256  # commands that members keep under a number
 
 _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
@@ -195,8 +196,13 @@ class LocalChannel:
 
     def _death(self, during: str) -> WorkerDied:
         dead = [w for w in self.workers if w.dead()]
+        stacks = {w.rank: os.pread(self._stacks[w.rank], _STACK_BYTES, 0) for w in dead}
         self.close(0.5)
-        return WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
+        error = WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
+        for rank, stack in stacks.items():
+            if stack:
+                error.add_note(f"rank {rank} left this stack:\n{stack.decode(errors='replace')}")
+        return error
 
     def wake(self) -> None:
         """Let workers that sleep wake up while the master prepares what it will post."""
