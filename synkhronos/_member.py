@@ -234,7 +234,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
 
 
 def _stand_alone(wiring: Wiring) -> None:
-    """Leave the master's terminal; at a crash or SIGUSR1 leave a stack where the master finds it."""
+    """Leave the master's terminal; leave a stack for the master at a crash or SIGUSR1."""
     import faulthandler
     import signal
 
