@@ -354,7 +354,7 @@ def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] |
     if op is not None:
         return combine(values, op, weights)
     first = next(v for v in values if v is not None)
-    return np.array(first) if isinstance(first, np.ndarray) or np.isscalar(first) else first
+    return np.array(first) if hasattr(first, "__array__") or np.isscalar(first) else first
 
 
 def _combine_scalars(

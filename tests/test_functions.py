@@ -1691,20 +1691,3 @@ def run_script(text: str) -> list[str]:
 def test_operations_of_a_script(start: str) -> None:
     """What `__main__` defines travels by value, in both ways to start."""
     assert run_script(SCRIPT.replace("START", start)) == ["True"] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_compiled_modes(mode: str) -> None:
-    """A small training step in each mode; the group starts by exec where JAX has run."""
-    if mode == "CVM" and not pytensor.config.cxx:
-        pytest.skip("there is no C++ compiler")
-    x, w = pt.matrix("x", dtype="float32"), shared(np.ones(3, "float32"), "w")
-    loss = pt.mean((x @ w) ** 2)
-    rows = np.linspace(-1, 1, 21, dtype="float32").reshape(7, 3)
-    step = (w, w - np.float32(0.1) * pytensor.grad(loss, w), "avg", "all")
-    wanted_w = np.ones(3) - 0.1 * 2 * rows.T @ (rows @ np.ones(3)) / 7
-    with synk.Group(2, start="exec" if mode == "JAX" else None):
-        f = synk.function([x], loss, updates=[step], mode=mode)
-        same(f(rows), np.mean((rows @ np.ones(3)) ** 2), rtol=1e-5)
-        same(everywhere(w, 2), [wanted_w] * 2, rtol=1e-5)
