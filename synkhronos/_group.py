@@ -325,6 +325,7 @@ class Group:
             died = self._channel._death(what)
             self._end("was closed since a worker died")
             raise died from None
+        self.member.writing = ()  # whoever left a reduction in place, all have done their chunks
         if isinstance(exc, PeerFailed):
             reports = self._channel.collect(self._posted())
             self._check_reports(reports, what)

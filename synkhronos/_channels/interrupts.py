@@ -28,9 +28,11 @@ class Interrupts:
 
     def __enter__(self) -> None:
         """Hold SIGINT back (in the main thread, which alone receives it)."""
-        self._depth += 1
-        if self._depth == 1 and threading.get_ident() == _main_thread.ident:
+        # the handler first: an interrupt before it has been exchanged must leave nothing counted,
+        # since __exit__ does not run then
+        if self._depth == 0 and threading.get_ident() == _main_thread.ident:
             self._before = set_handler(_SIGINT, self._note)
+        self._depth += 1
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = number, frame
