@@ -265,6 +265,10 @@ class Views:
             self._open[piece] = found
         return found
 
+    def hold(self, array: np.ndarray) -> bool:
+        """Whether the array lies in the arena."""
+        return self._arena.holds(array)
+
 
 class _Memory:
     """The mapping; numpy views hold it, and it is unmapped when the last one is gone.

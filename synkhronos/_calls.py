@@ -54,11 +54,17 @@ class Contribution:
 
 def run_call(call: Call, member: Member) -> Any:
     """Compute this member's part of a call; new values of variables wait for the verdict."""
+    part, outputs = compute_call(call, member)
+    return contribute_call(call, member, part, outputs)
+
+
+def compute_call(call: Call, member: Member) -> tuple[Part, list[Any]]:
+    """Compute this member's outputs, those of `call.extra` last; nothing without rows."""
     replica = member.replicas[call.function]
     part = replica.last_part
     if part is not None and part.call is call:
         if part.again is not None:
-            return _contribute(call, member, part, part.again())
+            return part, part.again()
     else:
         if call.changed or call.sent:
             _take_values(call, member)
@@ -69,7 +75,7 @@ def run_call(call: Call, member: Member) -> Any:
         _apply(call, member, replica, part, answer)
     elif replica.last_part is part and call.slices == 1 and not replica.threaded:
         part.again = replica.repetition(part.variant, part.arguments)
-    return _contribute(call, member, part, answer.outputs)
+    return part, answer.outputs
 
 
 def _stays(call: Call, replica: Replica) -> bool:
@@ -118,7 +124,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         participants,
         _all_scalars(call, replica),
         [getattr(replica.recipe.outputs[i].type, "dtype", None) for i in call.outputs],
-        Variant(call.outputs, rows=takes_part),
+        Variant(call.outputs + call.extra, rows=takes_part),
         _shares(weights, participants),
     )
 
@@ -283,7 +289,7 @@ def _weights_of(part: Part) -> list[float] | None:
     return weights if any(weights) else None
 
 
-def _contribute(call: Call, member: Member, part: Part, outputs: list[Any]) -> Any:
+def contribute_call(call: Call, member: Member, part: Part, outputs: list[Any]) -> Any:
     """Outputs on their way to the master; large ones are reduced by all members together."""
     if member.rank == member.master:
         if len(part.participants) > 1 and not part.scalars:

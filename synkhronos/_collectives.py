@@ -237,7 +237,10 @@ def all_reduce(
     group, entries, _ = _entries(shared_vars, "all_reduce")
     kind = _op(op, "all_reduce")
     shares = _weights(weights, kind, group.size)
-    group.run(commands.AllReduce(_numbers(entries), kind, shares), "all_reduce")
+    if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
+        entries = [e for e in entries if not e.settle()]  # equal in all members as they are
+    if entries:
+        group.run(commands.AllReduce(_numbers(entries), kind, shares), "all_reduce")
 
 
 def reduce_scatter(

@@ -117,6 +117,7 @@ class Forget(Command):
         """Drop the replicas."""
         for number in self.functions:
             member.replicas.pop(number, None)
+            member.updates.pop(number, None)
 
 
 def _no_reference(pid: Any) -> Any:
@@ -158,6 +159,8 @@ class Call(Command):
         The same for values that are no arrays.
     first : bool
         Not compiled yet: one member compiles and runs first, the others load from the cache.
+    extra : tuple of int
+        Outputs that are computed with the others and stay in the members.
     """
 
     function: int
@@ -171,6 +174,7 @@ class Call(Command):
     sent: tuple[tuple[int, Any], ...] = ()
     first: bool = False
     pure: bool = False
+    extra: tuple[int, ...] = ()
 
     def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
         return _call, (*[getattr(self, name) for name in _CALL_FIELDS],)

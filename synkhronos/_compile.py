@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytensor
@@ -16,7 +16,7 @@ from pytensor.compile.io import In, Out
 from pytensor.compile.mode import Mode
 from pytensor.compile.rebuild import UnusedInputError
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
@@ -74,34 +74,18 @@ class Plan:
 
 @dataclass(eq=False)
 class Finish:
-    """An expression of reduced values, evaluated once, in the master.
-
-    The shared variables are passed as they were before the call.
-    """
+    """An expression of reduced values, evaluated once, in the master."""
 
     placeholders: tuple[Variable, ...]
     finished: Variable
-    inputs: tuple[Variable, ...] = field(init=False)
-    shareds: tuple[SharedVariable, ...] = field(init=False)
+    _function: Any = None
 
-    def __post_init__(self) -> None:
-        roots = set(ancestors([self.finished]))
-        self.shareds = tuple(v for v in roots if isinstance(v, SharedVariable))
-        self._function: Any = None
-
-    def bind(self, inputs: Iterable[Variable]) -> None:
-        """Note which of the function's inputs the expression needs."""
-        roots = set(ancestors([self.finished]))
-        self.inputs = tuple(v for v in inputs if v in roots)
-
-    def __call__(self, values: Sequence[Any], inputs: Sequence[Any], shareds: Sequence[Any]) -> Any:
+    def __call__(self, values: Sequence[Any]) -> Any:
         """The value of the output."""
         if self._function is None:
-            places = [s.type() for s in self.shareds]
             self._function = pytensor.function(
-                [*self.placeholders, *self.inputs, *places],
+                self.placeholders,
                 self.finished,
-                givens=list(zip(self.shareds, places, strict=True)),
                 mode=Mode(linker="py", optimizer="fast_compile"),  # small, and no compiler wait
                 on_unused_input="ignore",
             )
@@ -109,7 +93,32 @@ class Finish:
             p.type.filter(v, allow_downcast=True)
             for p, v in zip(self.placeholders, values, strict=True)
         ]
-        return self._function(*typed, *inputs, *shareds)
+        return self._function(*typed)
+
+
+def _finish(proof: Proof) -> tuple[Finish | None, list[Variable]]:
+    """What makes the output of the reduced partials, and of values that all members have alike.
+
+    Those are expressions of shared variables and inputs: each member's compiled function computes
+    them with the partials, before an update changes what they depend on.
+    """
+    if proof.finished is None:
+        return None, []
+    reduced = set(proof.placeholders)
+    late = {v for v in ancestors([proof.finished]) if reduced & set(ancestors([v]))}
+    alike: dict[Variable, Variable] = {}
+    stack, seen = [proof.finished], set[Variable]()
+    while stack:
+        v = stack.pop()
+        if v in seen or isinstance(v, Constant):
+            continue
+        seen.add(v)
+        if v not in late:
+            alike[v] = v.type()
+        elif v.owner is not None:
+            stack += v.owner.inputs
+    [finished] = clone_replace([proof.finished], replace=list(alike.items()))
+    return Finish((*proof.placeholders, *alike.values()), finished), list(alike)
 
 
 def plan(
@@ -143,9 +152,6 @@ def plan(
         _plan_output(v, op, fixed, rows, infer, partials, reductions, name or f"#{number}")
         for v, op, fixed in wanted
     ]
-    for output in planned:
-        if output.finish is not None:
-            output.finish.bind(variables)
     order = sorted(range(len(variables)), key=lambda i: not scattered[i])
     streams = _streams([*partials, *(c.new for c in changes)], changes, rows)
     recipe = Recipe(
@@ -426,10 +432,11 @@ def _plan_output(
                 found.reason,
             )
         return OutputPlan(variable, Reduction.AVG, (add(variable, Reduction.AVG),))
-    indices = tuple(add(p.variable, parse(p.reduction)) for p in found.partials)
-    mode = parse(found.partials[0].reduction) if found.finished is None else None
-    finish = None if found.finished is None else Finish(found.placeholders, found.finished)
-    return OutputPlan(variable, mode, indices, finish)
+    finish, alike = _finish(found)
+    indices = [add(p.variable, parse(p.reduction)) for p in found.partials]
+    indices += [add(v, None) for v in alike]
+    mode = parse(found.partials[0].reduction) if finish is None else None
+    return OutputPlan(variable, mode, tuple(indices), finish)
 
 
 def _check_named(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
-from synkhronos._commands import Argument, Call
+from synkhronos._commands import Argument, Call, Command
 from synkhronos._compile import OutputPlan, Plan, plan
 from synkhronos._data import Data, data
 from synkhronos._errors import BatchError, InputError, InputTypeError
@@ -21,7 +22,7 @@ from synkhronos._replicas import Replica
 from synkhronos._serial import Serial
 from synkhronos._shipping import distribute_in
 from synkhronos._slicing import Temporaries
-from synkhronos._variables import Entry, is_array
+from synkhronos._variables import Entry, check_whole, is_array
 
 log = logging.getLogger("synkhronos")
 
@@ -133,8 +134,7 @@ class Function:
             call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
             if plain and _repeatable(args, call):
                 self._last = num_slices, _stamps(args), self._group.member.edition, call
-        values = self._inputs_of(args, kwargs) if self._finishing else ()
-        return self._run(call, output_subset, values)
+        return self._run(call, output_subset)
 
     def _repetition(self, args: tuple[Any, ...], num_slices: int | str) -> Call | None:
         """The latest call, if this one is the same and no value has been set since."""
@@ -333,6 +333,9 @@ class Function:
         for entry in self._entries:
             if entry.storage[0] is entry.seen:
                 continue
+            check_whole(entry.variable)
+            if entry.settle():
+                continue
             if entry.differs and not entry.is_stream:
                 self._warn_differs(entry)
             elif is_array(entry):
@@ -396,13 +399,13 @@ class Function:
             np.copyto(target, value[rows.start : rows.stop])
         return arena.piece(target, arena.generation)
 
-    def _inputs_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        return [_array(v) for v in self._bind(args, kwargs)]
-
-    def _run(self, call: Call, output_subset: Sequence[Any] | None, inputs: Sequence[Any]) -> Any:
+    def _run(
+        self, call: Call, output_subset: Sequence[Any] | None, command: Command | None = None
+    ) -> Any:
+        """Run a call, or a command that answers as the call does; returns the user's outputs."""
         subset = self._everything if output_subset is None else self._subset(output_subset)
-        then = self._finisher(call, subset, inputs) if self._finishing else None
-        found = self._group.run(call, self._what, then)
+        then = functools.partial(self._finished, call, subset) if self._finishing else None
+        found = self._group.run(command or call, self._what, then)
         if call.first:
             self._compiled.add(call.outputs)
         if then is None and (output_subset is not None or not self._in_order):
@@ -410,28 +413,15 @@ class Function:
             found = _distinct([found[at(self._plan.outputs[i].partials[0])] for i in subset])
         return self._structured(found, subset, output_subset is not None)
 
-    def _finisher(
-        self, call: Call, subset: list[int], inputs: Sequence[Any]
-    ) -> Callable[[list[Any]], list[Any]]:
-        """What makes the outputs of the reduced values, before anything stands."""
-        plan_ = self._plan
-        before = {s: s.container.storage[0] for s in plan_.shareds}
-
-        def finish(values: list[Any]) -> list[Any]:
-            at = dict(zip(call.outputs, values, strict=True))
-            found = []
-            for i in subset:
-                output = plan_.outputs[i]
-                reduced = [at[p] for p in output.partials]
-                if output.finish is None:
-                    found.append(reduced[0])
-                    continue
-                wanted = [inputs[plan_.inputs.index(v)] for v in output.finish.inputs]
-                old = [before[s] for s in output.finish.shareds]
-                found.append(output.finish(reduced, wanted, old))
-            return _distinct(found)
-
-        return finish
+    def _finished(self, call: Call, subset: list[int], values: list[Any]) -> list[Any]:
+        """The outputs, made of the reduced values."""
+        at = dict(zip(call.outputs, values, strict=True))
+        found = []
+        for i in subset:
+            output = self._plan.outputs[i]
+            reduced = [at[p] for p in output.partials]
+            found.append(reduced[0] if output.finish is None else output.finish(reduced))
+        return _distinct(found)
 
     def _structured(self, values: list[Any], subset: list[int], partly: bool = False) -> Any:
         structure = self._plan.structure

@@ -326,6 +326,7 @@ class Group:
             self._end("was closed since a worker died")
             raise died from None
         self.member.writing = ()  # whoever left a reduction in place, all have done their chunks
+        self._tear()
         if isinstance(exc, PeerFailed):
             reports = self._channel.collect(self._posted())
             self._check_reports(reports, what)
@@ -362,6 +363,12 @@ class Group:
         """The master's own exception goes out as it is; say where it happened, and who else."""
         exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
 
+    def _tear(self) -> None:
+        """What a failure has interrupted in the middle of an update in place is torn."""
+        for entry in self.member.in_place:
+            mark_torn(entry)
+        self.member.in_place = ()
+
     def _end(self, how: str) -> None:
         if self._ended:
             return
@@ -371,6 +378,7 @@ class Group:
             mark_torn(entry)
         if not writing:
             self.member.release()
+        self._tear()
         if self.share is not None:
             self.share.release()
         if self.size > 1:

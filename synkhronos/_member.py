@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import traceback
@@ -29,6 +30,8 @@ from synkhronos._variables import Entry, Registry
 if TYPE_CHECKING:
     from synkhronos._replicas import Replica
 
+log = logging.getLogger("synkhronos")
+
 _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 
@@ -43,6 +46,10 @@ class Member:
         The shared variables, by number.
     replicas : dict of Replica
         The functions, by number.
+    updates : dict
+        What belongs to a function beside its replica, by the same number.
+    in_place : sequence of Entry
+        Variables that the members write in chunks just now: a failure leaves them torn.
     hand : object
         In the master: what the user has handed to the command under way.
     """
@@ -75,6 +82,9 @@ class Member:
         self.edition = 0  # another one whenever it changes which variables differ
         self._nested = False
         self.writing: Sequence[Entry] = ()
+        self.in_place: Sequence[Entry] = ()
+        self._joined: dict[int, np.ndarray] = {}
+        self.updates: dict[int, Any] = {}
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
@@ -124,6 +134,13 @@ class Member:
         np.copyto(spare, array)
         return spare
 
+    def join(self, entry: Entry, view: np.ndarray) -> None:
+        """Make an array that all members of the node share the value of a variable, in all."""
+        self._homes.pop(entry.number, None)
+        self._undo.append((entry, entry.storage[0]))
+        entry.storage[0] = view
+        self._joined[entry.number] = view
+
     def keep(self) -> None:
         """The changes stand; the members hold what the master now knows they hold."""
         for entry, _ in self._undo:
@@ -134,12 +151,27 @@ class Member:
             entry = self.variables[number]
             self.edition += entry.differs != differs
             entry.differs = differs
+        self._part()
         self._forget_command()
+
+    def _part(self) -> None:
+        """Note which variables now have one array in all members, and which have it no longer."""
+        touched = [e for e, _ in self._undo] + self._sent
+        touched += [self.variables[number] for number in self._marks]
+        left = [e for e in touched if e.view is not None and e.number not in self._joined]
+        for entry in left:
+            entry.view = None
+        for number, view in self._joined.items():
+            self.variables[number].view = view
+        if left and self.rank == self.master:
+            names = ", ".join(dict.fromkeys(e.label for e in left))
+            log.info("every member has a value of its own of %s again", names)
 
     def _forget_command(self) -> None:
         self._undo.clear()
         self._sent.clear()
         self._marks.clear()
+        self._joined.clear()
 
     def undo(self) -> None:
         """Every variable as it was before the command."""
@@ -207,12 +239,13 @@ class Member:
 
     def release(self) -> None:
         """Give every variable that lives in the arena a copy of its own."""
-        for number, home in self._homes.items():
-            entry = self.variables[number]
-            if any(entry.storage[0] is h for h in home):
-                known = entry.storage[0] is entry.seen
-                entry.storage[0] = np.array(entry.storage[0])
+        for entry in self.variables:
+            value = entry.storage[0]
+            if isinstance(value, np.ndarray) and self._views.hold(value):
+                known = value is entry.seen
+                entry.storage[0] = np.array(value)
                 entry.seen = entry.storage[0] if known else entry.seen
+            entry.view = None
         self._homes.clear()
 
 

@@ -80,17 +80,22 @@ def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exceptio
     return InputError(f"the functions cannot be shipped to the workers: {exc}")
 
 
-def share_variables(group: Group, shareds: Sequence[SharedVariable]) -> dict[SharedVariable, Entry]:
-    """Make shared variables known to all members, with the master's values."""
+def share_variables(
+    group: Group, shareds: Sequence[SharedVariable], values: bool = True
+) -> dict[SharedVariable, Entry]:
+    """Make shared variables known to all members, with the master's values.
+
+    Without `values`, new variables get none in the others: they will be joined to one array.
+    """
     variables = group.member.variables
     found = {s: variables.find(s) for s in shareds}
     new = [variables.add(s) for s, entry in found.items() if entry is None]
     if new and group.size > 1:
         definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in new]
-        arrays = tuple(e.number for e in new if is_array(e))
+        arrays = tuple(e.number for e in new if is_array(e) and values)
         packed = _parcels.pack_graph(definitions, lambda obj: None)
         group.run(Define(packed, arrays), "distribute")
     for entry in new:
-        entry.seen = entry.storage[0]
+        entry.seen = entry.storage[0] if values else None
     complete = {s: variables.find(s) for s in shareds}
     return {s: e for s, e in complete.items() if e is not None}

@@ -32,6 +32,8 @@ class Entry:
         into the storage, which is how the master notices.
     differs : bool
         The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
+    view : numpy.ndarray or None
+        The array that is the variable's value in all members of the node, where there is one.
     """
 
     variable: SharedVariable
@@ -39,12 +41,27 @@ class Entry:
     storage: list[Any]
     seen: Any = None
     differs: bool = False
-    warned: bool = False
+    view: np.ndarray | None = None
 
     @property
     def is_stream(self) -> bool:
         """Whether the value is a random generator: each member draws from a stream of its own."""
         return isinstance(self.variable.type, RandomType)
+
+    def settle(self) -> bool:
+        """In the master: a value that the user has set goes into the array that all members share.
+
+        Returns whether all members have the value now.
+        """
+        value = self.storage[0]
+        if self.view is None or value is self.view:
+            return self.view is not None
+        array = np.asarray(value)
+        if array.shape != self.view.shape:
+            return False
+        np.copyto(self.view, array)
+        self.storage[0] = self.seen = self.view
+        return True
 
     @property
     def label(self) -> str:
@@ -148,18 +165,20 @@ def stream(generator: np.random.Generator, rank: int, master: int) -> np.random.
 
 
 def mark_torn(entry: Entry) -> None:
-    """Remember that a death has left this value half written."""
+    """Remember that a failure has left this value half written."""
     _torn[id(entry.storage)] = entry.storage[0]
+    entry.seen = None  # whoever looks whether it has been set looks further
 
 
 def check_whole(variable: SharedVariable) -> None:
-    """Refuse a variable whose value a death has left half written, until it is set again."""
+    """Refuse a variable whose value a failure has left half written, until it is set again."""
     torn = _torn.get(id(variable.container.storage))
     if torn is None:
         return
     if torn is variable.container.storage[0]:
         raise StateTorn(
-            f"the value of shared variable {variable.name!r} was half written when a worker died "
-            "in all_reduce: set it (set_value) or load a checkpoint before you use it"
+            f"the value of shared variable {variable.name!r} was half written when a member failed "
+            "in the middle of an update in place: set it (set_value) or load a checkpoint before "
+            "you use it"
         )
     del _torn[id(variable.container.storage)]

@@ -29,6 +29,12 @@ class Communicator(Protocol):
     def barrier(self, members: Members = None) -> None:
         """Wait for all."""
 
+    def enter(self) -> None:
+        """A barrier that all pass or nobody; what follows may write what others read."""
+
+    def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
+        """Each member's arrays of `empty`, as all members of the node read and write them."""
+
     def broadcast(
         self, arrays: Arrays | None, root: int, members: Members = None
     ) -> list[np.ndarray] | None:

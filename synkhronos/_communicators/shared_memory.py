@@ -102,6 +102,19 @@ class SharedMemory:
         if self._takes_part(members):
             self._node.barrier(members)
 
+    def enter(self) -> None:
+        """A barrier that all pass or nobody; see Communicator."""
+        self._node.step()
+        self._node.enter()
+
+    def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
+        """Views of everybody's arrays; see Communicator."""
+        self._node.step()
+        _, found = self._meet(arrays, None)
+        found = [list(arrays) if r == self.rank else list(a) for r, a in enumerate(found)]
+        self._node.barrier()
+        return found
+
     def _takes_part(self, members: Members) -> bool:
         return members is None or self.rank in members
 

@@ -19,6 +19,13 @@ class Solo:
     def barrier(self, members: Members = None) -> None:
         """Nobody to wait for."""
 
+    def enter(self) -> None:
+        """Nobody to wait for."""
+
+    def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
+        """The arrays themselves."""
+        return [list(arrays)]
+
     def broadcast(
         self, arrays: Arrays | None, root: int, members: Members = None
     ) -> list[np.ndarray] | None:
