@@ -58,8 +58,13 @@ def run_call(call: Call, member: Member) -> Any:
     return contribute_call(call, member, part, outputs)
 
 
-def compute_call(call: Call, member: Member) -> tuple[Part, list[Any]]:
-    """Compute this member's outputs, those of `call.extra` last; nothing without rows."""
+def compute_call(
+    call: Call, member: Member, ready: Callable[[], None] = lambda: None
+) -> tuple[Part, list[Any]]:
+    """Compute this member's outputs, those of `call.extra` last; nothing without rows.
+
+    `ready` is called when the inputs are there and nothing is computed yet.
+    """
     replica = member.replicas[call.function]
     part = replica.last_part
     if part is not None and part.call is call:
@@ -70,6 +75,7 @@ def compute_call(call: Call, member: Member) -> tuple[Part, list[Any]]:
             _take_values(call, member)
         part = _prepare(call, member, replica)
         replica.last_part = part if _stays(call, replica) else None
+    ready()
     answer = _first(call, member, replica, part) if call.first else _compute(member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)

@@ -1,0 +1,219 @@
+"""The commands of training: install an update, join variables, make a step in one round."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos import _parcels
+from synkhronos._calls import Part, compute_call, contribute_call
+from synkhronos._commands import Call, Collective, Command
+from synkhronos._errors import InputError
+from synkhronos._reductions import Reduction
+from synkhronos.extensions._flat import Arrays, FlatRecipe
+from synkhronos.extensions._update import FlatUpdate, Inputs
+
+if TYPE_CHECKING:
+    from synkhronos._member import Member
+
+PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update")
+
+
+@dataclass(frozen=True)
+class Install(Command):
+    """Make every member's part of a node-shared update; one compiles, then the others load."""
+
+    recipe: bytes
+    number: int
+
+    def run(self, member: Member) -> None:
+        """Allocate, show each other, compile."""
+        comm, mine = member.communicator, member.rank == member.master
+        recipe: FlatRecipe
+        if mine:
+            recipe = member.hand
+        else:
+            found = _parcels.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
+            recipe = found
+        arrays = Arrays(recipe)
+        gradients = arrays.gradients(comm)
+        values = arrays.values(comm) if mine else []
+        clock = comm.empty((len(PHASES),), np.dtype(np.float64))
+        exposed = comm.expose([clock, *gradients, *values])
+        n = len(gradients) + 1
+        update = FlatUpdate(
+            recipe, member.rank, [e[1:n] for e in exposed], exposed[member.master][n:]
+        )
+        if not mine:
+            comm.barrier()
+        with member.confined():
+            update.compile()
+        if mine:
+            comm.barrier()
+        update.clocks = [e[0] for e in exposed]
+        for vector in (clock, *gradients):
+            vector[...] = 0
+        update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
+        member.updates[self.number] = update
+
+
+@dataclass(frozen=True)
+class Join(Collective):
+    """Give variables one array in all members of the node.
+
+    Attributes
+    ----------
+    update : int
+        Which update's arrays.
+    compared : tuple of int
+        Variables whose values the members may hold differently: they must be equal.
+    """
+
+    update: int
+    compared: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """The master writes its values; the others compare theirs and take the array."""
+        comm = member.communicator
+        views = {e.number: view for e, view in member.updates[self.update].entries}
+        mine = member.rank == member.master
+        compared = [member.variables[n] for n in self.compared]
+        for entry in compared:
+            if not mine and entry.storage[0] is views[entry.number]:
+                member.change(entry, np.array(entry.storage[0]))  # the array will be written
+        comm.barrier()
+        if mine:
+            for entry in self.entries(member):
+                views[entry.number][...] = entry.storage[0]
+        comm.barrier()
+        equal = [np.array_equal(e.storage[0], views[e.number], equal_nan=_has_nan(e.storage[0]))
+                 for e in compared]
+        votes = comm.all_gather([np.array(equal, bool)], "stack")[0]
+        unequal = {e.label: np.flatnonzero(~votes[:, i]).tolist()
+                   for i, e in enumerate(compared) if not votes[:, i].all()}
+        if unequal:
+            raise InputError(
+                f"the step needs one value of each parameter and state; ranks with other values "
+                f"than the master's: {unequal}. synk.broadcast gives all members the master's, "
+                "synk.all_reduce their mean"
+            )
+        for entry in self.entries(member):
+            member.join(entry, views[entry.number])
+        self.mark(member, differs=False)
+
+
+def _has_nan(value: Any) -> bool:
+    return np.asarray(value).dtype.kind in "fc"
+
+
+@dataclass(frozen=True)
+class Step(Command):
+    """A training step in one round: gradients, their reduction, the update of all chunks.
+
+    Attributes
+    ----------
+    call : Call
+        Computes outputs, and as its extra outputs the gradients.
+    update : int
+    average : bool
+        Whether the gradient of the whole is the mean, weighted by rows, or the sum.
+    leaves : tuple
+        The values of the rule's scalars, 0-d; a dtype where a partial value of the loss stands.
+    partials : tuple of (int, bool)
+        The call's first extra outputs are partial values of the loss: which leaf each stands for
+        once it is reduced, and whether it is averaged or summed.
+    """
+
+    call: Call
+    update: int
+    average: bool
+    leaves: tuple[Any, ...]
+    partials: tuple[tuple[int, bool], ...]
+
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """What it changes in place cannot be undone; the rest is the call's."""
+        return self.call.pure
+
+    def run(self, member: Member) -> Any:
+        """Compute, publish, meet, update this member's chunks."""
+        update: FlatUpdate = member.updates[self.update]
+        clock = _Clock(update.clocks[member.rank])
+        for entry, view in update.entries:
+            if entry.storage[0] is not view:  # of a command that failed: the value is the same
+                entry.storage[0] = view
+        part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
+        n = len(self.call.outputs)
+        k = n + len(self.partials)
+        rows = part.variant.rows
+        clock.lap("compute")
+        flat = update.publish(outputs[k:] if rows else None)
+        clock.lap("copy")
+        with member.uninterrupted():
+            leaves = self._with_partials(member, part, outputs[n:k])
+            given = Inputs(flat, _shares(part, member.size, self.average), leaves)
+            self._update(member, update, given, clock)
+        return contribute_call(self.call, member, part, outputs[:n] if rows else [])
+
+    def _update(
+        self, member: Member, update: FlatUpdate, given: Inputs, clock: _Clock
+    ) -> None:
+        comm = member.communicator
+        if update.recipe.parting.levels:  # of gradients that all must have published
+            comm.barrier()
+            clock.lap("wait")
+        scalars, states = update.scalars(comm, given)
+        clock.lap("reduce")
+        comm.enter()
+        clock.lap("wait")
+        member.in_place = [entry for entry, _ in update.entries]
+        update.apply(given, scalars)
+        clock.lap("update")
+        comm.barrier()
+        if member.rank == member.master:
+            for (shared, _), value in zip(update.recipe.parting.states, states, strict=True):
+                shared.container.storage[0] = np.asarray(value)
+        member.in_place = ()
+        clock.lap("wait")
+
+    def _with_partials(self, member: Member, part: Part, values: list[Any]) -> list[np.ndarray]:
+        """The leaves, with the partial values of the loss over all members."""
+        leaves = list(self.leaves)
+        if self.partials:
+            mine = np.zeros(len(self.partials))
+            if part.variant.rows:
+                shares = [_shares(part, member.size, avg)[member.rank] for _, avg in self.partials]
+                mine[:] = [float(v) * s for v, s in zip(values, shares, strict=True)]
+            member.communicator.all_reduce([mine], Reduction.SUM)
+            for (leaf, _), value in zip(self.partials, mine, strict=True):
+                leaves[leaf] = np.array(value, self.leaves[leaf])
+        return leaves
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """The call's answer."""
+        return self.call.answer(member, own, reports)
+
+
+def _shares(part: Part, size: int, average: bool) -> list[float]:
+    """What each member's value counts in that of the whole."""
+    found = [0.0] * size
+    for rank, share in zip(part.participants, part.shares, strict=True):
+        found[rank] = share if average else 1.0
+    return found
+
+
+class _Clock:
+    """Adds up where the time of steps goes."""
+
+    def __init__(self, seconds: np.ndarray) -> None:
+        self._seconds = seconds
+        self._at = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """The time since the last lap was spent on this."""
+        now = time.perf_counter()
+        self._seconds[PHASES.index(phase)] += now - self._at
+        self._at = now
