@@ -16,7 +16,7 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction, parse
 from synkhronos._shipping import distribute_in, share_variables
-from synkhronos._variables import Entry, is_array
+from synkhronos._variables import Entry, check_whole, is_array
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
 
@@ -412,7 +412,10 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
 
 def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
     """Values that the user has set in the master count in every member, as in a call."""
-    changed = [e for e in entries if is_array(e) and not e.differs and e.storage[0] is not e.seen]
+    changed = [e for e in entries if is_array(e) and e.storage[0] is not e.seen]
+    for entry in changed:
+        check_whole(entry.variable)
+    changed = [e for e in changed if not e.differs and not e.settle()]
     if changed:
         group.run(commands.Broadcast(_numbers(changed)), what)
 

@@ -78,7 +78,11 @@ def compare(
         mine.pop("loss", ours.loss), ours.params, ours.x, ours.y, mine.pop("rule"), **mine
     )
     twin = make_train_function_pytensor(
-        theirs.pop("loss", serial.loss), serial.params, serial.x, serial.y, theirs.pop("rule"),
+        theirs.pop("loss", serial.loss),
+        serial.params,
+        serial.x,
+        serial.y,
+        theirs.pop("rule"),
         **theirs,
     )
     x, y = ours.data(rows)
@@ -104,3 +108,427 @@ def test_rules_equal_serial(group: synk.Group, rule: str) -> None:
 def test_odd_batches(group: synk.Group, rows: int) -> None:
     """S87 to S89: fewer rows than members too."""
     compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, rows=rows)
+
+
+def loss_of(net: Net, kind: str) -> Any:
+    """Losses over rows in every form whose gradient is exact."""
+    w0, *_ = net.params
+    mask = pt.cast(pt.gt(net.x[:, 0], 0), net.dtype)
+    return {
+        "mean": net.loss,
+        "sum": net.error.sum(),
+        "mean + L2": net.loss + 0.01 * (w0**2).sum(),
+        "sum + L2": net.error.sum() + 0.3 * (w0**2).sum() + 0.1 * abs(net.params[2]).sum(),
+        "masked mean": (net.error * mask).sum() / mask.sum() + 0.01 * (w0**2).sum(),
+        "root of mean": pt.sqrt((net.error**2).mean()),
+        "log of sum": pt.log(net.error.sum()),
+    }[kind]
+
+
+LOSSES = ("mean", "sum", "mean + L2", "sum + L2", "masked mean", "root of mean", "log of sum")
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_losses_are_exact(group: synk.Group, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Sums, means, penalties counted once, quotients and functions of them; no warning."""
+    compare(
+        lambda net: {
+            "rule": updates.momentum,
+            "learning_rate": 0.01,
+            "loss": loss_of(net, kind),
+        },
+        steps=5,
+    )
+    assert "proved" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum + L2", "masked mean"])
+def test_dry_gradients(group2: synk.Group, kind: str) -> None:
+    """The gradient of the whole, and no value changes."""
+    net = Net()
+    loss = loss_of(net, kind)
+    train = make_train_function(
+        loss, net.params, net.x, net.y, updates.sgd, learning_rate=0.1, mode=FAST
+    )
+    x, y = net.data(11)
+    before = net.values()
+    found = train.gradients(x, y)
+    serial = pytensor.function(
+        [net.x, net.y], pytensor.grad(loss, net.params), mode=Mode("py", "fast_compile")
+    )
+    for g, wanted in zip(found, serial(x, y), strict=True):
+        np.testing.assert_allclose(g, wanted, rtol=1e-10, atol=1e-12)
+    for a, b in zip(net.values(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("slices", [2, 3])
+def test_micro_batches(group: synk.Group, slices: int) -> None:
+    compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, num_slices=slices, steps=4)
+
+
+def test_float32(group: synk.Group) -> None:
+    """Ten steps in float32; the dtype stays."""
+    compare(
+        lambda net: {"rule": updates.adam, "learning_rate": 0.01},
+        dtype="float32",
+        tolerance=2e-5,
+    )
+
+
+def test_large_units_are_read_where_they_are(group: synk.Group) -> None:
+    """Units of several chunks, gradients that are not copied by who reads them."""
+    compare(
+        lambda net: {"rule": updates.nesterov_momentum, "learning_rate": 0.05},
+        hidden=20_000,
+        steps=3,
+    )
+
+
+def lars(grads: Any, params: Any, learning_rate: float = 0.01) -> list[tuple[Any, Any]]:
+    """A rate for each parameter, from norms of it and of its gradient."""
+    found = []
+    for p, g in zip(params, grads, strict=True):
+        rate = learning_rate * pt.sqrt((p**2).sum() + 1e-3) / pt.sqrt((g**2).sum() + 1e-6)
+        found.append((p, p - rate * g))
+    return found
+
+
+def whitened(grads: Any, params: Any, learning_rate: float = 0.01) -> list[tuple[Any, Any]]:
+    """Matrices are multiplied with a running product of their gradients: not elementwise."""
+    found = []
+    for p, g in zip(params, grads, strict=True):
+        if p.type.ndim == 2:
+            rows = p.get_value(borrow=True).shape[0]
+            product = pytensor.shared(np.eye(rows), name=f"{p.name}.product")
+            new = 0.9 * product + g @ g.T
+            found += [(product, new), (p, p - learning_rate * pt.linalg.inv(new) @ g)]
+        else:
+            found.append((p, p - learning_rate * g))
+    return found
+
+
+def mixing(grads: Any, params: Any, learning_rate: float = 0.1) -> list[tuple[Any, Any]]:
+    """The biases are updated with one another's gradients."""
+    w0, b0, w1, b1, scale = params
+    g0, h0, g1, h1, s = grads
+    found = [(w0, w0 - learning_rate * g0), (w1, w1 - learning_rate * g1)]
+    return [*found, (b0, b0 - h0 * h1[0]), (b1, b1 - h1 * h0[1]), (scale, scale - s)]
+
+
+OTHER_RULES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "norms of parameters": (lars, {}),
+    "matrix products": (whitened, {}),
+    "several parameters at once": (mixing, {}),
+    "global norm": (
+        updates.adam,
+        {"clip": functools.partial(updates.total_norm_constraint, max_norm=0.1)},
+    ),
+    "norms, then a norm of each": (
+        lars,
+        {"clip": functools.partial(updates.total_norm_constraint, max_norm=0.1)},
+    ),
+    "columns' norms": (
+        lambda g, p: [
+            (q, updates.norm_constraint(q - 0.1 * h, 0.5) if q.type.ndim == 2 else q - 0.1 * h)
+            for q, h in zip(p, g, strict=True)
+        ],
+        {"clip": functools.partial(updates.total_norm_constraint, max_norm=0.1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_RULES)
+def test_other_rules_equal_serial(group: synk.Group, kind: str) -> None:
+    """S87: totals over all elements first; what is not elementwise is applied whole."""
+    rule, arguments = OTHER_RULES[kind]
+    compare(lambda net: {"rule": rule, **arguments}, steps=6)
+
+
+def test_many_members() -> None:
+    """More members than the update's loop takes gradients of."""
+    with synk.Group(6):
+        compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, steps=3)
+
+
+def test_rates_change_without_compiling(group2: synk.Group) -> None:
+    """A shared rate and a rate that is an input."""
+    for how in ("shared", "input"):
+        net, twin = Net(), Net()
+        for n, make in ((net, make_train_function), (twin, make_train_function_pytensor)):
+            rate = pytensor.shared(np.float64(0.1)) if how == "shared" else pt.dscalar("rate")
+            given = [] if how == "shared" else [rate]
+            n.train = make(  # type: ignore[attr-defined]
+                n.loss, n.params, n.x, n.y, updates.adam, rate, bcast_inputs=given, mode=FAST
+            )
+            n.rate = rate  # type: ignore[attr-defined]
+        x, y = net.data(9)
+        for value in (0.1, 0.01, 0.3):
+            for n in (net, twin):
+                if how == "shared":
+                    n.rate.set_value(value)  # type: ignore[attr-defined]
+                n.train(x, y, *([] if how == "shared" else [value]))  # type: ignore[attr-defined]
+        for a, b in zip(net.values(), twin.values(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+        synk.close()
+        synk.fork(2)
+
+
+def test_mixed_dtypes(group2: synk.Group) -> None:
+    """float32 and float64 parameters, and an integer one that is left alone."""
+    x = pt.dmatrix("x")
+    a = pytensor.shared(np.ones((3, 2)), name="a")
+    b = pytensor.shared(np.ones(2, "float32"), name="b")
+    k = pytensor.shared(np.array(3), name="k")
+    loss = ((x @ a + b) ** k).mean()
+    train = make_train_function(loss, [a, b, k], x, None, updates.adam, mode=FAST)
+    train(np.ones((5, 3)))
+    assert (a.get_value().dtype, b.get_value().dtype, k.get_value()) == ("float64", "float32", 3)
+    assert (a.get_value() < 1).all()
+    assert (b.get_value() < 1).all()
+
+
+def test_outputs_and_data(group2: synk.Group) -> None:
+    """More outputs with reductions; inputs as Data with a batch."""
+    net = Net()
+    train = make_train_function(
+        net.loss,
+        net.params,
+        net.x,
+        net.y,
+        updates.sgd,
+        0.1,
+        outputs=[(net.hits, "gather"), net.hits.sum(), (net.loss, None)],
+        mode=FAST,
+    )
+    x, y = net.data(20)
+    rows = np.array([3, 19, 0, 7, 7])
+    serial = pytensor.function([net.x, net.y], [net.loss, net.hits], mode=FAST)
+    wanted = serial(x[rows], y[rows])
+    loss, hits, count, _ = train(synk.data(x), synk.data(y), batch=rows)
+    np.testing.assert_allclose(loss, wanted[0])
+    np.testing.assert_array_equal(hits, wanted[1])
+    assert count == wanted[1].sum()
+
+
+def trained(steps: int = 3, **options: Any) -> tuple[Net, Any, tuple[np.ndarray, np.ndarray]]:
+    net = Net()
+    train = make_train_function(
+        net.loss, net.params, net.x, net.y, updates.momentum, 0.1, mode=FAST, **options
+    )
+    data = net.data(12)
+    for _ in range(steps):
+        train(*data)
+    return net, train, data
+
+
+def continues(net: Net, train: Any, data: tuple[np.ndarray, np.ndarray]) -> None:
+    """A step from the values that stand is the serial step."""
+    before = net.values()
+    velocity = [v.get_value() for v in train.state]
+    grads = pytensor.function([net.x, net.y], pytensor.grad(net.loss, net.params), mode=FAST)
+    wanted = [p + 0.9 * v - 0.1 * g for p, v, g in zip(before, velocity, grads(*data), strict=True)]
+    train(*data)
+    for p, w in zip(net.values(), wanted, strict=True):
+        np.testing.assert_allclose(p, w, rtol=1e-10, atol=1e-12)
+
+
+def test_values_are_one_on_the_node(group2: synk.Group) -> None:
+    """All members' values are the same memory, and the user's set_value reaches it."""
+    net, train, data = trained()
+    arena = group2.arena
+    for p in (*net.params, *train.state):
+        assert arena.holds(p.get_value(borrow=True))
+    net.params[0].set_value(np.full((5, 7), 0.25))
+    net.params[4].set_value(1.5)
+    other = synk.function([net.x], (net.x @ net.params[0]).sum(), mode=FAST)
+    np.testing.assert_allclose(other(data[0]), (data[0] @ np.full((5, 7), 0.25)).sum())
+    assert arena.holds(net.params[0].get_value(borrow=True))
+    continues(net, train, data)
+    assert (synk.get_value(1, net.params[4]) == net.params[4].get_value()).all()
+
+
+@pytest.mark.parametrize("how", ["update", "sum", "broadcast", "avg"])
+def test_leaving_and_joining_again(
+    group2: synk.Group, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What gives every member a value of its own; the next step joins equal ones."""
+    net, train, data = trained()
+    w, b = net.params[0], net.params[1]
+    caplog.set_level("INFO", "synkhronos")
+    if how == "update":
+        synk.function([], updates=[(b, b * 2)], mode=FAST)()
+    elif how == "sum":
+        synk.all_reduce([w, b], "sum")
+    elif how == "broadcast":
+        synk.broadcast(b, np.arange(7.0))
+    else:
+        before = w.get_value()
+        synk.all_reduce([w, b], "avg")
+        np.testing.assert_array_equal(w.get_value(), before)
+    assert ("value of its own" in caplog.text) == (how != "avg")
+    np.testing.assert_array_equal(synk.get_value(1, b), b.get_value())
+    continues(net, train, data)
+    assert group2.arena.holds(b.get_value(borrow=True))
+    np.testing.assert_array_equal(synk.get_value(1, b), b.get_value())
+
+
+@pytest.mark.parametrize("how", ["set_value", "scatter"])
+def test_unequal_values_are_refused(group: synk.Group, how: str) -> None:
+    net, train, data = trained()
+    b = net.params[1]
+    if group.size == 1:
+        return
+    if how == "set_value":
+        synk.set_value(group.size - 1, b, np.zeros(7))
+    else:
+        synk.scatter(b, np.arange(7.0 * group.size))
+    before = [synk.get_value(r, b) for r in range(group.size)]
+    with pytest.raises(synk.InputError, match=r"b0.*broadcast"):
+        train(*data)
+    for r, value in enumerate(before):  # the refusal has changed nothing
+        np.testing.assert_array_equal(synk.get_value(r, b), value)
+    synk.broadcast(b, np.linspace(0, 1, 7))
+    continues(net, train, data)
+
+
+def test_equal_values_are_joined(group2: synk.Group) -> None:
+    """Set in one member to what all have: compared, found equal."""
+    net, train, data = trained()
+    synk.set_value(1, net.params[1], net.params[1].get_value())
+    continues(net, train, data)
+
+
+def test_failure_before_the_update_changes_nothing(group2: synk.Group) -> None:
+    net, train, data = trained()
+    before = net.values()
+    with pytest.raises((synk.WorkerError, IndexError)):
+        train(data[0], np.array([0] * 11 + [99]))  # a label out of range, in the last member
+    for a, b in zip(net.values(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    continues(net, train, data)
+
+
+def test_failure_in_the_update_leaves_state_torn(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every use raises StateTorn until values are set."""
+    net, train, data = trained()
+    update = next(iter(group2.member.updates.values()))
+
+    def fails(*args: Any) -> None:
+        raise MemoryError("in the middle")
+
+    monkeypatch.setattr(update, "apply", fails)
+    with pytest.raises(MemoryError):
+        train(*data)
+    monkeypatch.undo()
+    f = synk.function([net.x], (net.x @ net.params[0]).sum(), mode=FAST)
+    for use in (lambda: train(*data), lambda: f(data[0]), lambda: synk.all_reduce(net.params[0])):
+        with pytest.raises(synk.StateTorn):
+            use()
+    fresh = Net()
+    for p, q in zip(net.params, fresh.params, strict=True):
+        p.set_value(q.get_value())
+    with pytest.raises(synk.StateTorn):  # the velocities are torn still
+        train(*data)
+    for v in train.state:
+        v.set_value(np.zeros_like(v.get_value()))
+    continues(net, train, data)
+    assert f(data[0]) == pytest.approx((data[0] @ net.params[0].get_value()).sum())
+
+
+def test_values_outlive_the_group() -> None:
+    synk.fork(2)
+    net, train, data = trained()
+    values = net.values()
+    synk.close()
+    for p, v in zip(net.params, values, strict=True):
+        np.testing.assert_array_equal(p.get_value(), v)
+    with pytest.raises(synk.GroupClosed):
+        train(*data)
+    synk.fork(3)
+    again = make_train_function(net.loss, net.params, net.x, net.y, updates.sgd, 0.1, mode=FAST)
+    again(*data)
+    assert not np.array_equal(net.params[0].get_value(), values[0])
+
+
+def test_two_training_functions(group2: synk.Group) -> None:
+    """Another rule for the same parameters takes over, and back."""
+    net, first, data = trained()
+    second = make_train_function(net.loss, net.params, net.x, net.y, updates.sgd, 0.05, mode=FAST)
+    second(*data)
+    continues(net, first, data)
+    second(*data)
+    continues(net, first, data)
+
+
+def test_dropout_is_reproducible(group2: synk.Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Two runs of one size are bit-identical; a mask for each row needs no warning."""
+    found = []
+    for _ in range(2):
+        net = Net()
+        rng = pytensor.shared(np.random.default_rng(3), name="rng")
+        following, mask = pt.random.bernoulli(
+            0.5, size=net.x.shape, rng=rng, return_next_rng=True
+        )
+        w = net.params[0]
+        loss = (((net.x * mask) @ w) ** 2).mean()
+        train = make_train_function(
+            loss, [w], net.x, None, updates.adam, updates=[(rng, following)], mode=FAST
+        )
+        x, _ = net.data(30)
+        found.append([float(train(x)) for _ in range(5)])
+        assert train.streams == [rng]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 5
+    assert "proved" not in caplog.text
+
+
+def test_errors(group2: synk.Group) -> None:
+    net = Net()
+    make = functools.partial(make_train_function, net.loss, net.params, net.x, net.y)
+    with pytest.raises(synk.InputTypeError, match="no update rule"):
+        make()
+    with pytest.raises(synk.InputError, match="bcast_inputs"):
+        make(updates.sgd, pt.dscalar("rate"))
+    with pytest.raises(synk.InputError, match="used by no output"):
+        make(updates.sgd, 0.1, bcast_inputs=[pt.dscalar("unused")])
+    rng = pytensor.shared(np.random.default_rng(0))
+    noisy = lambda g, p: [(q, q - h + pt.random.normal(rng=rng, return_next_rng=True)[1]) for q, h in zip(p, g)]  # noqa: B905
+    with pytest.raises(synk.InputError, match="random numbers"):
+        make(noisy)
+    with pytest.raises(synk.NotForked):
+        synk.close()
+        with synk.Group(1):
+            pass
+        make(updates.sgd, 0.1)
+
+
+def test_wrong_shapes(group2: synk.Group) -> None:
+    net, train, data = trained()
+    net.params[1].set_value(np.zeros(8))
+    with pytest.raises(synk.InputError, match=r"b0 was set to shape \(8,\)"):
+        train(*data)
+    net.params[1].set_value(np.zeros(7))
+    continues(net, train, data)
+
+
+def test_unproved_losses_warn(group2: synk.Group, caplog: pytest.LogCaptureFixture) -> None:
+    net = Net()
+    train = make_train_function(
+        net.error.std(), net.params, net.x, net.y, updates.sgd, 0.1, mode=FAST
+    )
+    assert "reduction=" in caplog.text
+    train(*net.data(10))
+
+
+def test_seconds(group2: synk.Group) -> None:
+    """S95: where the time goes, for each member."""
+    _, train, data = trained()
+    before = train.seconds()
+    train(*data)
+    after = train.seconds()
+    assert set(after) == {"scatter", "compute", "copy", "wait", "reduce", "update"}
+    assert all(len(v) == 2 for v in after.values())
+    assert all(after["compute"][r] > before["compute"][r] for r in range(2))

@@ -17,7 +17,6 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.random.op import RandomVariable
 
 from synkhronos._inference import Proof, Unproved, depends_on, prove
@@ -124,11 +123,9 @@ def _row_draws(loss: Variable, rows: Sequence[Variable]) -> list[Variable]:
         if node is None or not isinstance(node.op, RandomVariable) or v is not node.outputs[1]:
             continue
         size: Any = node.inputs[1]
-        made = size.owner
-        if made is None or not isinstance(made.op, MakeVector) or v.type.ndim == 0:
+        if v.type.ndim == 0 or size.type.ndim != 1 or not depends_on(size, rows):
             continue
-        proof = prove(made.inputs[0], rows)
-        counts = isinstance(proof, Proof) and proof.finished is None
-        if counts and depends_on(made.inputs[0], rows) and proof.partials[0].reduction == "sum":
+        proof = prove(size[0], rows)
+        if isinstance(proof, Proof) and not proof.finished and proof.partials[0].reduction == "sum":
             found.append(v)
     return found
