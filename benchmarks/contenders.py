@@ -136,9 +136,7 @@ def jax_steps(rule: str) -> tuple[Step, Callable[[], Any]]:
         rate = 0.001 * jnp.sqrt(1 - 0.999**t) / (1 - 0.9**t)
         m = [0.9 * b + 0.1 * c for b, c in zip(m, g, strict=True)]
         v = [0.999 * b + 0.001 * c * c for b, c in zip(v, g, strict=True)]
-        p = [
-            a - rate * b / (jnp.sqrt(c) + 1e-8) for a, b, c in zip(p, m, v, strict=True)
-        ]
+        p = [a - rate * b / (jnp.sqrt(c) + 1e-8) for a, b, c in zip(p, m, v, strict=True)]
         return (p, (m, v), t), loss
 
     start = weights()

@@ -251,27 +251,33 @@ def test_many_members() -> None:
         compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, steps=3)
 
 
-def test_rates_change_without_compiling(group2: synk.Group) -> None:
+@pytest.mark.parametrize("how", ["shared", "input"])
+def test_rates_change_without_compiling(group2: synk.Group, how: str) -> None:
     """A shared rate and a rate that is an input."""
-    for how in ("shared", "input"):
-        net, twin = Net(), Net()
-        for n, make in ((net, make_train_function), (twin, make_train_function_pytensor)):
-            rate = pytensor.shared(np.float64(0.1)) if how == "shared" else pt.dscalar("rate")
-            given = [] if how == "shared" else [rate]
-            n.train = make(  # type: ignore[attr-defined]
-                n.loss, n.params, n.x, n.y, updates.adam, rate, bcast_inputs=given, mode=FAST
+    nets, steps = (Net(), Net()), []
+    shared = pytensor.shared(np.float64(0.1))
+    for net, make in zip(nets, (make_train_function, make_train_function_pytensor), strict=True):
+        rate = shared if how == "shared" else pt.dscalar("rate")
+        given = [] if how == "shared" else [rate]
+        steps.append(
+            make(
+                net.loss,
+                net.params,
+                net.x,
+                net.y,
+                updates.adam,
+                rate,
+                bcast_inputs=given,
+                mode=FAST,
             )
-            n.rate = rate  # type: ignore[attr-defined]
-        x, y = net.data(9)
-        for value in (0.1, 0.01, 0.3):
-            for n in (net, twin):
-                if how == "shared":
-                    n.rate.set_value(value)  # type: ignore[attr-defined]
-                n.train(x, y, *([] if how == "shared" else [value]))  # type: ignore[attr-defined]
-        for a, b in zip(net.values(), twin.values(), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-        synk.close()
-        synk.fork(2)
+        )
+    data = nets[0].data(9)
+    for value in (0.1, 0.01, 0.3):
+        shared.set_value(value)
+        for step in steps:
+            step(*data, *([] if how == "shared" else [value]))
+    for a, b in zip(nets[0].values(), nets[1].values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_mixed_dtypes(group2: synk.Group) -> None:
@@ -469,9 +475,7 @@ def test_dropout_is_reproducible(group2: synk.Group, caplog: pytest.LogCaptureFi
     for _ in range(2):
         net = Net()
         rng = pytensor.shared(np.random.default_rng(3), name="rng")
-        following, mask = pt.random.bernoulli(
-            0.5, size=net.x.shape, rng=rng, return_next_rng=True
-        )
+        following, mask = pt.random.bernoulli(0.5, size=net.x.shape, rng=rng, return_next_rng=True)
         w = net.params[0]
         loss = (((net.x * mask) @ w) ** 2).mean()
         train = make_train_function(
@@ -495,7 +499,9 @@ def test_errors(group2: synk.Group) -> None:
     with pytest.raises(synk.InputError, match="used by no output"):
         make(updates.sgd, 0.1, bcast_inputs=[pt.dscalar("unused")])
     rng = pytensor.shared(np.random.default_rng(0))
-    noisy = lambda g, p: [(q, q - h + pt.random.normal(rng=rng, return_next_rng=True)[1]) for q, h in zip(p, g)]  # noqa: B905
+    noisy = lambda g, p: [
+        (q, q - h + pt.random.normal(rng=rng, return_next_rng=True)[1]) for q, h in zip(p, g)
+    ]  # noqa: B905
     with pytest.raises(synk.InputError, match="random numbers"):
         make(noisy)
     with pytest.raises(synk.NotForked):

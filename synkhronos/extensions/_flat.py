@@ -39,9 +39,7 @@ class FlatRecipe:
 
 def lay_out(parting: Parting, members: int, mode: Any, config: dict[str, Any]) -> FlatRecipe:
     """Decide where everything lies."""
-    shapes = {
-        v: v.get_value(borrow=True).shape for unit in parting.units for v in unit.everything
-    }
+    shapes = {v: v.get_value(borrow=True).shape for unit in parting.units for v in unit.everything}
 
     def size(unit: int, k: int) -> int:
         return int(np.prod(shapes[parting.units[unit].everything[k]], dtype=np.int64))
@@ -86,7 +84,8 @@ class Arrays:
     def gradients(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate this member's gradients."""
         return [
-            comm.empty((b.length,), d) for b, d in zip(self.bands, self.gradient_dtypes, strict=True)
+            comm.empty((b.length,), d)
+            for b, d in zip(self.bands, self.gradient_dtypes, strict=True)
         ]
 
     def values(self, comm: Communicator) -> list[np.ndarray]:
@@ -96,9 +95,7 @@ class Arrays:
             for b, roles in zip(self.bands, self.roles, strict=True)
             for d in roles
         ]
-        return flat + [
-            comm.empty(self._shapes[v], np.dtype(v.type.dtype)) for v in self.loose
-        ]
+        return flat + [comm.empty(self._shapes[v], np.dtype(v.type.dtype)) for v in self.loose]
 
     def sorted(
         self, values: Sequence[np.ndarray]

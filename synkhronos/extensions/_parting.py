@@ -308,9 +308,7 @@ class _Parter:
         owner: dict[Variable, int],
     ) -> list[SharedVariable]:
         """Parameters first, then the states that read a gradient, then the others."""
-        return sorted(
-            new, key=lambda s: (s not in owner, not any(v in owner for v in reads[s]))
-        )
+        return sorted(new, key=lambda s: (s not in owner, not any(v in owner for v in reads[s])))
 
     def _is_count(
         self,
@@ -372,7 +370,9 @@ class _Parter:
             return _OTHER
         [unit] = units
         if isinstance(node.op, Elemwise):
-            alike = all(k != _FIXED or _is_scalar(v) for k, v in zip(kinds, node.inputs, strict=True))
+            alike = all(
+                k != _FIXED or _is_scalar(v) for k, v in zip(kinds, node.inputs, strict=True)
+            )
             return unit if alike else _OTHER
         if isinstance(node.op, SpecifyShape):
             return unit
@@ -455,7 +455,9 @@ class _Parter:
             elif self.kind[v] == _FIXED:
                 memo[v] = self._as_scalar(v, scalars)
             else:
-                inputs = v.owner.inputs[:1] if not isinstance(v.owner.op, Elemwise) else v.owner.inputs
+                inputs = (
+                    v.owner.inputs[:1] if not isinstance(v.owner.op, Elemwise) else v.owner.inputs
+                )
                 missing = [i for i in inputs if i not in memo]
                 if missing:
                     stack += missing

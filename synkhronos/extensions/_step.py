@@ -89,11 +89,16 @@ class Join(Collective):
             for entry in self.entries(member):
                 views[entry.number][...] = entry.storage[0]
         comm.barrier()
-        equal = [np.array_equal(e.storage[0], views[e.number], equal_nan=_has_nan(e.storage[0]))
-                 for e in compared]
+        equal = [
+            np.array_equal(e.storage[0], views[e.number], equal_nan=_has_nan(e.storage[0]))
+            for e in compared
+        ]
         votes = comm.all_gather([np.array(equal, bool)], "stack")[0]
-        unequal = {e.label: np.flatnonzero(~votes[:, i]).tolist()
-                   for i, e in enumerate(compared) if not votes[:, i].all()}
+        unequal = {
+            e.label: np.flatnonzero(~votes[:, i]).tolist()
+            for i, e in enumerate(compared)
+            if not votes[:, i].all()
+        }
         if unequal:
             raise InputError(
                 f"the step needs one value of each parameter and state; ranks with other values "
@@ -158,9 +163,7 @@ class Step(Command):
             self._update(member, update, given, clock)
         return contribute_call(self.call, member, part, outputs[:n] if rows else [])
 
-    def _update(
-        self, member: Member, update: FlatUpdate, given: Inputs, clock: _Clock
-    ) -> None:
+    def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: _Clock) -> None:
         comm = member.communicator
         if update.recipe.parting.levels:  # of gradients that all must have published
             comm.barrier()
