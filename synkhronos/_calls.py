@@ -14,7 +14,7 @@ from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
-from synkhronos._replicas import Answer, Replica, Update, Variant
+from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._variables import stream
 
 if TYPE_CHECKING:
@@ -130,9 +130,14 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         participants,
         _all_scalars(call, replica),
         [getattr(replica.recipe.outputs[i].type, "dtype", None) for i in call.outputs],
-        Variant(call.outputs + call.extra, rows=takes_part),
+        _variant(call, recipe, takes_part),
         _shares(weights, participants),
     )
+
+
+def _variant(call: Call, recipe: Recipe, rows: bool) -> Variant:
+    outputs = call.outputs + call.extra
+    return Variant(outputs, rows, apart=rows and recipe.apart(outputs, call.slices))
 
 
 def _shares(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,11 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction, parse
 from synkhronos._shipping import distribute_in, share_variables
-from synkhronos._variables import Entry, check_whole, is_array
+from synkhronos._variables import Entry, check_whole, is_array, warn_differs
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
+
+_REPLACING = ("scatter", "set_value")  # whatever members held, they get other values
 
 
 def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> None:
@@ -302,6 +305,9 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     group, entries, single = _entries(shared_vars, "set_value")
     arrays = _values(entries, values, single, "set_value")
     if batch is not None:
+        flat = [e.label for e, a in zip(entries, arrays, strict=True) if not a.ndim]
+        if flat:
+            raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
         arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
     group.run(commands.SetValue(_numbers(entries), rank), "set_value", hand=arrays)
 
@@ -388,8 +394,8 @@ def _entries(
     if not single and not isinstance(given, list | tuple):
         raise InputTypeError(f"{what}: {given!r} is no shared variable, name, or list of them")
     asked = [given] if single else list(given)
-    if any(not f._shipped for f in group.functions.values()):
-        distribute_in(group)
+    if any(not (f._shipped or f.refused) for f in group.functions.values()):
+        distribute_in(group, ())
     variables = [_variable(group, v, what) for v in asked]
     if len(set(variables)) < len(variables):
         raise InputError(f"{what}: a variable is listed twice")
@@ -412,10 +418,12 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
 
 def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
     """Values that the user has set in the master count in every member, as in a call."""
-    changed = [e for e in entries if is_array(e) and e.storage[0] is not e.seen]
-    for entry in changed:
+    found = [e for e in entries if is_array(e) and e.is_set]
+    for entry in found:
         check_whole(entry.variable)
-    changed = [e for e in changed if not e.differs and not e.settle()]
+        if entry.differs and what not in _REPLACING:
+            warn_differs(entry)
+    changed = [e for e in found if not e.differs and not e.settle()]
     if changed:
         group.run(commands.Broadcast(_numbers(changed)), what)
 
@@ -474,8 +482,13 @@ def _weights(weights: Sequence[float] | None, op: Reduction, size: int) -> tuple
         return None
     if op is not Reduction.AVG:
         raise InputError(f"weights are for averages; op={str(op)!r} takes none")
-    found = tuple(float(w) for w in weights)
-    if len(found) != size or min(found) < 0 or not sum(found) > 0:
+    try:
+        found = tuple(float(w) for w in weights)
+    except (TypeError, ValueError):
+        raise InputTypeError(
+            f"weights={weights!r} is no list of numbers: give one for each of the {size} ranks"
+        ) from None
+    if len(found) != size or min(found) < 0 or not 0 < sum(found) < math.inf:
         raise InputError(f"weights={list(weights)}: one for each of the {size} ranks, not negative")
     return found
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.io import In, Out
-from pytensor.compile.mode import Mode
 from pytensor.compile.rebuild import UnusedInputError
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -24,7 +23,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._inference import Proof, Unproved, depends_on, prove
 from synkhronos._reductions import Reduction, parse
-from synkhronos._replicas import Recipe, Stream, Update, settings
+from synkhronos._replicas import Finish, Recipe, Slicing, Stream, Update, settings
 
 log = logging.getLogger("synkhronos")
 
@@ -46,6 +45,8 @@ class OutputPlan:
         averaged where the shared variables it depends on differ between members.
     shareds : tuple of SharedVariable
         What an output without rows depends on.
+    whole : str
+        Why its value cannot be put together from slices; empty if it can.
     """
 
     variable: Variable
@@ -54,6 +55,7 @@ class OutputPlan:
     finish: Finish | None = None
     fixed: bool = False
     shareds: tuple[SharedVariable, ...] = ()
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Plan:
 
     recipe: Recipe
     inputs: tuple[Variable, ...]
+    types: tuple[Any, ...]  # of the inputs as the user made them
     names: tuple[str | None, ...]
     defaults: tuple[Any, ...]
     scattered: tuple[bool, ...]
@@ -70,30 +73,11 @@ class Plan:
     outputs: tuple[OutputPlan, ...]
     shareds: tuple[SharedVariable, ...]
     pure: bool  # without updates of any kind
+    whole: str  # why a new value cannot be put together from slices; empty if all can
 
-
-@dataclass(eq=False)
-class Finish:
-    """An expression of reduced values, evaluated once, in the master."""
-
-    placeholders: tuple[Variable, ...]
-    finished: Variable
-    _function: Any = None
-
-    def __call__(self, values: Sequence[Any]) -> Any:
-        """The value of the output."""
-        if self._function is None:
-            self._function = pytensor.function(
-                self.placeholders,
-                self.finished,
-                mode=Mode(linker="py", optimizer="fast_compile"),  # small, and no compiler wait
-                on_unused_input="ignore",
-            )
-        typed = [
-            p.type.filter(v, allow_downcast=True)
-            for p, v in zip(self.placeholders, values, strict=True)
-        ]
-        return self._function(*typed)
+    def undivided(self, subset: Sequence[int]) -> str:
+        """Why these outputs and the updates need parts in one piece; empty if they do not."""
+        return self.whole or next((w for i in subset if (w := self.outputs[i].whole)), "")
 
 
 def _finish(proof: Proof) -> tuple[Finish | None, list[Variable]]:
@@ -136,22 +120,28 @@ def plan(
     mode, name, unused = (options.pop(k, None) for k in ("mode", "name", "on_unused_input"))
     bound = _inputs(inputs, "inputs"), _inputs(bcast_inputs, "bcast_inputs")
     variables = [i.variable for i in (*bound[0], *bound[1])]
+    types = tuple(v.type for v in variables)
     _check_distinct(variables)
     structure, keys, wanted = parse_outputs(outputs)
     changes = parse_updates(updates)
     wanted, changes = _replaced(wanted, changes, _pairs(givens))
-    _add_default_updates(wanted, changes)
+    _add_default_updates(wanted, changes, options.pop("no_default_updates", False))
     sliceables = _sliceables(sliceable_shareds, wanted, changes)
-    # scalars cannot be cut: they are broadcast wherever they are listed
-    scattered = [i.variable.type.ndim > 0 for i in bound[0]] + [False] * len(bound[1])
-    rows = [v for v, s in zip(variables, scattered, strict=True) if s] + sliceables
+    scattered = [_is_scattered(i.variable) for i in bound[0]] + [False] * len(bound[1])
     _check_unused(variables, [v for v, _, _ in wanted], changes, unused)
+    used = _shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)])
+    given = [*variables, *sliceables]
+    variables, places = _of_any_length(variables, scattered, sliceables)
+    exchanged = [(a, b) for a, b in zip(given, [*variables, *places], strict=True) if a is not b]
+    wanted, changes = _replaced(wanted, changes, exchanged, strict=False)
+    rows = [v for v, s in zip(variables, scattered, strict=True) if s] + places
     partials: list[Variable] = []
     reductions: list[Reduction | None] = []
     planned = [
         _plan_output(v, op, fixed, rows, infer, partials, reductions, name or f"#{number}")
         for v, op, fixed in wanted
     ]
+    made = [_plan_update(c, rows, infer) for c in changes if not _is_stream(c.shared)]
     order = sorted(range(len(variables)), key=lambda i: not scattered[i])
     streams = _streams([*partials, *(c.new for c in changes)], changes, rows)
     recipe = Recipe(
@@ -162,22 +152,21 @@ def plan(
         outputs=tuple(partials),
         reductions=tuple(reductions),
         slicing=tuple(
-            _reduction_of(v, rows, infer) if op is None else op
+            _slicing(v, rows, infer)[0] if op is None else Slicing((v,), (op,))
             for v, op in zip(partials, reductions, strict=True)
         ),
-        updates=tuple(
-            _slice_reduction(c, rows, infer) for c in changes if not _is_stream(c.shared)
-        ),
+        updates=tuple(update for update, _ in made),
         sliceables=tuple(sliceables),
+        places=tuple(places),
         streams=tuple(streams),
         mode=mode,
         config=settings(),
         options=options,
     )
-    used = _shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)])
     return Plan(
         recipe=recipe,
         inputs=tuple(variables),
+        types=types,
         names=tuple(i.name or i.variable.name for i in (*bound[0], *bound[1])),
         defaults=tuple(i.value for i in (*bound[0], *bound[1])),
         scattered=tuple(scattered),
@@ -186,6 +175,7 @@ def plan(
         outputs=tuple(planned),
         shareds=tuple(dict.fromkeys([*used, *(c.shared for c in changes), *sliceables])),
         pure=not changes,
+        whole=next((w for _, w in made if w), ""),
     )
 
 
@@ -331,21 +321,28 @@ Wanted = list[tuple[Variable, Reduction | None, bool]]
 
 
 def _replaced(
-    wanted: Wanted, changes: list[Change], givens: list[tuple[Variable, Any]]
+    wanted: Wanted,
+    changes: list[Change],
+    givens: list[tuple[Variable, Any]],
+    strict: bool = True,
 ) -> tuple[Wanted, list[Change]]:
     """Carry the givens out, over the whole graph at once."""
     if not givens:
         return wanted, changes
     roots = [*(v for v, _, _ in wanted), *(c.new for c in changes)]
-    new = clone_replace(roots, replace=givens)
+    new = clone_replace(roots, replace=givens, rebuild_strict=strict)
     replaced = [(v, op, named) for v, (_, op, named) in zip(new, wanted, strict=False)]
     for change, value in zip(changes, new[len(wanted) :], strict=True):
-        change.new = value
+        change.new = _new(change.shared, value)
     return replaced, changes
 
 
-def _add_default_updates(wanted: Wanted, changes: list[Change]) -> None:
-    have = {c.shared for c in changes}
+def _add_default_updates(wanted: Wanted, changes: list[Change], without: Any) -> None:
+    if isinstance(without, SharedVariable):
+        without = [without]
+    if without is True:
+        return
+    have = {c.shared for c in changes} | set(without or ())
     for shared in _shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)]):
         if shared.default_update is not None and shared not in have:
             changes.append(Change(shared, shared.default_update, None, False, False))
@@ -360,9 +357,40 @@ def _sliceables(given: Any, wanted: Wanted, changes: list[Change]) -> list[Share
             raise InputTypeError(f"sliceable_shareds: {shared!r} is no shared variable")
         if shared not in used:
             raise InputError(f"sliceable_shareds: {shared} is not used by the function")
-        if not getattr(shared.type, "ndim", 0):
-            raise InputError(f"sliceable_shareds: {shared} has no rows")
+        if hasattr(shared.type, "format") or not getattr(shared.type, "ndim", 0):
+            raise InputError(f"sliceable_shareds: {shared} is {shared.type}, which has no rows")
     return list(given)
+
+
+def _is_scattered(variable: Variable) -> bool:
+    """Whether an input is cut into parts: scalars are broadcast wherever they are listed."""
+    kind: Any = variable.type
+    if hasattr(kind, "format"):
+        raise InputTypeError(
+            f"input {variable} is {kind}: the rows of a sparse matrix are not divided among "
+            "members. Make it a dense input, or list it in bcast_inputs"
+        )
+    return bool(kind.ndim > 0)
+
+
+def _of_any_length(
+    variables: list[Variable], scattered: list[bool], sliceables: list[SharedVariable]
+) -> tuple[list[Variable], list[Variable]]:
+    """What the graphs have in place of inputs and of sliceables.
+
+    A length in a type is that of the whole, and PyTensor would compile it in place of a part's.
+    """
+    inputs = [_without_length(v) if s else v for v, s in zip(variables, scattered, strict=True)]
+    return inputs, [_without_length(s, s.type(name=s.name)) for s in sliceables]
+
+
+def _without_length(variable: Variable, place: Variable | None = None) -> Variable:
+    """The variable (or its place), of a type that fixes no length of axis 0; 1 broadcasts."""
+    kind: Any = variable.type
+    if kind.shape[0] in (None, 1):
+        return variable if place is None else place
+    found: Variable = kind.clone(shape=(None, *kind.shape[1:]))(name=variable.name)
+    return found
 
 
 def _check_unused(
@@ -415,13 +443,16 @@ def _plan_output(
         reductions.append(reduction)
         return len(partials) - 1
 
-    if not depends_on(variable, rows) and not fixed:
+    if not fixed and not depends_on(variable, rows):
         shareds = tuple(_shareds([variable]))
         return OutputPlan(variable, None, (add(variable, None),), shareds=shareds)
     found = prove(variable, rows) if infer else Unproved("inference is switched off")
     if fixed:
-        _check_named(variable, op, found, function)
-        return OutputPlan(variable, op, (add(variable, op),), fixed=True)
+        _check_named(variable, op, found, f"function {function}: output {variable}", rows)
+        whole = "" if op is not None else _slicing(variable, rows, infer)[1]
+        why = f'output {variable}, of reduction None ({whole}). Name one: (output, "avg")'
+        index = add(variable, op)
+        return OutputPlan(variable, op, (index,), fixed=True, whole=whole and why)
     if isinstance(found, Unproved):
         if infer:
             log.warning(
@@ -440,40 +471,65 @@ def _plan_output(
 
 
 def _check_named(
-    variable: Variable, op: Reduction | None, found: Proof | Unproved, function: str
+    variable: Variable,
+    op: Reduction | None,
+    found: Proof | Unproved,
+    what: str,
+    rows: list[Variable],
+    remedy: str = "Name no reduction (it is inferred, exactly), or make two outputs of it",
 ) -> None:
-    wrong = isinstance(found, Proof) and found.penalised and op in (Reduction.AVG, Reduction.SUM)
-    if wrong:
+    """Refuse a reduction over members that is provably wrong."""
+    if not isinstance(found, Proof):
+        return
+    if found.penalised and op in (Reduction.AVG, Reduction.SUM):
         raise InputError(
-            f"function {function}: output {variable} is a sum over rows plus a term that does not "
-            f'depend on them; "{op}" over members counts that term wrongly. Name no reduction '
-            "(it is inferred, exactly), or make two outputs of it"
+            f"{what} is a sum over rows plus a term that does not depend on them; "
+            f'"{op}" over members counts that term wrongly. {remedy}'
+        )
+    alike = found.finished is None and found.partials[0].reduction is None
+    if rows and alike and op in (Reduction.SUM, Reduction.PROD):
+        raise InputError(
+            f'{what} is the same in all members; its "{op}" would depend on how many members and '
+            f'slices there are. Name no reduction, or "avg"; for the {op} over members, '
+            "synk.reduce(variable, op, in_place=False)"
         )
 
 
-def _reduction_of(value: Variable, rows: list[Variable], infer: bool) -> Reduction | None:
-    """How the slices of a part make the part's value: as proved, else the mean."""
+def _slicing(value: Variable, rows: list[Variable], infer: bool) -> tuple[Slicing, str]:
+    """How the slices of a part make the part's value; and, if nobody knows, why."""
     if not depends_on(value, rows):
-        return None
-    proof = prove(value, rows) if infer else None
-    if isinstance(proof, Proof) and proof.finished is None:
-        return parse(proof.partials[0].reduction)
-    return Reduction.AVG
+        return Slicing((value,), (None,)), ""
+    proof = prove(value, rows) if infer else Unproved("")
+    if isinstance(proof, Unproved):
+        return Slicing((value,), (Reduction.AVG,)), proof.reason
+    finish, alike = _finish(proof)
+    reductions = [parse(p.reduction) for p in proof.partials] + [None] * len(alike)
+    return Slicing((*(p.variable for p in proof.partials), *alike), tuple(reductions), finish), ""
 
 
-def _slice_reduction(change: Change, rows: list[Variable], infer: bool) -> Update:
-    """How the values of slices make the new value: as named, as proved, else the mean."""
+def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Update, str]:
+    """The values of slices make the new value as named, as proved, or not at all (then: why)."""
     by_rows = depends_on(change.new, rows)
-    op = change.reduction
-    if change.everywhere and by_rows and infer:
-        _check_named(change.new, op, prove(change.new, rows), f"update of {change.shared}")
-    if not change.named:
-        op = _reduction_of(change.new, rows, infer)
+    op, shared, whole = change.reduction, change.shared, ""
+    if change.everywhere and infer:
+        _check_named(
+            change.new,
+            op,
+            prove(change.new, rows),
+            f"the new value of {shared}",
+            rows,
+            "Reduce the sum into a variable of its own, and add the term in a second function",
+        )
+    slicing = Slicing((change.new,), (op,))
+    if not change.named or (op is None and by_rows):
+        slicing, why = _slicing(change.new, rows, infer)
+        whole = why and f'the new value of {shared} ({why}). Name one: (variable, new, "avg")'
+        op = slicing.reductions[0] if slicing.finish is None else None
     if by_rows and not change.everywhere:
         log.info(
             "the update of %s depends on scattered rows: each member keeps a value of its own "
             '(reduce it with synk.all_reduce, or give (var, new, reduction, "all"))',
-            change.shared,
+            shared,
         )
     sources = tuple(_shareds([change.new]))
-    return Update(change.shared, change.new, op, change.everywhere, by_rows, sources)
+    return Update(shared, change.new, op, slicing, change.everywhere, by_rows, sources), whole

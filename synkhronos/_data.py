@@ -143,11 +143,12 @@ class Data:
         Parameters
         ----------
         input_data : array_like, of this ndim
-            A numpy.memmap is not loaded: each member maps its file.
+            A numpy.memmap is not loaded: each member maps its file (mode "c", whose changes are
+            the user's alone, is copied).
         force_cast : bool
             Also cast to a smaller dtype.
         oversize : float, at least 1
-            Hold memory for that many times the elements, for growth.
+            Hold memory for at least that many times the elements, for growth.
 
         Raises
         ------
@@ -200,12 +201,12 @@ class Data:
             return
         self._group.check("Data")
         old, count = self._view, math.prod(shape)
+        want = max(1, int(count * oversize))
         mapped = isinstance(self._piece, FilePiece)
-        fits = count <= self._memory.size and not mapped
+        fits = want <= self._memory.size and not mapped
         if keep and fits and shape[1:] != old.shape[1:]:
             fits = False  # rows of another length would overwrite one another
-        if not fits or not self._memory.size:
-            want = max(1, int(count * oversize))
+        if not fits:
             self._memory = self._group.arena.empty((want,), self._dtype)
             self._group.arena.generation += 1
         new = self._memory[:count].reshape(shape)
@@ -224,6 +225,7 @@ class Data:
         return (
             isinstance(value, np.memmap)
             and value.filename is not None
+            and value.mode != "c"  # what the user has changed is not in the file
             and value.dtype == self._dtype
             and value.flags.c_contiguous
             and value.size > 0

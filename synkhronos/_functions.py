@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
 from synkhronos._commands import Argument, Call, Command
-from synkhronos._compile import OutputPlan, Plan, plan
+from synkhronos._compile import Plan, plan
 from synkhronos._data import Data, data
 from synkhronos._errors import BatchError, InputError, InputTypeError
 from synkhronos._group import Group, current
@@ -22,7 +22,7 @@ from synkhronos._replicas import Replica
 from synkhronos._serial import Serial
 from synkhronos._shipping import distribute_in
 from synkhronos._slicing import Temporaries
-from synkhronos._variables import Entry, check_whole, is_array
+from synkhronos._variables import Entry, check_whole, is_array, warn_differs
 
 log = logging.getLogger("synkhronos")
 
@@ -46,7 +46,8 @@ class Function:
         self._replica = Replica(plan_.recipe)
         self._wake = group.wake
         self._shipped = False
-        self._compiled: set[tuple[int, ...]] = set()
+        self.refused = False  # it could not be shipped when it was last tried
+        self._compiled: set[tuple[tuple[int, ...], bool]] = set()
         self._entries: list[Entry] = []
         self._staging: dict[int, np.ndarray] = {}
         self._temporaries: Temporaries | None = None
@@ -73,13 +74,17 @@ class Function:
 
         "inferred" where the members' values are reduced in parts and finished by the master.
         """
-        modes = [_mode_name(o) for o in self._plan.outputs]
+        modes = [_text(o.mode, o.finish) for o in self._plan.outputs]
         return self._structured(modes, list(range(len(modes))))
 
     @property
     def update_modes(self) -> dict[SharedVariable, str | None]:
-        """How the values of slices (and of members, for "all" updates) make each new value."""
-        return {u.shared: _text(u.reduction) for u in self._plan.recipe.updates}
+        """How the values of slices (and of members, for "all" updates) make each new value.
+
+        "inferred" where slices are reduced in parts and finished after.
+        """
+        updates = self._plan.recipe.updates
+        return {u.shared: _text(u.reduction, u.slicing.finish) for u in updates}
 
     def get_shared(self) -> list[SharedVariable]:
         """The shared variables that the function uses or updates."""
@@ -146,7 +151,7 @@ class Function:
         if edition != self._group.member.edition:
             return None
         for entry in self._entries:
-            if entry.storage[0] is not entry.seen:
+            if entry.is_set:
                 return None
         return call
 
@@ -177,9 +182,9 @@ class Function:
         subset = self._subset(output_subset)
         selection, rows = self._select(given, batch)
         per_rank = self._batch_s(batch_s)
-        slices = self._slices(num_slices, given, rows)
+        slices = self._slices(num_slices, given, rows, subset)
         if not self._shipped:
-            distribute_in(self._group)
+            distribute_in(self._group, (self,))
         changed, sent = self._changed()
         partials = self._partials(subset)
         arguments = tuple(self._argument(i, given[i], selection) for i in self._order)
@@ -193,7 +198,7 @@ class Function:
             batch_s=per_rank,
             changed=changed,
             sent=sent,
-            first=self._group.size > 1 and partials not in self._compiled,
+            first=self._group.size > 1 and self._variant(partials, slices) not in self._compiled,
             pure=self._plan.pure and not (changed or sent),
         )
 
@@ -223,7 +228,7 @@ class Function:
         return repr(self._plan.names[index]) if self._plan.names[index] else f"number {index}"
 
     def _checked(self, index: int, value: Any) -> Any:
-        kind: Any = self._plan.inputs[index].type
+        kind: Any = self._plan.types[index]
         if isinstance(value, Data):
             if value._group is not self._group:
                 raise InputError(
@@ -253,6 +258,11 @@ class Function:
         n = len(self._plan.outputs)
         if output_subset is None:
             return list(range(n))
+        if isinstance(output_subset, str) or not isinstance(output_subset, Iterable):
+            raise InputTypeError(
+                f"{self._what}: output_subset={output_subset!r} is no list of outputs: "
+                f"give [{output_subset!r}]"
+            )
         found = []
         for wanted in output_subset:
             if isinstance(wanted, str) and wanted in self._plan.keys:
@@ -313,8 +323,17 @@ class Function:
         # arrays of the user's may change before they are pickled
         return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
 
-    def _slices(self, num_slices: int | str, given: list[Any], rows: int | None) -> int:
+    def _variant(self, partials: tuple[int, ...], slices: int) -> tuple[tuple[int, ...], bool]:
+        """What members compile for these outputs and slices."""
+        return partials, self._plan.recipe.apart(partials, slices)
+
+    def _slices(
+        self, num_slices: int | str, given: list[Any], rows: int | None, subset: list[int]
+    ) -> int:
+        whole = self._plan.undivided(subset)
         if num_slices == "auto":
+            if whole:
+                return 1
             per_rank = None if rows is None else -(-rows // self._group.size)
             if self._temporaries is None:
                 self._temporaries = Temporaries(self._plan.recipe)
@@ -325,32 +344,29 @@ class Function:
             raise InputTypeError(f'num_slices={num_slices!r}: give an int or "auto"')
         if num_slices < 1:
             raise InputError(f"num_slices={num_slices}: at least 1")
+        if num_slices > 1 and whole:
+            raise InputError(
+                f"{self._what}: num_slices={num_slices}: nothing proves how slices make {whole}, "
+                "or pass num_slices=1"
+            )
         return int(num_slices)
 
     def _changed(self) -> tuple[tuple[int, ...], tuple[tuple[int, Any], ...]]:
         """Variables that the user has set since the other members got their values."""
         arrays, others = [], []
         for entry in self._entries:
-            if entry.storage[0] is entry.seen:
+            if not entry.is_set:
                 continue
             check_whole(entry.variable)
             if entry.settle():
                 continue
             if entry.differs and not entry.is_stream:
-                self._warn_differs(entry)
+                warn_differs(entry)
             elif is_array(entry):
                 arrays.append(entry.number)
             else:
                 others.append((entry.number, entry.storage[0]))
         return tuple(arrays), tuple(others)
-
-    def _warn_differs(self, entry: Entry) -> None:
-        entry.seen = entry.storage[0]
-        log.warning(
-            "shared variable %s was set in the master while the members hold values of their own: "
-            "theirs are kept. synk.broadcast gives all members the master's",
-            entry.label,
-        )
 
     def _partials(self, subset: list[int]) -> tuple[int, ...]:
         return tuple(sorted({p for i in subset for p in self._plan.outputs[i].partials}))
@@ -370,7 +386,7 @@ class Function:
         if self._group.size == 1:
             return False
         entries = [self._group.member.variables.find(s) for s in shareds]
-        return any(e is not None and (e.differs or e.is_stream) for e in entries)
+        return any(e is not None and e.differs for e in entries)
 
     def _argument(self, index: int, value: Any, selection: dict[int, Selection]) -> Argument:
         rows = selection.get(index)
@@ -407,7 +423,7 @@ class Function:
         then = functools.partial(self._finished, call, subset) if self._finishing else None
         found = self._group.run(command or call, self._what, then)
         if call.first:
-            self._compiled.add(call.outputs)
+            self._compiled.add(self._variant(call.outputs, call.slices))
         if then is None and (output_subset is not None or not self._in_order):
             at = call.outputs.index
             found = _distinct([found[at(self._plan.outputs[i].partials[0])] for i in subset])
@@ -480,10 +496,17 @@ class Function:
         for name, value in kwargs.items():
             if name not in names:
                 raise InputTypeError(f"{self._what} has no input {name!r}")
+            if names.index(name) < len(args):
+                raise InputTypeError(f"{self._what}: input {name!r} is given twice")
             given[names.index(name)] = value
         if len(given) > len(names):
             raise InputError(f"{self._what} takes {len(names)} inputs, found {len(given)}")
         flags = [minibatch] * len(names) if isinstance(minibatch, bool) else list(minibatch)
+        if len(flags) != len(names):
+            raise InputError(
+                f"{self._what} has {len(names)} inputs, minibatch={minibatch} is for {len(flags)}: "
+                "give one bool for all, or one for each"
+            )
         with self._group.active():
             made = tuple(
                 data(v, var=x, minibatch=m, force_cast=force_cast, oversize=oversize)
@@ -518,12 +541,10 @@ def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> 
     forgotten.append(number)
 
 
-def _text(op: Reduction | None) -> str | None:
+def _text(op: Reduction | None, finish: Any) -> str | None:
+    if finish is not None:
+        return "inferred"
     return None if op is None else str(op)
-
-
-def _mode_name(output: OutputPlan) -> str | None:
-    return "inferred" if output.finish is not None else _text(output.mode)
 
 
 def _array(value: Any) -> Any:

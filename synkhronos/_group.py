@@ -34,7 +34,7 @@ from synkhronos._errors import (
     WorkerError,
 )
 from synkhronos._member import Member, main
-from synkhronos._variables import mark_torn
+from synkhronos._variables import Entry, mark_torn
 
 log = logging.getLogger("synkhronos")
 
@@ -283,11 +283,22 @@ class Group:
             if not command.pure:
                 with self._interrupts:
                     channel.commit(number)
-                    member.keep()
+                    touched = member.keep()
+                    if len(_groups) > 1:
+                        self._tell_other_groups(touched)
         except BaseException as exc:
             self._recover(exc, what)
             raise
         return answer
+
+    def _tell_other_groups(self, touched: list[Entry]) -> None:
+        """Values that this group has changed (in place, maybe) are news to all others."""
+        shared = [e for e in self.member.variables if e.view is not None]
+        for group in _groups:
+            for entry in (*touched, *shared) if group is not self else ():
+                theirs = group.member.variables.find(entry.variable)
+                if theirs is not None:
+                    theirs.seen = None
 
     def _check_reports(self, reports: dict[int, Any], what: str) -> None:
         for outcome in reports.values():

@@ -68,7 +68,7 @@ class Member:
         self.size = size
         self.master = master
         self.communicator = communicator
-        self.variables = Registry()
+        self.variables = Registry(watched=rank == master and size > 1)
         self.replicas: dict[int, Replica] = {}
         self.hand: Any = None
         self.share: AbstractContextManager[None] = share or nullcontext()
@@ -141,8 +141,11 @@ class Member:
         entry.storage[0] = view
         self._joined[entry.number] = view
 
-    def keep(self) -> None:
-        """The changes stand; the members hold what the master now knows they hold."""
+    def keep(self) -> list[Entry]:
+        """The changes stand; the members hold what the master now knows they hold.
+
+        Returns the variables that the command was about.
+        """
         for entry, _ in self._undo:
             entry.seen = entry.storage[0]
         for entry in self._sent:
@@ -151,13 +154,16 @@ class Member:
             entry = self.variables[number]
             self.edition += entry.differs != differs
             entry.differs = differs
-        self._part()
-        self._forget_command()
-
-    def _part(self) -> None:
-        """Note which variables now have one array in all members, and which have it no longer."""
+            if entry.watched and entry.storage[0] is entry.seen:
+                entry.seen = entry.seen  # what was reduced in place has another fingerprint
         touched = [e for e, _ in self._undo] + self._sent
         touched += [self.variables[number] for number in self._marks]
+        self._part(touched)
+        self._forget_command()
+        return touched
+
+    def _part(self, touched: list[Entry]) -> None:
+        """Note which variables now have one array in all members, and which have it no longer."""
         left = [e for e in touched if e.view is not None and e.number not in self._joined]
         for entry in left:
             entry.view = None

@@ -92,7 +92,10 @@ def pack_graph(
     persistent_id: Callable[[Any], Any],
     reducers: dict[type, Callable[[Any], Any]] | None = None,
 ) -> bytes:
-    """Pickle graphs; what `persistent_id` numbers (shared variables) travels as its number."""
+    """Pickle graphs; what `persistent_id` numbers (shared variables) travels as its number.
+
+    `reducers`: how objects of a class, and of those derived from it, are pickled.
+    """
     file = io.BytesIO()
     _GraphPickler(file, persistent_id, reducers or {}).dump(value)
     return file.getvalue()
@@ -118,8 +121,10 @@ class _GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return self._persistent_id(obj)
 
     def reducer_override(self, obj: Any) -> Any:
-        reduce = self._reducers.get(type(obj))
-        return super().reducer_override(obj) if reduce is None else reduce(obj)
+        for kind in type(obj).__mro__[:-1]:
+            if kind in self._reducers:
+                return self._reducers[kind](obj)
+        return super().reducer_override(obj)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytensor
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -24,6 +26,49 @@ from synkhronos._jax import typified
 from synkhronos._reductions import Accumulator, Reduction
 
 
+@dataclass(eq=False)
+class Finish:
+    """An expression of reduced values, evaluated once: by the master, or over a member's slices."""
+
+    placeholders: tuple[Variable, ...]
+    finished: Variable
+    _function: Any = None
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """The value of the expression."""
+        if self._function is None:
+            self._function = pytensor.function(
+                self.placeholders,
+                self.finished,
+                mode=Mode(linker="py", optimizer="fast_compile"),  # small, and no compiler wait
+                on_unused_input="ignore",
+            )
+        typed = [
+            p.type.filter(v, allow_downcast=True)
+            for p, v in zip(self.placeholders, values, strict=True)
+        ]
+        return self._function(*typed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"placeholders": self.placeholders, "finished": self.finished}
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """What is computed of each slice of a part, and how that makes the part's value.
+
+    Without `finish` there is one variable, and its reduction is the value.
+    """
+
+    variables: tuple[Variable, ...]
+    reductions: tuple[Reduction | None, ...]
+    finish: Finish | None = None
+
+    def joined(self, values: Sequence[Any]) -> Any:
+        """The part's value, of what all slices together gave for each variable."""
+        return values[0] if self.finish is None else self.finish(values)
+
+
 @dataclass(frozen=True)
 class Update:
     """What becomes of a shared variable in a call."""
@@ -31,6 +76,7 @@ class Update:
     shared: SharedVariable
     new: Variable
     reduction: Reduction | None
+    slicing: Slicing
     everywhere: bool = False  # reduced over members too, like an output
     by_rows: bool = False  # its value depends on the scattered rows
     sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
@@ -50,7 +96,8 @@ class Recipe:
     """All that a member needs to make its replica of a function.
 
     Sliceable shared variables and random streams become inputs of the compiled function, so one
-    compiled variant serves every kind of `batch_s` and any number of slices.
+    compiled variant serves every kind of `batch_s` and any number of slices. In the graphs,
+    `places` stand for the rows of the sliceables.
     """
 
     number: int
@@ -59,21 +106,34 @@ class Recipe:
     n_scattered: int
     outputs: tuple[Variable, ...]
     reductions: tuple[Reduction | None, ...]
-    slicing: tuple[Reduction | None, ...]  # how the slices of a part make its outputs
+    slicing: tuple[Slicing, ...]  # of the outputs
     updates: tuple[Update, ...]
     sliceables: tuple[SharedVariable, ...]
+    places: tuple[Variable, ...]
     streams: tuple[Stream, ...]
     mode: Any
     config: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
+    def apart(self, outputs: Sequence[int], num_slices: int) -> bool:
+        """Whether other graphs than a whole part's make the values of slices."""
+        if num_slices == 1:
+            return False
+        values = [(self.slicing[i], self.outputs[i]) for i in outputs]
+        values += [(u.slicing, u.new) for u in self.updates]
+        return any(s.finish is not None or s.variables[0] is not v for s, v in values)
+
 
 @dataclass(frozen=True)
 class Variant:
-    """Which outputs of a recipe to compute; without rows: what does not depend on them."""
+    """Which outputs of a recipe to compute; without rows: what does not depend on them.
+
+    `apart`: the values of slices, which the slicing of each output and update joins.
+    """
 
     outputs: tuple[int, ...]
     rows: bool = True
+    apart: bool = False
 
 
 @dataclass
@@ -159,7 +219,7 @@ class Replica:
         num_slices: int,
     ) -> Answer:
         n = self.recipe.n_scattered
-        totals = [Accumulator(op) for op in compiled.reductions]
+        totals = [Accumulator(op) for s in compiled.slicing for op in s.reductions]
         last: list[Any] = []
         for lo, hi in cut(rows, num_slices):
             piece = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
@@ -167,8 +227,8 @@ class Replica:
             for total, value in zip(totals, last, strict=False):
                 total.add(value, hi - lo)
             state = compiled.next_state(last, state)
-        values = [total.result() for total in totals]
-        return compiled.answer(compiled.in_declared_dtypes(values), state, taken=True)
+        values = compiled.joined([total.result() for total in totals])
+        return compiled.answer(values, state, taken=True)
 
 
 # Ops that run in one thread in every mode; any other may be BLAS or have one inside.
@@ -198,35 +258,36 @@ class _Compiled:
     """
 
     def __init__(self, recipe: Recipe, variant: Variant) -> None:
-        self._updates = [u for u in recipe.updates if variant.rows or not u.by_rows]
-        self._outputs = [recipe.outputs[i] for i in variant.outputs] if variant.rows else []
-        self._streams = [s.shared for s in recipe.streams]
         rows = variant.rows
+        outputs = variant.outputs if rows else ()
+        self._updates = [u for u in recipe.updates if rows or not u.by_rows]
+        self._streams = [s.shared for s in recipe.streams]
         self._moves = [s.after is not None and (rows or not s.by_rows) for s in recipe.streams]
         self._goes_on: list[Any] = [
             s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m
         ]
-        self.reductions = [recipe.slicing[i] for i in variant.outputs] if variant.rows else []
-        self.reductions += [u.reduction for u in self._updates]
-        self._n_inputs = len(recipe.inputs) if variant.rows else 0
+        self.slicing = [recipe.slicing[i] for i in outputs] + [u.slicing for u in self._updates]
+        self._n_outputs = len(outputs)
+        self._values: list[Any] = [recipe.outputs[i] for i in outputs]
+        self._values += [u.new for u in self._updates]
+        self._n_inputs = len(recipe.inputs) if rows else 0
         self.plain = not self._updates and not self._streams
         self.function = self._compile(recipe, variant)
 
     def _compile(self, recipe: Recipe, variant: Variant) -> Any:
-        roots = (*recipe.sliceables, *self._streams)
-        places = [s.type(name=s.name) for s in roots]
-        computed: list[Any] = [*self._outputs, *(u.new for u in self._updates), *self._goes_on]
+        states = [s.type(name=s.name) for s in self._streams]
+        values = [v for s in self.slicing for v in s.variables] if variant.apart else self._values
+        computed: list[Any] = [*values, *self._goes_on]
         self._dtypes = [getattr(v.type, "dtype", None) for v in computed]
         inputs = list(recipe.inputs) if variant.rows else []
-        options = dict(recipe.options) | {"on_unused_input": "ignore"}
         with configured(recipe.config):
-            function = pytensor.function(
-                [*inputs, *places],
+            function = compiled(
+                [*inputs, *recipe.places, *states],
                 computed,
-                givens=list(zip(roots, places, strict=True)),
+                givens=list(zip(self._streams, states, strict=True)),
                 mode=recipe.mode,
                 name=recipe.name,
-                **options,
+                **recipe.options,
             )
         function.trust_input = True
         self.jax = isinstance(function.maker.linker, JAXLinker)
@@ -251,15 +312,14 @@ class _Compiled:
         """A JAX array in the declared dtype: JAX's x64 mode widens float32 on its own."""
         return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
-    def in_declared_dtypes(self, values: list[Any]) -> list[Any]:
-        """New values as the variables hold them: averages of integer slices come as floats."""
-        n = len(self._outputs)
-        for i in range(n, len(values)):
-            dtype = np.dtype(self._dtypes[i])
-            value = np.asarray(values[i])
-            rounded = np.rint(value) if dtype.kind in "iu" and value.dtype.kind == "f" else value
-            values[i] = rounded.astype(dtype, copy=False)
-        return values
+    def joined(self, totals: Sequence[Any]) -> list[Any]:
+        """Outputs and new values of a part, of what its slices together gave."""
+        left = iter(totals)
+        values = [s.joined([next(left) for _ in s.variables]) for s in self.slicing]
+        n = self._n_outputs
+        return values[:n] + [
+            _held(v, x.type.dtype) for v, x in zip(values[n:], self._values[n:], strict=True)
+        ]
 
     def next_state(self, values: Sequence[Any], state: Sequence[Any]) -> list[Any]:
         """The random states after a slice."""
@@ -270,7 +330,7 @@ class _Compiled:
 
     def answer(self, values: list[Any], state: Sequence[Any], taken: bool = False) -> Answer:
         """Sort what was computed into outputs, new values and random states."""
-        n, m = len(self._outputs), len(self._updates)
+        n, m = self._n_outputs, len(self._updates)
         after = state if taken else self.next_state(values, state)
         return Answer(
             values[:n],
@@ -281,6 +341,23 @@ class _Compiled:
                 if moves
             ],
         )
+
+
+def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options: Any) -> Any:
+    """pytensor.function that changes no variable, not even by a default_update."""
+    options["on_unused_input"] = "ignore"
+    if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
+        return pytensor.function(list(inputs), list(outputs), **options)
+    with warnings.catch_warnings():  # the option is as deprecated as what it is for
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pytensor.function(list(inputs), list(outputs), no_default_updates=True, **options)
+
+
+def _held(value: Any, dtype: str) -> np.ndarray:
+    """A new value as the variable holds it: averages of integer slices come as floats."""
+    array = np.asarray(value)
+    rounded = np.rint(array) if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f" else array
+    return rounded.astype(dtype, copy=False)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytensor
-
 from synkhronos._compile import Plan
+from synkhronos._replicas import compiled
 
 
 class Serial:
@@ -22,12 +21,12 @@ class Serial:
         self._updated = [u.shared for u in recipe.updates] + [s.shared for s in self._streams]
         new: list[Any] = [u.new for u in recipe.updates] + [s.after for s in self._streams]
         self._n = len(plan_.outputs)
-        self._function = pytensor.function(
-            list(plan_.inputs),
+        self._function = compiled(
+            plan_.inputs,
             [*(o.variable for o in plan_.outputs), *new],
             mode=recipe.mode,
-            on_unused_input="ignore",
             name=recipe.name,
+            givens=list(zip(recipe.places, recipe.sliceables, strict=True)),
             **recipe.options,
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytensor.compile.ops import FromFunctionOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import CAReduce
 
 from synkhronos import _parcels
 from synkhronos._commands import Define, Forget, Replicate
@@ -16,15 +17,42 @@ from synkhronos._group import Group
 from synkhronos._variables import Entry, define, is_array
 
 
-def distribute_in(group: Group) -> None:
-    """Ship the functions of a group."""
+def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
+    """Ship the functions of a group.
+
+    One that cannot be shipped raises if it is among the `needed` (None: all are); else it is left
+    until it is called.
+    """
     group.check("distribute")
     pending = [f for f in list(group.functions.values()) if not f._shipped]
-    shareds = list(dict.fromkeys(s for f in pending for s in f._plan.shareds))
+    wanted = [f for f in pending if not f.refused or needed is None or f in needed]
+    try:
+        _ship(group, wanted)
+    except InputError:
+        if len(wanted) == 1 and (needed is None or wanted[0] in needed):
+            raise
+        _ship_each(group, wanted, needed)
+
+
+def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] | None) -> None:
+    """Ship those that can be shipped, one by one; then raise for a needed one."""
+    failed: InputError | None = None
+    for f in functions:
+        try:
+            _ship(group, [f])
+        except InputError as exc:
+            f.refused = True
+            failed = exc if needed is None or f in needed else failed
+    if failed is not None:
+        raise failed
+
+
+def _ship(group: Group, functions: Sequence[Any]) -> None:
+    shareds = list(dict.fromkeys(s for f in functions for s in f._plan.shareds))
     entries = share_variables(group, shareds)
     if group.size > 1:
-        _ship_recipes(group, [f._plan.recipe for f in pending])
-    for f in pending:
+        _ship_recipes(group, [f._plan.recipe for f in functions])
+    for f in functions:
         f.ship([entries[s] for s in f._plan.shareds])
 
 
@@ -48,7 +76,7 @@ def _ship_recipes(group: Group, recipes: list[Any]) -> None:
 
 
 def _pack(recipes: list[Any], numbered: Any) -> bytes:
-    reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped}
+    reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped, CAReduce: _reduce_reduction}
     try:
         return _parcels.pack_graph(recipes, numbered, reducers)
     except Exception as exc:
@@ -60,6 +88,15 @@ def _reduce_wrapped(op: Any) -> Any:
     function = op._FromFunctionOp__fn
     infer_shape = op._FromFunctionOp__infer_shape
     return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
+
+
+def _reduce_reduction(op: CAReduce) -> Any:
+    """A CAReduce: it may keep a ufunc, made when it first ran in Python, that does not pickle."""
+    reduced = op.__reduce_ex__(4)
+    state = reduced[2]
+    if isinstance(state, dict):
+        state = {name: value for name, value in state.items() if name != "_ufunc"}
+    return (*reduced[:2], state, *reduced[3:])
 
 
 def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:
@@ -91,11 +128,26 @@ def share_variables(
     found = {s: variables.find(s) for s in shareds}
     new = [variables.add(s) for s, entry in found.items() if entry is None]
     if new and group.size > 1:
-        definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in new]
-        arrays = tuple(e.number for e in new if is_array(e) and values)
-        packed = _parcels.pack_graph(definitions, lambda obj: None)
-        group.run(Define(packed, arrays), "distribute")
+        try:
+            _define(group, new, values)
+        except BaseException:
+            variables.drop(new)
+            raise
     for entry in new:
         entry.seen = entry.storage[0] if values else None
     complete = {s: variables.find(s) for s in shareds}
     return {s: e for s, e in complete.items() if e is not None}
+
+
+def _define(group: Group, entries: Sequence[Entry], values: bool) -> None:
+    definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in entries]
+    arrays = tuple(e.number for e in entries if is_array(e) and values)
+    try:
+        packed = _parcels.pack_graph(definitions, lambda obj: None)
+    except Exception as exc:
+        names = ", ".join(e.label for e in entries if not is_array(e))
+        raise InputError(
+            f"the value of one of the shared variables {names} cannot be shipped to the workers "
+            f"({exc}): it must pickle"
+        ) from exc
+    group.run(Define(packed, arrays), "distribute")

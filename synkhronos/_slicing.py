@@ -27,8 +27,8 @@ class Temporaries:
 
     def __init__(self, recipe: Recipe) -> None:
         roots: list[Variable] = [*recipe.outputs, *(u.new for u in recipe.updates)]
-        shareds = [*recipe.sliceables, *(s.shared for s in recipe.streams)]
-        inputs = [*recipe.inputs, *shareds]
+        streams = [s.shared for s in recipe.streams]
+        inputs = [*recipe.inputs, *recipe.places, *streams]
         graph = FunctionGraph(outputs=roots, clone=False, features=[ShapeFeature()])
         places = [v.type() for v in inputs]
         self._n = recipe.n_scattered
@@ -39,7 +39,7 @@ class Temporaries:
             mode=Mode(linker="py", optimizer="None"),  # shapes are not worth compiling
             on_unused_input="ignore",
         )
-        self._shareds = shareds
+        self._shareds = [*recipe.sliceables, *streams]
         self._n_sliceables = len(recipe.sliceables)
 
     def fewest_slices(self, values: Sequence[Any], rows: int | None) -> int:

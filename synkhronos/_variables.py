@@ -7,7 +7,10 @@ graphs carry its number and never the variable itself.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError, StateTorn
+
+log = logging.getLogger("synkhronos")
 
 _torn: dict[int, np.ndarray] = {}  # by id of a container's storage: the value left half written
 
@@ -27,9 +32,9 @@ class Entry:
     ----------
     storage : list
         The one-element list in which the variable's container keeps its value.
-    seen : object
-        The value that the other members have a copy of. A user's `set_value` puts another object
-        into the storage, which is how the master notices.
+    watched : bool
+        In a master of others: `seen` keeps a fingerprint of the value, to notice what is written
+        into it.
     differs : bool
         The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
     view : numpy.ndarray or None
@@ -39,9 +44,37 @@ class Entry:
     variable: SharedVariable
     number: int
     storage: list[Any]
-    seen: Any = None
+    watched: bool = False
     differs: bool = False
     view: np.ndarray | None = None
+    _seen: Any = field(default=None, init=False)
+    _sample: np.ndarray | None = field(default=None, init=False)
+    _print: int = field(default=0, init=False)
+
+    @property
+    def seen(self) -> Any:
+        """The value that the other members have a copy of.
+
+        A user's `set_value` puts another object into the storage, which is how the master notices;
+        functions of PyTensor alone may write into the object, which changes the fingerprint.
+        """
+        return self._seen
+
+    @seen.setter
+    def seen(self, value: Any) -> None:
+        self._seen = value
+        self._sample = _sample(value) if self.watched else None
+        if self._sample is not None:
+            self._print = hash(self._sample.tobytes())
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the value is another than the other members have, as far as can be noticed."""
+        if self.storage[0] is not self._seen:
+            return True
+        if self._sample is None or self.view is not None:
+            return False
+        return hash(self._sample.tobytes()) != self._print
 
     @property
     def is_stream(self) -> bool:
@@ -69,6 +102,20 @@ class Entry:
         return self.variable.name or f"<unnamed shared variable {self.variable.type}>"
 
 
+_WHOLE_BYTES = 1 << 12  # up to here every element counts in a fingerprint
+_SAMPLES = 64  # of larger arrays, about so many
+
+
+def _sample(value: Any) -> np.ndarray | None:
+    """The elements that make the fingerprint: a view, all of them or a regular lattice."""
+    if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        return None
+    if value.nbytes <= _WHOLE_BYTES:
+        return value
+    each = math.ceil(_SAMPLES ** (1 / value.ndim))
+    return value[tuple([slice(None, None, max(1, n // each)) for n in value.shape])]
+
+
 @dataclass(frozen=True)
 class Definition:
     """A shared variable on its way to another member; arrays follow by broadcast."""
@@ -81,9 +128,13 @@ class Definition:
 
 
 class Registry:
-    """Shared variables by number and by name."""
+    """Shared variables by number and by name.
 
-    def __init__(self) -> None:
+    `watched`: the values are those of a master of others, who minds what the user does to them.
+    """
+
+    def __init__(self, watched: bool = False) -> None:
+        self._watched = watched
         self._entries: dict[int, Entry] = {}
         self._numbers: dict[SharedVariable, int] = {}
 
@@ -106,10 +157,15 @@ class Registry:
         """Take a variable in."""
         check_whole(variable)
         number = len(self._entries) if number is None else number
-        entry = Entry(variable, number, variable.container.storage)
+        entry = Entry(variable, number, variable.container.storage, self._watched)
         self._entries[number] = entry
         self._numbers[variable] = number
         return entry
+
+    def drop(self, entries: Iterable[Entry]) -> None:
+        """Forget the latest variables: they did not reach the other members."""
+        for entry in entries:
+            del self._entries[entry.number], self._numbers[entry.variable]
 
     def named(self, name: str) -> Entry:
         """The one variable of that name."""
@@ -162,6 +218,16 @@ def stream(generator: np.random.Generator, rank: int, master: int) -> np.random.
     digest = hashlib.sha256(repr(bits.state).encode()).digest()
     seed = np.random.SeedSequence([*np.frombuffer(digest, np.uint32).tolist(), rank])
     return np.random.Generator(type(bits)(seed))
+
+
+def warn_differs(entry: Entry) -> None:
+    """Say that the user has set the master's value of a variable that differs."""
+    entry.seen = entry.storage[0]
+    log.warning(
+        "shared variable %s was set in the master while the members hold values of their own: "
+        "theirs are kept. synk.broadcast gives all members the master's",
+        entry.label,
+    )
 
 
 def mark_torn(entry: Entry) -> None:
