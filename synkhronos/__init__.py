@@ -28,6 +28,8 @@ from synkhronos._collectives import reduce as reduce
 from synkhronos._collectives import reduce_scatter as reduce_scatter
 from synkhronos._collectives import scatter as scatter
 from synkhronos._collectives import set_value as set_value
+from synkhronos._consistency import check_consistency as check_consistency
+from synkhronos._consistency import sync as sync
 from synkhronos._data import Data as Data
 from synkhronos._data import data as data
 from synkhronos._errors import BackendMissing as BackendMissing
@@ -69,6 +71,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "broadcast",
+    "check_consistency",
     "close",
     "data",
     "distribute",
@@ -83,4 +86,5 @@ __all__ = [
     "reduce_scatter",
     "scatter",
     "set_value",
+    "sync",
 ]

@@ -24,9 +24,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_channels.waiting", "_relay", "_kernels", "_variables", "_replicas"),
     ("_channels", "_communicators"),
     ("_calls", "_commands", "_member"),
-    ("_group", "_compile", "_slicing", "_serial", "_shipping"),
-    ("_data", "_functions", "_collectives"),
+    ("_group", "_task", "_compile", "_slicing", "_serial", "_shipping"),
+    ("_data", "_functions", "_collectives", "_consistency"),
     ("testing",),
+    ("extensions",),
     ("__init__",),
 )
 
@@ -35,7 +36,9 @@ ONLY_IN = {
     "pytensor": (
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
+        "extensions",
     ),
+    "safetensors": ("extensions.checkpoints",),
     "jax": ("_jax",),
     "numba": ("_kernels",),
     "cloudpickle": ("_parcels",),

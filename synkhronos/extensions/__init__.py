@@ -2,10 +2,14 @@
 
 `updates`       update rules, split into gradient and update
 `train`         one step of all members in one round
+`batches`       shuffled index batches, seeded, that continue where they were
+`loader`        batches read ahead of the training
+`checkpoints`   values, random states and cursor on disk (extra: checkpoints)
 """
 
-from synkhronos.extensions import train as train
-from synkhronos.extensions import updates as updates
+import synkhronos.extensions.updates as updates
+from synkhronos.extensions.batches import Batches as Batches
+from synkhronos.extensions.loader import Loader as Loader
 from synkhronos.extensions.train import TrainFunction as TrainFunction
 from synkhronos.extensions.train import make_train_function as make_train_function
 from synkhronos.extensions.train import (
@@ -14,10 +18,11 @@ from synkhronos.extensions.train import (
 from synkhronos.extensions.train import make_train_function_theano as make_train_function_theano
 
 __all__ = [
+    "Batches",
+    "Loader",
     "TrainFunction",
     "make_train_function",
     "make_train_function_pytensor",
     "make_train_function_theano",
-    "train",
     "updates",
 ]

@@ -29,8 +29,8 @@ import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
+import synkhronos.extensions._rules as _rules
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.extensions import _rules
 from synkhronos.extensions._momentum import apply_momentum as apply_momentum
 from synkhronos.extensions._momentum import apply_nesterov_momentum as apply_nesterov_momentum
 from synkhronos.extensions._norms import norm_constraint as norm_constraint

@@ -1,0 +1,508 @@
+"""Checkpoints: all that a training run needs to go on, in folders that are whole or not there.
+
+::
+
+    folder/step-00000012/arrays.safetensors    the values
+                         meta.json             the rest, and checksums of both
+
+A checkpoint is written under a name that begins with a dot, forced to the disk, and renamed: a
+kill at any moment leaves the ones before it, and perhaps leavings that the next save clears away.
+Which one is the latest is found by listing, and a number in each says in what order they were saved
+(after going back to step 5, step 6 is later than the step 9 of before).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import operator
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.random.type import RandomType
+
+from synkhronos._commands import Broadcast
+from synkhronos._errors import (
+    BackendMissing,
+    GroupError,
+    InputError,
+    InputTypeError,
+    SynkhronosError,
+)
+from synkhronos._group import Group, current
+from synkhronos._variables import check_whole
+from synkhronos.extensions._streams import fetch_states, set_states
+from synkhronos.extensions.batches import Batches
+
+log = logging.getLogger("synkhronos")
+
+FORMAT = 1
+_ARRAYS, _META = "arrays.safetensors", "meta.json"
+_NAME = re.compile(r"(\.old-)?step-(\d{8,})")
+_LEAVINGS = ".tmp-"
+
+
+class Checkpoints:
+    """The checkpoints of one training run, in a folder of their own.
+
+    Parameters
+    ----------
+    folder : path
+        Made by the first save. One process at a time writes there.
+    variables : list or dict of shared variables, or a train function
+        Parameters, optimizer state, counters, random generators. Names tell them apart in the
+        files: those of the variables, which must then be unique, or the keys of the dict. Of a
+        train function its `params`, `state` and `streams`; one without a name of its own is
+        called by its place there.
+    batches : Batches, optional
+        Their cursor is kept too.
+    keep : int or None
+        How many checkpoints stay, the last ones saved. None: all.
+
+    Raises
+    ------
+    BackendMissing
+        safetensors is not installed.
+    InputError, InputTypeError
+        Names that are missing or not unique, or what is no shared variable.
+
+    Notes
+    -----
+    What is saved is the master's values, and the states of the random generators in every member.
+    Where a variable's values were made to differ, a log line says so. Restored values go to all
+    members. Without a group the same files serve, as of a group of one.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, pytensor
+    >>> from synkhronos.extensions.checkpoints import Checkpoints
+    >>> w = pytensor.shared(np.zeros(3), name="w")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoints = Checkpoints(folder.name, [w])
+    >>> _ = checkpoints.save(12, loss=0.5)
+    >>> w.set_value(np.ones(3))
+    >>> checkpoints.restore(), w.get_value().tolist()
+    ({'step': 12, 'loss': 0.5}, [0.0, 0.0, 0.0])
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        variables: Any,
+        batches: Batches | None = None,
+        keep: int | None = 3,
+    ) -> None:
+        self._files = _safetensors()
+        self.folder = Path(folder)
+        self.batches = batches
+        self.keep = None if keep is None else _integer("keep", keep, 1)
+        named = _named(variables)
+        self._streams = {n: v for n, v in named.items() if isinstance(v.type, RandomType)}
+        self._values = {n: v for n, v in named.items() if n not in self._streams}
+        for name, variable in self._values.items():
+            _check_array(name, variable)
+        self._said: set[str] = set()
+
+    def steps(self) -> list[int]:
+        """The steps of which there are checkpoints, in the order of their saving."""
+        return [step for _, step, _ in self._listed()]
+
+    def save(self, step: int, **meta: Any) -> Path:
+        """Write a checkpoint; one of the same step is replaced.
+
+        Parameters
+        ----------
+        step : int, not negative
+        **meta
+            What else to keep, for JSON; numpy's numbers and arrays become Python's.
+
+        Returns
+        -------
+        Path
+            The checkpoint's folder. It is on the disk, whatever happens next.
+
+        Raises
+        ------
+        InputError
+            What JSON does not take; nothing is written then.
+        StateTorn
+            A value is half written.
+        OSError
+            The disk is full, for one. The checkpoints before are whole.
+
+        Notes
+        -----
+        Cost: with random generators one round; the bytes of the values are written once and read
+        once for their checksum; four fsyncs.
+        """
+        step = _integer("step", step, 0)
+        try:
+            kept = json.loads(json.dumps(meta, default=_plain))
+        except (TypeError, ValueError) as exc:
+            raise InputError(f"save: {meta!r} cannot be put into JSON: {exc}") from None
+        group = _group()
+        for variable in self._values.values():
+            check_whole(variable)
+        self._say_what_differs(group)
+        states = fetch_states(group, list(self._streams.values()))
+        arrays = {n: np.asarray(v.get_value(borrow=True)) for n, v in self._values.items()}
+        body = {
+            "format": FORMAT,
+            "step": step,
+            "values": {n: [a.dtype.name, list(a.shape)] for n, a in arrays.items()},
+            "streams": {n: [row[i] for row in states] for i, n in enumerate(self._streams)},
+            "size": len(states) if group is None else group.size,
+            "master": 0 if group is None else group.master,
+            "batches": None if self.batches is None else self.batches.state(),
+            "meta": kept,
+        }
+        place = self._write(step, {n: _storable(a) for n, a in arrays.items()}, body)
+        self._prune()
+        return place
+
+    def restore(self, step: int | None = None) -> dict[str, Any]:
+        """Set everything as it was when the checkpoint was saved.
+
+        Parameters
+        ----------
+        step : int, optional
+            The last one saved unless given.
+
+        Returns
+        -------
+        dict
+            What `save` was given: "step" and its keywords.
+
+        Raises
+        ------
+        InputError
+            There is no such checkpoint; or it holds other variables, dtypes, shapes or rows than
+            these. Nothing has been set then.
+        SynkhronosError
+            The checkpoint is damaged. Nothing has been set, and no older one is taken in its place:
+            name one, if you want it.
+
+        Notes
+        -----
+        In a group of the size that saved, every member's random generators go on where they were;
+        in another, the master's does, and the others get streams that follow from it, as when a
+        generator is first shared (a log line says so).
+
+        Cost: the file is read twice; one round for random generators; values travel with the next
+        call.
+        """
+        place = self._find(step)
+        body = _read_meta(place)
+        self._check_names(place, body)
+        self._check_shapes(place, body)
+        if self.batches is not None and body["batches"] is None:
+            raise InputError(f"restore: {place} was saved without batches, and these have some")
+        arrays = self._read_arrays(place, body)
+        if self.batches is not None:
+            self.batches.restore(body["batches"])
+        group = _group()
+        self._set_values(group, arrays)
+        self._set_streams(group, body)
+        return {"step": body["step"], **body["meta"]}
+
+    def _say_what_differs(self, group: Group | None) -> None:
+        """Name, once, the variables of which the other members hold other values."""
+        for name, variable in self._values.items():
+            entry = None if group is None else group.member.variables.find(variable)
+            if entry is not None and entry.differs and name not in self._said:
+                self._said.add(name)
+                log.warning(
+                    "checkpoint: the members hold different values of %s; the master's is saved",
+                    name,
+                )
+
+    def _set_values(self, group: Group | None, arrays: dict[str, np.ndarray]) -> None:
+        differing = []
+        for name, variable in self._values.items():
+            variable.set_value(arrays[name], borrow=True)
+            entry = None if group is None else group.member.variables.find(variable)
+            if entry is not None and entry.differs:
+                differing.append(entry.number)
+        if group is not None and differing:  # these would keep their values in the other members
+            group.run(Broadcast(tuple(differing)), "restore")
+
+    def _set_streams(self, group: Group | None, body: dict[str, Any]) -> None:
+        if not self._streams:
+            return
+        rows = list(zip(*[body["streams"][n] for n in self._streams], strict=True))
+        size = 1 if group is None else group.size
+        if size != len(rows):
+            log.warning(
+                "checkpoint: the random generators were saved by %d members and these are %d: the "
+                "master's goes on, the other members get new streams",
+                len(rows),
+                size,
+            )
+            rows = [rows[body["master"]]]
+        set_states(group, list(self._streams.values()), rows)
+
+    def _check_names(self, place: Path, body: dict[str, Any]) -> None:
+        mine = self._values.keys() | self._streams.keys()
+        saved = body["values"].keys() | body["streams"].keys()
+        if mine != saved:
+            raise InputError(
+                f"restore: {place} has no {sorted(mine - saved) or 'variable missing'}, and has "
+                f"{sorted(saved - mine) or 'nothing'} besides; nothing was set"
+            )
+        moved = sorted(self._streams.keys() ^ body["streams"].keys())
+        if moved:
+            raise InputError(
+                f"restore: of {moved} one is a random generator and the other an array, here and "
+                f"in {place}; nothing was set"
+            )
+
+    def _check_shapes(self, place: Path, body: dict[str, Any]) -> None:
+        wrong = []
+        for name, variable in self._values.items():
+            dtype, shape = body["values"][name]
+            held = np.asarray(variable.get_value(borrow=True))
+            if (held.dtype.name, held.shape) != (dtype, tuple(shape)):
+                found = f"{dtype} {tuple(shape)}"
+                wrong.append(f"{name} is {held.dtype} {held.shape}, saved was {found}")
+        if wrong:
+            raise InputError(f"restore: {place} does not fit: {'; '.join(wrong)}; nothing was set")
+
+    def _read_arrays(self, place: Path, body: dict[str, Any]) -> dict[str, np.ndarray]:
+        path = place / _ARRAYS
+        try:
+            if _digest(path) != body["blake2b"]:
+                raise _damaged(place, f"the checksum of {_ARRAYS} is not the one in {_META}")
+            found = self._files.load_file(path)
+        except OSError as exc:
+            raise _damaged(place, str(exc)) from exc
+        return {n: _original(found[n], *body["values"][n]) for n in self._values}
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], body: dict[str, Any]) -> Path:
+        _make(self.folder)
+        self._clear()
+        listed = self._listed()
+        place = self.folder / f"step-{step:08d}"
+        made = self.folder / f"{_LEAVINGS}{place.name}"
+        try:
+            made.mkdir()
+            self._files.save_file(arrays, made / _ARRAYS)
+            body["blake2b"] = _digest(made / _ARRAYS)
+            body["serial"] = 1 + max([n for n, _, _ in listed if n is not None], default=0)
+            (made / _META).write_text(_sealed(body))
+            # safetensors lets nobody but the owner read it
+            (made / _ARRAYS).chmod((made / _META).stat().st_mode)
+            for path in (made / _ARRAYS, made / _META, made):
+                _force(path)
+            if place.exists():
+                # a folder cannot take another's name; until it does, the old one counts
+                place.rename(self.folder / f".old-{place.name}")
+            made.rename(place)
+            _force(self.folder)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        return place
+
+    def _prune(self) -> None:
+        """Remove what is too old, and what has been replaced."""
+        readable = [path for serial, _, path in self._listed() if serial is not None]
+        for path in readable[: -self.keep] if self.keep is not None else ():
+            path.rename(path.with_name(f"{_LEAVINGS}{path.name}"))
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove leavings: half-written, replaced, or half-removed checkpoints."""
+        for path in list(self.folder.iterdir()):
+            replaced = (
+                path.name.startswith(".old-")
+                and (self.folder / path.name.removeprefix(".old-")).exists()
+            )
+            if replaced or path.name.startswith(_LEAVINGS):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _listed(self) -> list[tuple[int | None, int, Path]]:
+        """(serial, step, folder) in the order of saving; what cannot be read comes last."""
+        found = []
+        for step, path in _folders(self.folder).items():
+            serial = None
+            with contextlib.suppress(SynkhronosError):
+                serial = _read_meta(path)["serial"]
+            found.append((serial, step, path))
+        return sorted(found, key=lambda f: (f[0] is None, f[0] or 0, f[1]))
+
+    def _find(self, step: int | None) -> Path:
+        if step is not None:
+            found = _folders(self.folder).get(_integer("step", step, 0))
+        else:
+            found = next((path for _, _, path in reversed(self._listed())), None)
+        if found is None:
+            what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+            raise InputError(f"restore: {what} in {self.folder}; steps there: {self.steps()}")
+        return found
+
+
+def _folders(folder: Path) -> dict[int, Path]:
+    """The checkpoints in a folder. A replaced one counts until the new one has its name."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # ".old-..." before "step-..."
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found[int(match[2])] = path
+    return found
+
+
+def _read_meta(place: Path) -> dict[str, Any]:
+    try:
+        body = json.loads((place / _META).read_bytes())
+        seal = body.pop("seal")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise _damaged(place, f"{_META} cannot be read ({exc!r})") from exc
+    if _seal(body) != seal:
+        raise _damaged(place, f"{_META} is not as it was written")
+    if body["format"] != FORMAT:
+        raise InputError(f"restore: {place} has format {body['format']}; this reads {FORMAT}")
+    return dict(body)
+
+
+def _sealed(body: dict[str, Any]) -> str:
+    return json.dumps({**body, "seal": _seal(body)}, indent=1)
+
+
+def _seal(body: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _damaged(place: Path, why: str) -> SynkhronosError:
+    return SynkhronosError(
+        f"checkpoint {place} is damaged: {why}. Nothing was set. Remove it, or name another step"
+    )
+
+
+def _force(path: Path) -> None:
+    """Onto the disk, a file or a folder's list of names."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        _force(folder.parent)
+
+
+def _storable(value: np.ndarray) -> np.ndarray:
+    """In C order, which safetensors 0.8.0 takes for granted (its issue 825); complex as pairs."""
+    found = np.asarray(value, order="C")  # np.ascontiguousarray would make 0-d values 1-d
+    if found.dtype.kind == "c":
+        half = np.dtype(f"f{found.dtype.itemsize // 2}")
+        found = found.reshape(-1).view(half).reshape(*found.shape, 2)
+    return found
+
+
+def _original(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    if stored.dtype.name != dtype:
+        stored = stored.reshape(-1).view(dtype)
+    return stored.reshape(tuple(shape))
+
+
+def _named(variables: Any) -> dict[str, SharedVariable]:
+    """The variables by the names that they have in files."""
+    if isinstance(variables, Mapping):
+        pairs = list(variables.items())
+    elif hasattr(variables, "params"):
+        pairs = list(_parts_of(variables))
+    elif isinstance(variables, list | tuple):
+        pairs = [(getattr(v, "name", None), v) for v in variables]
+    else:
+        raise InputTypeError(
+            f"Checkpoints: {variables!r} is no list or dict of shared variables and no train "
+            "function"
+        )
+    wrong = [v for _, v in pairs if not isinstance(v, SharedVariable)]
+    if wrong:
+        raise InputTypeError(f"Checkpoints: {wrong} are no shared variables")
+    nameless = [i for i, (n, _) in enumerate(pairs) if not isinstance(n, str) or not n]
+    if nameless:
+        raise InputError(
+            f"Checkpoints: the variables at {nameless} have no name: name them, or give a dict"
+        )
+    names = [n for n, _ in pairs]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice or "__metadata__" in names:
+        raise InputError(
+            f"Checkpoints: several variables are named {twice or '__metadata__'}, which one alone "
+            "could be in a file: rename them, or give a dict"
+        )
+    if len({v for _, v in pairs}) < len(pairs):
+        raise InputError("Checkpoints: a variable is listed twice")
+    return dict(pairs)
+
+
+def _parts_of(train: Any) -> Iterator[tuple[str, Any]]:
+    """The variables of a train function, those without a name of their own by their places."""
+    places: dict[Any, str] = {}
+    for part in ("params", "state", "streams"):
+        for i, variable in enumerate(getattr(train, part, ())):
+            places.setdefault(variable, f"{part}.{i}")
+    names = [v.name for v in places]
+    for variable, place in places.items():
+        own = variable.name and names.count(variable.name) == 1
+        yield (variable.name if own else place), variable
+
+
+def _check_array(name: str, variable: SharedVariable) -> None:
+    value = np.asarray(variable.get_value(borrow=True))
+    if value.dtype.kind not in "biufc":
+        raise InputTypeError(
+            f"Checkpoints: the value of {name} ({variable.type}) is no array of numbers and no "
+            "random generator"
+        )
+
+
+def _safetensors() -> Any:
+    try:
+        from safetensors import numpy as files
+    except ImportError:
+        raise BackendMissing("safetensors", "checkpoints") from None
+    return files
+
+
+def _group() -> Group | None:
+    """The current group, if one is alive that this process may use."""
+    try:
+        return current("checkpoints")
+    except GroupError:
+        return None
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise InputTypeError(f"{name}={value!r} is no integer") from None
+    if isinstance(value, bool | np.bool_) or found < least:
+        raise InputError(f"{name}={value!r}: an integer of at least {least} is needed")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not for JSON")

@@ -1,0 +1,690 @@
+"""Checkpoints: what goes in comes out, whole or not at all, on any number of members."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from running import run_script
+
+import synkhronos as synk
+from synkhronos.extensions import _random
+from synkhronos.extensions import checkpoints as module
+from synkhronos.extensions.batches import Batches
+from synkhronos.extensions.checkpoints import Checkpoints
+from synkhronos.testing.conformance import DTYPES
+
+ROWS = np.zeros((6, 2))
+
+
+def shared(value: Any, name: str | None = None) -> Any:
+    return pytensor.shared(np.asarray(value), name=name)
+
+
+def weights(*names: str) -> list[Any]:
+    return [shared(np.arange(3.0) + i, name) for i, name in enumerate(names)]
+
+
+def drawing(seed: int = 7) -> tuple[Any, Any]:
+    """A function of ROWS that draws in every member, and its generator."""
+    x = pt.matrix("x", dtype="float64")
+    rng = pytensor.shared(np.random.default_rng(seed), name="rng")
+    after, noise = pt.random.normal(size=x.shape, rng=rng, return_next_rng=True)
+    f = synk.function([x], (noise, "gather"), updates={rng: after}, mode="FAST_COMPILE")
+    return f, rng
+
+
+def same(found: Any, wanted: Any) -> None:
+    """Equal in dtype, shape and every byte."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "checkpoints"
+
+
+LAYOUTS = {
+    "plain": lambda a: a,
+    "transposed": lambda a: a.T,
+    "fortran": np.asfortranarray,
+    "reversed": lambda a: a[::-1],
+    "strided": lambda a: a[:, ::2],
+    "inner": lambda a: a[1:, 1:3],
+    "broadcast": lambda a: np.broadcast_to(a[0], a.shape),
+    "empty": lambda a: a[:0],
+    "0-d": lambda a: a[1, 2, ...],
+    "1x1": lambda a: a[:1, :1],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("borrowed", [True, False])
+def test_every_dtype_and_layout(folder: Path, dtype: str, borrowed: bool) -> None:
+    """Non-contiguous values, which safetensors 0.8.0 would corrupt, among them."""
+    base = np.arange(12).reshape(3, 4).astype(dtype)
+    if dtype.startswith("complex"):
+        base = base + np.array(1j, dtype)
+    values = {name: np.asarray(cut(base)) for name, cut in LAYOUTS.items()}
+    variables = {n: pytensor.shared(v, borrow=borrowed) for n, v in values.items()}
+    checkpoints = Checkpoints(folder, variables)
+    checkpoints.save(1)
+    for variable in variables.values():
+        variable.set_value(np.zeros_like(variable.get_value()))
+    checkpoints.restore()
+    for name, variable in variables.items():
+        found = variable.get_value(borrow=True)
+        same(found, values[name].copy(order="C"))
+        assert found.flags.writeable
+
+
+@given(
+    npst.arrays(
+        st.sampled_from(["bool", "uint8", "int64", "float16", "float32", "complex64"]),
+        npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+    ),
+    st.permutations(range(4)),
+)
+def test_any_array_in_any_order_of_axes(value: np.ndarray, axes: list[int]) -> None:
+    turned = value.transpose([a for a in axes if a < value.ndim])
+    kept = module._storable(turned)
+    assert kept.flags.c_contiguous
+    same(module._original(kept, turned.dtype.name, list(turned.shape)), turned.copy(order="C"))
+
+
+def test_the_defect_of_safetensors_is_what_we_avoid(tmp_path: Path) -> None:
+    """Our values pass through `_storable`; what it returns comes back as it was."""
+    from safetensors.numpy import load_file, save_file
+
+    turned = np.arange(6.0).reshape(2, 3).T
+    save_file({"t": module._storable(turned)}, tmp_path / "t")
+    same(load_file(tmp_path / "t")["t"], turned.copy(order="C"))
+
+
+def test_big_values(folder: Path, rng: np.random.Generator) -> None:
+    value = rng.normal(size=(1000, 2001))
+    w = pytensor.shared(value[:, ::2], name="w", borrow=True)
+    checkpoints = Checkpoints(folder, [w])
+    checkpoints.save(1)
+    w.set_value(np.zeros((1000, 1001)))
+    checkpoints.restore()
+    same(w.get_value(), value[:, ::2].copy())
+
+
+def test_what_is_written(folder: Path) -> None:
+    w, rng = shared(np.ones((2, 2), "float32"), "w"), pytensor.shared(np.random.default_rng(1))
+    batches = Batches(9, 2)
+    next(iter(batches))
+    checkpoints = Checkpoints(folder, {"w": w, "rng": rng}, batches)
+    place = checkpoints.save(12, loss=np.float32(0.5), curve=np.array([1, 2]), note="fine")
+    assert place == folder / "step-00000012"
+    assert sorted(p.name for p in folder.iterdir()) == ["step-00000012"]
+    assert sorted(p.name for p in place.iterdir()) == ["arrays.safetensors", "meta.json"]
+    modes = {p.name: p.stat().st_mode for p in place.iterdir()}
+    assert modes["arrays.safetensors"] == modes["meta.json"]
+    body = json.loads((place / "meta.json").read_text())
+    assert body["values"] == {"w": ["float32", [2, 2]]}
+    assert list(body["streams"]) == ["rng"]
+    assert body["batches"]["row"] == 2
+    assert checkpoints.restore() == {"step": 12, "loss": 0.5, "curve": [1, 2], "note": "fine"}
+
+
+def test_counters_and_cursor_are_restored(folder: Path) -> None:
+    w, t = shared(np.ones(2), "w"), shared(np.array(3), "t")
+    batches = Batches(9, 2, seed=1)
+    checkpoints = Checkpoints(folder, [w, t], batches)
+    rest = []
+    for number, rows in enumerate(batches):
+        if number == 1:
+            checkpoints.save(number)
+        if number > 1:
+            rest.append(rows.tolist())
+    w.set_value(np.zeros(2))
+    t.set_value(0)
+    again = Batches(9, 2, seed=1)
+    assert Checkpoints(folder, [w, t], again).restore() == {"step": 1}
+    assert (w.get_value().tolist(), int(t.get_value())) == ([1, 1], 3)
+    assert [rows.tolist() for rows in again] == rest
+
+
+def test_the_last_ones_are_kept_in_the_order_of_saving(folder: Path) -> None:
+    """After going back, a lower step is the latest, and the abandoned ones are the oldest."""
+    (w,) = weights("w")
+    checkpoints = Checkpoints(folder, [w], keep=3)
+    assert checkpoints.steps() == []
+    for step in (10, 20, 30, 40):
+        w.set_value(np.full(3, float(step)))
+        checkpoints.save(step)
+    assert checkpoints.steps() == [20, 30, 40]
+    assert checkpoints.restore(20)["step"] == 20
+    assert w.get_value().tolist() == [20] * 3
+    w.set_value(np.full(3, 25.0))
+    checkpoints.save(25)
+    assert checkpoints.steps() == [30, 40, 25]
+    checkpoints.restore(40)
+    assert Checkpoints(folder, [w]).restore() == {"step": 25}
+    assert w.get_value().tolist() == [25] * 3
+    w.set_value(np.full(3, 31.0))
+    checkpoints.save(30)
+    assert checkpoints.steps() == [40, 25, 30]
+    w.set_value(np.zeros(3))
+    checkpoints.restore()
+    assert w.get_value().tolist() == [31] * 3
+    assert sorted(p.name for p in folder.iterdir()) == [
+        f"step-000000{n}" for n in ("25", "30", "40")
+    ]
+    Checkpoints(folder, [w], keep=1).save(123_456_789)
+    assert checkpoints.steps() == [123_456_789]
+    assert checkpoints.restore(123_456_789) == {"step": 123_456_789}
+
+
+def test_all_can_be_kept(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, weights("w"), keep=None)
+    for step in range(6):
+        checkpoints.save(step)
+    assert checkpoints.steps() == list(range(6))
+
+
+def test_no_checkpoint(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, weights("w"))
+    with pytest.raises(synk.InputError, match="no checkpoint in"):
+        checkpoints.restore()
+    checkpoints.save(3)
+    with pytest.raises(synk.InputError, match=r"no checkpoint of step 4 in .*; steps there: \[3\]"):
+        checkpoints.restore(4)
+
+
+def test_other_names_are_listed_and_nothing_is_set(folder: Path) -> None:
+    Checkpoints(folder, weights("a", "b", "c")).save(1)
+    b, c, d = weights("b", "c", "d")
+    batches = Batches(5, 1)
+    with pytest.raises(synk.InputError, match=r"no \['d'\], and has \['a'\] besides"):
+        Checkpoints(folder, [b, c, d]).restore()
+    with pytest.raises(synk.InputError, match=r"has \['a', 'b'\] besides"):
+        Checkpoints(folder, [c]).restore()
+    with pytest.raises(synk.InputError, match="without batches"):
+        Checkpoints(folder, weights("a", "b", "c"), batches).restore()
+    rng = pytensor.shared(np.random.default_rng(0))
+    with pytest.raises(synk.InputError, match=r"\['a'\] one is a random generator"):
+        Checkpoints(folder, {"a": rng, "b": b, "c": c}).restore()
+    assert [v.get_value()[0] for v in (b, c, d)] == [0, 1, 2]
+
+
+def test_other_shapes_and_dtypes_are_listed_and_nothing_is_set(folder: Path) -> None:
+    Checkpoints(folder, weights("a", "b", "c"), Batches(7, 2)).save(1)
+    a = shared(np.zeros(3), "a")
+    b, c = shared(np.zeros(3, "float32"), "b"), shared(np.zeros((3, 1)), "c")
+    with pytest.raises(synk.InputError) as caught:
+        Checkpoints(folder, [a, b, c], Batches(7, 2)).restore()
+    assert "b is float32 (3,), saved was float64 (3,)" in str(caught.value)
+    assert "c is float64 (3, 1), saved was float64 (3,)" in str(caught.value)
+    ours, batches = weights("a", "b", "c"), Batches(8, 2)
+    ours[1].set_value(np.zeros(3))
+    with pytest.raises(synk.InputError, match="'n': 7"):
+        Checkpoints(folder, ours, batches).restore()
+    assert a.get_value().tolist() == ours[1].get_value().tolist() == [0, 0, 0]
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path, at: int) -> None:
+    path.write_bytes(path.read_bytes()[:at])
+
+
+@pytest.mark.parametrize("name", ["arrays.safetensors", "meta.json"])
+@pytest.mark.parametrize("at", [0, 9, 60, -1, None])
+@pytest.mark.parametrize("harm", [flip, cut])
+def test_damage_is_an_error_and_no_older_one_is_taken(
+    folder: Path, name: str, at: int | None, harm: Any
+) -> None:
+    (w,) = weights("w")
+    checkpoints = Checkpoints(folder, [w])
+    checkpoints.save(1)
+    place = checkpoints.save(2, note="something")
+    w.set_value(np.full(3, -1.0))
+    if at is None:
+        (place / name).unlink()
+    else:
+        harm(place / name, at)
+    for step in (None, 2):
+        with pytest.raises(synk.SynkhronosError, match="step-00000002 is damaged") as caught:
+            checkpoints.restore(step)
+        assert not isinstance(caught.value, synk.InputError)
+    assert w.get_value().tolist() == [-1] * 3
+    assert set(checkpoints.steps()) == {1, 2}
+    assert checkpoints.restore(1) == {"step": 1}
+    assert w.get_value().tolist() == [0, 1, 2]
+    for step in (3, 4, 5, 6):
+        checkpoints.save(step)
+    if name == "meta.json":
+        assert place.exists(), "what cannot be read is not removed"
+        with pytest.raises(synk.SynkhronosError, match="damaged"):
+            checkpoints.restore()
+    else:
+        assert checkpoints.restore() == {"step": 6}
+
+
+def test_a_failed_save_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(folder, weights("w"))
+    checkpoints.save(1)
+    force = module._force
+
+    def full(path: Path) -> None:
+        if path.name == "meta.json":
+            raise OSError(28, "No space left on device")
+        force(path)
+
+    monkeypatch.setattr(module, "_force", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save(2)
+    monkeypatch.undo()
+    assert [p.name for p in folder.iterdir()] == ["step-00000001"]
+    with pytest.raises(synk.InputError, match="JSON"):
+        checkpoints.save(2, what=object())
+    assert checkpoints.steps() == [1]
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_a_stop_between_any_two_steps_of_replacing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Saving a step again, stopped at its n-th act on the disk: the old or the new one is there."""
+
+    class Stop(BaseException):
+        pass
+
+    (w,) = weights("w")
+    checkpoints = Checkpoints(folder, [w], keep=2)
+    for step in (1, 2):
+        w.set_value(np.full(3, float(step)))
+        checkpoints.save(step)
+    w.set_value(np.full(3, 7.0))
+    count = iter(range(1, 100))
+
+    def stopping(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(count) == moment:
+                raise Stop
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stopping(Path.rename))
+        patch.setattr(module, "_force", stopping(module._force))
+        patch.setattr(module.shutil, "rmtree", lambda *a, **k: None)
+        stopped = False
+        try:
+            checkpoints.save(2)
+        except Stop:
+            stopped = True
+    assert stopped == (moment <= 6), "three files and the list of names; two names"
+    fresh = Checkpoints(folder, [w], keep=2)
+    w.set_value(np.zeros(3))
+    assert fresh.restore() == {"step": 2}
+    assert w.get_value()[0] == (2 if moment <= 5 else 7)
+    assert fresh.steps() == [1, 2]
+    fresh.save(3)
+    assert fresh.steps() == [2, 3]
+    assert sorted(p.name for p in folder.iterdir() if p.name.startswith(".tmp")) == []
+    assert fresh.restore(2) == {"step": 2}
+    fresh.save(2)
+    fresh.save(4)
+    assert sorted(p.name for p in folder.iterdir()) == ["step-00000002", "step-00000004"]
+
+
+def test_a_kill_at_any_moment_tears_nothing(tmp_path: Path) -> None:
+    """SIGKILL in the middle of saves, fifty times: the latest loads, and is none older than the
+    last of which `save` has returned."""
+    out = run_script(
+        tmp_path,
+        """
+        import os, random, signal, time
+        import numpy as np, pytensor
+        from synkhronos.extensions.batches import Batches
+        from synkhronos.extensions.checkpoints import Checkpoints
+
+        names = ("a", "b", "c")
+        variables = {}
+        for i, n in enumerate(names):
+            variables[n] = pytensor.shared(np.full(30_000, float(i)), name=n)
+        rng = pytensor.shared(np.random.default_rng(0), name="rng")
+        batches = Batches(10**6, 1, shuffle=False)
+        checkpoints = Checkpoints("kept", [*variables.values(), rng], batches, keep=2)
+        random.seed(5)
+        begun = time.monotonic()
+        checkpoints.save(0, step_too=0)
+        a_save = time.monotonic() - begun
+        step, in_a_save = 0, 0
+
+        def told(count):
+            # of so many saves, the steps that the child says are done; "s" it says before each
+            text = b""
+            while len(text) < 5 * count + 1:
+                text += os.read(read, 5 * count + 1 - len(text))
+            return [int.from_bytes(text[i + 1 : i + 5], "big") for i in range(0, 5 * count, 5)]
+
+        for _ in range(50):
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                while True:
+                    step += random.choice((0, 1))
+                    for i, variable in enumerate(variables.values()):
+                        variable.set_value(np.full(30_000, float(step + i)))
+                    rng.set_value(np.random.default_rng(step))
+                    batches.restore({**batches.state(), "row": step})
+                    os.write(write, b"s")
+                    checkpoints.save(step, step_too=step)
+                    os.write(write, step.to_bytes(4, "big"))
+            least = max(told(random.choice((0, 0, 1, 2))), default=step)
+            time.sleep(random.random() * 1.2 * a_save)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(write)
+            rest = b"s" + b"".join(iter(lambda: os.read(read, 1 << 16), b""))
+            os.close(read)
+            in_a_save += len(rest) % 5 == 1
+            least = max([least] + [int.from_bytes(rest[i - 4 : i], "big")
+                                   for i in range(5, len(rest) + 1, 5)])
+            found = checkpoints.restore()
+            assert found["step"] == found["step_too"] >= least, (found, least)
+            step = found["step"]
+            for i, variable in enumerate(variables.values()):
+                assert (variable.get_value() == step + i).all()
+            assert rng.get_value().normal() == np.random.default_rng(step).normal()
+            assert batches.state()["row"] == step
+            assert checkpoints.steps()[-1] == step
+            for older in checkpoints.steps():
+                assert checkpoints.restore(older)["step"] == older
+            checkpoints.restore()
+        print("ok", step > 10, in_a_save > 10)
+        """,
+    )
+    assert out.split() == ["ok", "True", "True"], out
+
+
+# ---- random generators
+
+
+@pytest.mark.parametrize("kind", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_every_kind_of_generator(kind: str) -> None:
+    draws = np.random.Generator(getattr(np.random, kind)(5))
+    draws.integers(0, 10, 3, dtype="int32")  # half of a word is left in the generator
+    draws.spawn(1)
+    again = _random.rebuild(_random.describe(draws))
+    assert type(again.bit_generator) is type(draws.bit_generator)
+    for g, h in ((draws, again), (*draws.spawn(1), *again.spawn(1))):
+        np.testing.assert_array_equal(g.integers(0, 99, 9, "int32"), h.integers(0, 99, 9, "int32"))
+        np.testing.assert_array_equal(g.normal(size=9), h.normal(size=9))
+
+
+def test_a_strange_generator() -> None:
+    class Strange(np.random.PCG64):
+        pass
+
+    with pytest.raises(synk.InputError, match="Strange"):
+        _random.describe(np.random.Generator(Strange(1)))
+
+
+def test_every_member_draws_on_where_it_was(size: int, folder: Path) -> None:
+    """Saved in one group, restored in another of the size: the same numbers in every rank."""
+    with synk.Group(size):
+        f, rng = drawing()
+        f(ROWS)
+        Checkpoints(folder, [rng]).save(1)
+        wanted = [f(ROWS) for _ in range(2)]
+        Checkpoints(folder, [rng]).restore()
+        np.testing.assert_array_equal([f(ROWS) for _ in range(2)], wanted)
+    with synk.Group(size):
+        f, rng = drawing(seed=99)
+        f(ROWS)
+        Checkpoints(folder, [rng]).restore()
+        np.testing.assert_array_equal([f(ROWS) for _ in range(2)], wanted)
+    with synk.Group(size):
+        f, rng = drawing(seed=99)
+        Checkpoints(folder, [rng]).restore()
+        np.testing.assert_array_equal([f(ROWS) for _ in range(2)], wanted)
+
+
+def test_before_the_first_call_and_after_seeding(group: synk.Group, folder: Path) -> None:
+    """Streams that the members do not have yet, or no longer, when they are saved."""
+    f, rng = drawing()
+    checkpoints = Checkpoints(folder, [rng])
+    checkpoints.save(1)
+    first = f(ROWS)
+    rng.set_value(np.random.default_rng(8))
+    checkpoints.save(2)
+    second = f(ROWS)
+    assert not np.isin(second, first).any()
+    for step, wanted in ((1, first), (2, second), (1, first)):
+        checkpoints.restore(step)
+        np.testing.assert_array_equal(f(ROWS), wanted)
+
+
+@pytest.mark.parametrize(("saved", "now"), [(1, 2), (2, 1), (3, 2), (2, 3)])
+def test_another_number_of_members(
+    folder: Path, saved: int, now: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master draws on; the others draw numbers of their own, the same ones every time."""
+    with synk.Group(saved):
+        f, rng = drawing()
+        f(ROWS)
+        Checkpoints(folder, [rng]).save(1)
+        wanted = f(ROWS)
+    found = []
+    for _ in range(2):
+        with synk.Group(now), caplog.at_level(logging.WARNING, "synkhronos"):
+            f, rng = drawing(seed=99)
+            f(ROWS)
+            Checkpoints(folder, [rng]).restore()
+            found.append(f(ROWS))
+    assert f"saved by {saved} members and these are {now}" in caplog.text
+    common = 6 // max(saved, now)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0][:common], wanted[:common])
+    assert len(np.unique(found[0])) == found[0].size
+
+
+def test_without_a_group_as_in_a_group_of_one(folder: Path) -> None:
+    rng, w = pytensor.shared(np.random.default_rng(3), name="rng"), shared(np.ones(2), "w")
+    checkpoints = Checkpoints(folder, [rng, w])
+    checkpoints.save(1)
+    wanted = rng.get_value().normal(size=3)
+    w.set_value(np.zeros(2))
+    rng.get_value(borrow=True).normal(size=5)
+    checkpoints.restore()
+    assert w.get_value().tolist() == [1, 1]
+    np.testing.assert_array_equal(rng.get_value().normal(size=3), wanted)
+    with synk.Group(1):
+        checkpoints.save(2)
+    with synk.Group(2):
+        checkpoints.restore(1)
+        assert synk.get_value(1, w).tolist() == [1, 1]
+    checkpoints.restore(2)
+    np.testing.assert_array_equal(rng.get_value().normal(size=3), wanted)
+
+
+# ---- in a group
+
+
+def test_values_reach_every_member(group: synk.Group, folder: Path) -> None:
+    w, v = shared(np.ones(2), "w"), shared(np.ones((2, 2), "float32"), "v")
+    x = pt.vector("x", dtype="float64")
+    f = synk.function([x], [x + w.sum(), (v.sum(), None)], mode="FAST_COMPILE")
+    rows = np.zeros(4)
+    wanted = f(rows)
+    checkpoints = Checkpoints(folder, [w, v])
+    checkpoints.save(1)
+    w.set_value(np.zeros(2))
+    synk.broadcast(v, np.zeros((2, 2), "float32"))
+    assert f(rows)[0].tolist() == [0] * 4
+    checkpoints.restore()
+    for found, value in zip(f(rows), wanted, strict=True):
+        np.testing.assert_array_equal(found, value)
+
+
+def test_values_that_live_in_the_arena(group2: synk.Group, folder: Path) -> None:
+    w = shared(np.array([1.0, 2.0]), "w")
+    synk.all_reduce(w, "sum")
+    checkpoints = Checkpoints(folder, [w])
+    checkpoints.save(1)
+    synk.all_reduce(w, "sum")
+    checkpoints.restore()
+    assert w.get_value().tolist() == synk.get_value(1, w).tolist() == [2, 4]
+    synk.all_reduce(w, "sum")
+    assert w.get_value().tolist() == synk.get_value(1, w).tolist() == [4, 8]
+
+
+def test_values_that_differ_on_purpose(
+    group2: synk.Group, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master's is saved, which is said once; restored, it is everybody's."""
+    w, v = shared(np.zeros(2), "w"), shared(np.zeros(2), "v")
+    synk.set_value(1, w, np.ones(2))
+    synk.broadcast(v)
+    checkpoints = Checkpoints(folder, [w, v])
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        checkpoints.save(1)
+        checkpoints.save(2)
+    assert caplog.messages == [
+        "checkpoint: the members hold different values of w; the master's is saved"
+    ]
+    assert synk.get_value(1, w).tolist() == [1, 1]
+    checkpoints.restore()
+    assert w.get_value().tolist() == synk.get_value(1, w).tolist() == [0, 0]
+    caplog.clear()
+    w.set_value(np.ones(2))
+    assert synk.get_value(1, w).tolist() == [1, 1], "they no longer differ on purpose"
+
+
+def test_a_torn_value_is_not_saved_and_can_be_restored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (w,) = weights("w")
+    checkpoints = Checkpoints(folder, [w])
+    checkpoints.save(1)
+    storage = w.container.storage
+    torn = {id(storage): storage[0]}
+    monkeypatch.setattr("synkhronos._variables._torn", torn)
+    with pytest.raises(synk.StateTorn):
+        checkpoints.save(2)
+    assert checkpoints.steps() == [1]
+    checkpoints.restore()
+    checkpoints.save(2)
+
+
+def test_workers_started_by_exec(folder: Path) -> None:
+    with synk.Group(2, start="exec"):
+        f, rng = drawing()
+        f(ROWS)
+        checkpoints = Checkpoints(folder, [rng])
+        checkpoints.save(1)
+        wanted = f(ROWS)
+        checkpoints.restore()
+        np.testing.assert_array_equal(f(ROWS), wanted)
+
+
+# ---- what may be given
+
+
+def test_a_train_function(folder: Path) -> None:
+    """Names of their own where these are unique, places elsewhere."""
+    a, b = weights("a", "same")
+    c, d = shared(1.0, "same"), shared(2.0)
+    rng = pytensor.shared(np.random.default_rng(0))
+    train = SimpleNamespace(params=[a, b], state=[c, d, a], streams=[rng])
+    place = Checkpoints(folder, train).save(1)
+    body = json.loads((place / "meta.json").read_text())
+    assert list(body["values"]) == ["a", "params.1", "state.0", "state.1"]
+    assert list(body["streams"]) == ["streams.0"]
+    d.set_value(5.0)
+    Checkpoints(folder, train).restore()
+    assert float(d.get_value()) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: [shared(1.0)], r"variables at \[0\] have no name"),
+        (lambda: [*weights("a", "b"), shared(1.0, "a")], r"named \['a'\]"),
+        (lambda: weights("__metadata__"), "__metadata__"),
+        (lambda: {"a": (w := shared(1.0)), "b": w}, "listed twice"),
+        (lambda: {3: shared(1.0)}, "no name"),
+        (lambda: [np.zeros(3)], "no name|no shared"),
+        (lambda: shared(1.0, "a"), "no list or dict"),
+        (lambda: None, "no list or dict"),
+        (lambda: {"a": pytensor.shared("text", name="a")}, "a .* no array of numbers"),
+    ],
+)
+def test_bad_variables(folder: Path, make: Any, said: str) -> None:
+    with pytest.raises(synk.InputError, match=said):
+        Checkpoints(folder, make())
+
+
+def test_bad_numbers(folder: Path) -> None:
+    for keep in (0, -1, 1.5, True, "2"):
+        with pytest.raises(synk.InputError, match="keep="):
+            Checkpoints(folder, weights("w"), keep=keep)  # type: ignore[arg-type]
+    checkpoints = Checkpoints(folder, weights("w"))
+    for step in (-1, 1.5, True, None):
+        with pytest.raises(synk.InputError, match="step="):
+            checkpoints.save(step)  # type: ignore[arg-type]
+    assert not folder.exists()
+
+
+def test_only_generators_and_nothing_at_all(folder: Path) -> None:
+    Checkpoints(folder, []).save(1)
+    assert Checkpoints(folder, {}).restore() == {"step": 1}
+
+
+@pytest.fixture
+def no_safetensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    return
+
+
+@pytest.mark.usefixtures("no_safetensors")
+def test_safetensors_is_missing(folder: Path) -> None:
+    with pytest.raises(synk.BackendMissing, match=r'pip install "synkhronos\[checkpoints\]"'):
+        Checkpoints(folder, weights("w"))
+
+
+def test_another_format(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, weights("w"))
+    place = checkpoints.save(1)
+    body = json.loads((place / "meta.json").read_text())
+    del body["seal"]
+    (place / "meta.json").write_text(module._sealed({**body, "format": 99}))
+    with pytest.raises(synk.InputError, match="format 99; this reads 1"):
+        checkpoints.restore()
+
+
+def test_strangers_in_the_folder_stay(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "step-12").mkdir()
+    checkpoints = Checkpoints(folder, weights("w"), keep=1)
+    checkpoints.save(1)
+    checkpoints.save(2)
+    assert checkpoints.steps() == [2]
+    assert {"notes.txt", "step-12"} < set(os.listdir(folder))
