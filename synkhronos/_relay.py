@@ -8,18 +8,22 @@ long: it waits up to a second for the master to read, then drops lines and count
 from __future__ import annotations
 
 import io
-import json
 import logging
 import struct
 import sys
+import threading
 import time
-from typing import Any
+from typing import Any, TextIO
 
 from synkhronos._channels.words import LOST, PRINTED, RING, RING_BYTES, TAILS, Words
+
+log = logging.getLogger("synkhronos")
 
 _RECORD = struct.Struct("=IB")  # bytes of text, kind
 _OUT, _ERR, _LOG = range(3)
 _PATIENCE = 1.0  # seconds
+_LONGEST = RING_BYTES // 4  # bytes of a record's text
+_CUT = b" ... (cut)"
 
 
 class Pen:
@@ -31,14 +35,31 @@ class Pen:
         self._tail = words.of[master]
         self._tail_at = TAILS + rank
         self._patient = True
+        self.lock = threading.RLock()
+        self._writing = False
 
     def write(self, kind: int, text: str) -> None:
         """Put one record into the ring, or count it as lost."""
-        data = text.encode("utf-8", "backslashreplace")[: RING_BYTES // 4]
-        data = _RECORD.pack(len(data), kind) + data
-        if not self._room(len(data)):
+        data = text.encode("utf-8", "backslashreplace")
+        if len(data) > _LONGEST:
+            data = data[: _LONGEST - len(_CUT)] + _CUT
+        with self.lock:
+            self._put(_RECORD.pack(len(data), kind) + data)
+
+    def _put(self, data: bytes) -> None:
+        if self._writing:  # a finalizer or signal handler prints in the middle of this
             self._words[LOST] += 1
             return
+        self._writing = True
+        try:
+            if self._room(len(data)):
+                self._copy(data)
+            else:
+                self._words[LOST] += 1
+        finally:
+            self._writing = False
+
+    def _copy(self, data: bytes) -> None:
         head = self._words[PRINTED]
         at = head % RING_BYTES
         first = min(len(data), RING_BYTES - at)
@@ -71,16 +92,18 @@ class RelayStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Relay every line that is complete."""
-        *lines, self._pending = (self._pending + text).split("\n")
-        for line in lines:
-            self._pen.write(self._kind, line)
+        with self._pen.lock:
+            *lines, self._pending = (self._pending + text).split("\n")
+            for line in lines:
+                self._pen.write(self._kind, line)
         return len(text)
 
     def flush(self) -> None:
         """Relay a line that has no end yet."""
-        if self._pending:
-            self._pen.write(self._kind, self._pending)
-            self._pending = ""
+        with self._pen.lock:
+            if self._pending:
+                self._pen.write(self._kind, self._pending)
+                self._pending = ""
 
 
 class RelayHandler(logging.Handler):
@@ -96,7 +119,9 @@ class RelayHandler(logging.Handler):
             message = record.getMessage()
             if record.exc_info:
                 message += "\n" + logging.Formatter().formatException(record.exc_info)
-            self._pen.write(_LOG, json.dumps([record.name, record.levelno, message]))
+            # the message last: a long one is cut, and what stands before it is not
+            name = record.name.replace("\n", " ")
+            self._pen.write(_LOG, f"{record.levelno} {name}\n{message}")
         except Exception:
             self.handleError(record)
 
@@ -157,14 +182,26 @@ class Reader:
 
 def _show(rank: int, kind: int, text: str) -> None:
     if kind == _LOG:
-        name, level, message = json.loads(text)
+        head, _, message = text.partition("\n")
+        level, _, name = head.partition(" ")
         logger = logging.getLogger(name)
-        if logger.isEnabledFor(level):
+        if logger.isEnabledFor(int(level)):
             record: Any = logger.makeRecord(
-                name, level, "(worker)", 0, f"[rank {rank}] {message}", (), None
+                name, int(level), "(worker)", 0, f"[rank {rank}] {message}", (), None
             )
             logger.handle(record)
         return
     stream = sys.stdout if kind == _OUT else sys.stderr
     if stream is not None:
-        stream.write(f"[rank {rank}] {text}\n")
+        _say(stream, f"[rank {rank}] {text}\n")
+
+
+def _say(stream: TextIO, text: str) -> None:
+    """Write what a worker has printed; if that cannot be done, no call of the user's fails."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    except (OSError, ValueError):  # its reader has gone, or it has been closed
+        log.debug("could not show %r", text)
