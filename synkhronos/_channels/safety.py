@@ -63,7 +63,7 @@ def _foreign_threads() -> int:
     from threadpoolctl import ThreadpoolController
 
     pools = sum(
-        max((os.cpu_count() or 1) - 1, 0)
+        max(library.num_threads - 1, 0)
         for library in ThreadpoolController().lib_controllers
         if library.internal_api == "openblas"
     )
