@@ -31,6 +31,7 @@ class Command:
 
     repeats = False  # the very same object may be posted again, as one word
     pure = False  # it changes no variable in any member
+    lent = False  # its answer keeps no array of the reports, so they need not be copied
 
     @property
     def foreign(self) -> bool:
@@ -109,15 +110,17 @@ class Replicate(Command):
 
 @dataclass(frozen=True)
 class Forget(Command):
-    """Drop functions that the master has dropped."""
+    """Drop functions and shared variables that the master's user has dropped."""
 
     functions: tuple[int, ...]
+    variables: tuple[int, ...]
 
     def run(self, member: Member) -> None:
         """Drop the replicas."""
         for number in self.functions:
             member.replicas.pop(number, None)
             member.updates.pop(number, None)
+        member.forget(self.variables)
 
 
 def _no_reference(pid: Any) -> Any:
@@ -162,6 +165,8 @@ class Call(Command):
     extra : tuple of int
         Outputs that are computed with the others and stay in the members.
     """
+
+    lent = True
 
     function: int
     arguments: tuple[Argument, ...]
@@ -327,11 +332,15 @@ class AllReduce(Collective):
     def run(self, member: Member) -> None:
         """Reduce this member's chunk for all."""
         entries = self.entries(member)
-        member.writing = entries
         arrays = [member.adopt(e) for e in entries]
+
+        def starting() -> None:
+            member.in_place = entries
+
         with member.uninterrupted():
-            member.communicator.all_reduce(arrays, self.op, self.weights)
-        member.writing = ()
+            comm = member.communicator
+            comm.all_reduce(arrays, self.op, self.weights, starting=starting)
+            member.in_place = ()
         self.mark(member, differs=False)
 
 

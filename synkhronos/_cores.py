@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from synkhronos._errors import InputError
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _libc = ctypes.CDLL(None)
 
@@ -73,6 +75,33 @@ def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
     return [list(cores[a:b]) for a, b in itertools.pairwise(starts)]
 
 
+def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
+    """Each member's cores, as the user wants them or by `share_out`.
+
+    Raises
+    ------
+    InputError
+        They are not this process's to give.
+    """
+    if devices is None:
+        given = available() if cores is None else list(cores)
+        _check_ours(given, f"cores={cores!r}")
+        return share_out(given, size)
+    found = [list(d) if hasattr(d, "__iter__") else [d] for d in devices]
+    for given in found:
+        _check_ours(given, f"devices={devices!r}")
+    return found
+
+
+def _check_ours(cores: Sequence[Any], what: str) -> None:
+    ours = os.sched_getaffinity(0)
+    if not cores or not all(core in ours for core in cores):
+        raise InputError(
+            f"{what}: a member works on at least one core, and this process may use cores "
+            f"{sorted(ours)} (see taskset and os.sched_getaffinity)"
+        )
+
+
 def environment(threads: int) -> dict[str, str]:
     """Environment variables that give a new process `threads` threads."""
     names = (
@@ -111,32 +140,42 @@ class MasterShare:
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores = list(cores)
         self._libraries: list[Any] | None = None
+        self._before: list[int] | None = None
         self._touched: dict[int, set[int]] = {}
 
     def __enter__(self) -> None:
         """Limit the thread pools to the share."""
         if self._libraries is None:
             self._libraries = thread_pools()
-        wanted = len(self.cores)
-        self._before = [library.get_num_threads() for library in self._libraries]
-        for library, threads in zip(self._libraries, self._before, strict=True):
-            if threads > wanted:
-                library.set_num_threads(wanted)
+        if self._before is None:  # else an interrupt has kept them from being given back
+            self._before = [library.get_num_threads() for library in self._libraries]
+        try:
+            wanted = len(self.cores)
+            for library, threads in zip(self._libraries, self._before, strict=True):
+                if threads > wanted:
+                    library.set_num_threads(wanted)
+        except BaseException:
+            self._give_back()
+            raise
 
     def __exit__(self, *exc: object) -> None:
         """Give the user's settings back."""
+        self._give_back()
+
+    def _give_back(self) -> None:
         wanted = len(self.cores)
-        for library, threads in zip(self._libraries or (), self._before, strict=False):
+        for library, threads in zip(self._libraries or (), self._before or (), strict=False):
             if threads > wanted:
                 library.set_num_threads(threads)
+        self._before = None
 
     @contextlib.contextmanager
     def confined(self) -> Iterator[None]:
         """Run this thread on the share only; threads it starts (XLA's pool) inherit that."""
         before = os.sched_getaffinity(0)
         known = set(os.listdir("/proc/self/task"))
-        os.sched_setaffinity(0, self.cores)
         try:
+            os.sched_setaffinity(0, self.cores)
             yield
         finally:
             os.sched_setaffinity(0, before)
@@ -151,11 +190,14 @@ class MasterShare:
         """
         if _libc.sched_getcpu() not in self.cores:
             before = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, self.cores)
-            os.sched_setaffinity(0, before)
+            try:
+                os.sched_setaffinity(0, self.cores)
+            finally:
+                os.sched_setaffinity(0, before)
 
     def release(self) -> None:
-        """Free the threads that `confined` bound."""
+        """Free the threads that `confined` bound, and give the user's settings back."""
+        self._give_back()
         for task, cores in self._touched.items():
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(task, cores)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Variable
 
-from synkhronos._arena import FilePiece, Piece
+from synkhronos._arena import Arena, FilePiece, Piece
+from synkhronos._batches import Picks, Selection
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._group import Group, current
 
@@ -21,6 +22,28 @@ _DTYPES = frozenset(
 
 
 _stamps = itertools.count()
+
+
+class Staging:
+    """Memory in which a function's calls leave arrays for the members to read."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._memory: dict[int, np.ndarray] = {}
+
+    def copy(self, index: int, value: np.ndarray, rows: Selection) -> Piece:
+        """Copy rows of input `index`, over those of the call before."""
+        shape = (len(rows), *value.shape[1:])
+        count = int(np.prod(shape, dtype=np.int64))
+        memory = self._memory.get(index)
+        if memory is None or memory.size < count:
+            memory = self._memory[index] = self._arena.empty((max(1, count),), value.dtype)
+        target = memory[:count].reshape(shape)
+        if isinstance(rows, Picks):
+            np.take(value, rows.rows, axis=0, out=target, mode="clip")
+        else:
+            np.copyto(target, value[rows.start : rows.stop])
+        return self._arena.piece(target, self._arena.generation)
 
 
 class Data:

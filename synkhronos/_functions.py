@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
+from synkhronos._batches import Selection, Span, edges, per_member, select
 from synkhronos._commands import Argument, Call, Command
 from synkhronos._compile import Plan, plan
-from synkhronos._data import Data, data
+from synkhronos._data import Data, Staging, data
 from synkhronos._errors import BatchError, InputError, InputTypeError
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction
@@ -45,11 +45,12 @@ class Function:
         self._what = f"function {self.name or f'#{self._number}'}"
         self._replica = Replica(plan_.recipe)
         self._wake = group.wake
+        self._lock = group.lock
         self._shipped = False
         self.refused = False  # it could not be shipped when it was last tried
         self._compiled: set[tuple[tuple[int, ...], bool]] = set()
         self._entries: list[Entry] = []
-        self._staging: dict[int, np.ndarray] = {}
+        self._staging = Staging(group.arena)
         self._temporaries: Temporaries | None = None
         scattered = plan_.scattered
         # inputs as the recipe has them: the scattered first
@@ -132,14 +133,15 @@ class Function:
         -----
         Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
         """
-        self._wake()
-        plain = batch is None and batch_s is None and output_subset is None and not kwargs
-        call = self._repetition(args, num_slices) if plain else None
-        if call is None:
-            call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
-            if plain and _repeatable(args, call):
-                self._last = num_slices, _stamps(args), self._group.member.edition, call
-        return self._run(call, output_subset)
+        with self._lock:  # another thread's call would use the same memory for its arrays
+            self._wake()
+            plain = batch is None and batch_s is None and output_subset is None and not kwargs
+            call = self._repetition(args, num_slices) if plain else None
+            if call is None:
+                call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
+                if plain and self._repeatable(args, call):
+                    self._last = num_slices, _stamps(args), self._group.member.edition, call
+            return self._run(call, output_subset)
 
     def _repetition(self, args: tuple[Any, ...], num_slices: int | str) -> Call | None:
         """The latest call, if this one is the same and no value has been set since."""
@@ -154,6 +156,11 @@ class Function:
             if entry.is_set:
                 return None
         return call
+
+    def _repeatable(self, args: Sequence[Any], call: Call) -> bool:
+        """Whether all inputs are Data: arrays, and defaults, may be others next time."""
+        plain = len(args) == len(self._plan.inputs) and all(type(a) is Data for a in args)
+        return plain and not (call.first or call.changed or call.sent)
 
     def command(self, *args: Any, **kwargs: Any) -> Call:
         """The call as a command, to be one of a program that runs in one round.
@@ -177,7 +184,7 @@ class Function:
         batch_s: Any,
         num_slices: int | str,
     ) -> Call:
-        self._group.check(self._what)
+        self._group.check_idle(self._what)
         given = self._bind(args, kwargs)
         subset = self._subset(output_subset)
         selection, rows = self._select(given, batch)
@@ -240,7 +247,7 @@ class Function:
                     f"dimensions, found {value!r}"
                 )
             return value
-        if not hasattr(kind, "ndim"):
+        if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # no tensor, or a sparse one
             return kind.filter(value)
         try:
             plain = np.asarray(value) if hasattr(value, "__array__") else value
@@ -395,25 +402,10 @@ class Function:
         if self._group.size == 1:
             return Argument(value, rows)
         if rows is not None:
-            return Argument(self._stage(index, value, rows), Span(0, len(rows)))
+            return Argument(self._staging.copy(index, value, rows), Span(0, len(rows)))
         if isinstance(value, np.ndarray) and value.nbytes > _BY_VALUE_BYTES:
-            return Argument(self._stage(index, value, Span(0, len(value))))
+            return Argument(self._staging.copy(index, value, Span(0, len(value))))
         return Argument(value)
-
-    def _stage(self, index: int, value: np.ndarray, rows: Selection) -> Any:
-        """Copy an array's rows where the members can read them."""
-        shape = (len(rows), *value.shape[1:])
-        count = int(np.prod(shape, dtype=np.int64))
-        arena = self._group.arena
-        memory = self._staging.get(index)
-        if memory is None or memory.size < count:
-            memory = self._staging[index] = arena.empty((max(1, count),), value.dtype)
-        target = memory[:count].reshape(shape)
-        if isinstance(rows, Picks):
-            np.take(value, rows.rows, axis=0, out=target, mode="clip")
-        else:
-            np.copyto(target, value[rows.start : rows.stop])
-        return arena.piece(target, arena.generation)
 
     def _run(
         self, call: Call, output_subset: Sequence[Any] | None, command: Command | None = None
@@ -553,11 +545,6 @@ def _array(value: Any) -> Any:
 
 def _stamps(args: Sequence[Any]) -> tuple[int, ...]:
     return tuple([a._stamp if type(a) is Data else -1 for a in args])
-
-
-def _repeatable(args: Sequence[Any], call: Call) -> bool:
-    plain = all(type(a) is Data for a in args)
-    return plain and not (call.first or call.changed or call.sent)
 
 
 def function(

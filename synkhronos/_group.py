@@ -34,11 +34,13 @@ from synkhronos._errors import (
     WorkerError,
 )
 from synkhronos._member import Member, main
-from synkhronos._variables import Entry, mark_torn
+from synkhronos._task import Task
+from synkhronos._variables import Entry
 
 log = logging.getLogger("synkhronos")
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
+LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its command
 
 _current: Group | None = None
 
@@ -66,6 +68,11 @@ class Group:
     debug : bool
         Workers keep the terminal (for pdb) and print directly.
 
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held from the making of a command to its end: one thread at a time.
+
     Raises
     ------
     InputError
@@ -82,6 +89,8 @@ class Group:
     ...     group.size
     2
     """
+
+    _ended = "has not been started"
 
     def __init__(
         self,
@@ -100,19 +109,27 @@ class Group:
         self.rank = self.master = master_rank
         self.infer = infer
         self._owner = os.getpid()
-        self._lock = threading.RLock()
-        self._busy = False
-        self._ended = ""
-        self._interrupts = Interrupts()
+        self.lock = threading.RLock()
+        self._running = False
+        self._task: Task | None = None
+        self._unsettled = False  # the last command has had no verdict yet
+        self._ending = threading.Lock()  # taken by whoever ends the group, for good
+        self._left = False  # the workers have ended, the rest waits for a command to leave
         self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.forgotten: list[int] = []
         self._next_number = 0
-        shares = _shares(devices, cores, self.size)
+        shares = _cores.shares(devices, cores, self.size)
         self.cores = shares
         _import_numba()
         limited = devices is not None or cores is not None
         self._open(shares, start, profile_workers, debug, limited)
+        self._interrupts: Interrupts = self._channel.interrupts
+        self._ended = ""
         _groups.add(self)
+
+    def __del__(self) -> None:
+        """A group that nobody can use any more ends."""
+        self.close()
 
     def _open(
         self,
@@ -255,50 +272,93 @@ class Group:
             A member is gone. The group has been closed.
         GroupClosed, GroupError
         """
-        self.check(what)
-        with self._lock:
-            if self._busy:
-                raise GroupError(f"{what}: the group is busy with another command of this thread")
-            self._busy = True
+        with self.lock:
+            if self._ended or self._running or self._task is not None:
+                self.check_idle(what)
+            self._running = True
             try:
                 return self._run(command, what, then, hand)
             finally:
-                self._busy = False
+                self._running = False
                 self.member.hand = None
+                if self._unsettled or self._left:
+                    self._leave()
+
+    def check_idle(self, what: str) -> None:
+        """Raise unless the group takes a command from this thread now."""
+        self.check(what)
+        if self._running:
+            raise GroupError(f"{what}: the group is busy with another command of this thread")
+        if self._task is not None:
+            raise GroupError(f"{what}: the group is busy with {self._task.what}: wait() for it")
 
     def _run(
         self, command: Command, what: str, then: Callable[[Any], Any] | None, hand: Any
     ) -> Any:
         channel, member = self._channel, self.member
         try:
+            if self._unsettled:
+                self._settle()
             member.hand = hand
+            self._unsettled = True
             number = channel.post(command)
             own = command.run(member)
-            reports = channel.collect(number)
+            reports = channel.collect(number, what, command.lent)
             if reports:
                 self._check_reports(reports, what)
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
-            if not command.pure:
-                with self._interrupts:
-                    channel.commit(number)
-                    touched = member.keep()
-                    if len(_groups) > 1:
-                        self._tell_other_groups(touched)
+            if command.pure:
+                self._unsettled = False
+            else:
+                self._commit(number)
         except BaseException as exc:
             self._recover(exc, what)
             raise
         return answer
 
+    def _commit(self, number: int) -> None:
+        """What the command has changed stands, in all members."""
+        with self._interrupts:
+            self._channel.commit(number)
+            self._keep()
+            self._unsettled = False
+
+    def _keep(self) -> None:
+        touched = self.member.keep()
+        if len(_groups) > 1:
+            self._tell_other_groups(touched)
+
     def _tell_other_groups(self, touched: list[Entry]) -> None:
         """Values that this group has changed (in place, maybe) are news to all others."""
-        shared = [e for e in self.member.variables if e.view is not None]
+        touched += [e for e in self.member.variables if e.view is not None]
+        variables = [v for e in touched if (v := e.ref()) is not None]
         for group in _groups:
-            for entry in (*touched, *shared) if group is not self else ():
-                theirs = group.member.variables.find(entry.variable)
+            for variable in variables if group is not self else ():
+                theirs = group.member.variables.find(variable)
                 if theirs is not None:
                     theirs.seen = None
+
+    def _settle(self) -> None:
+        """Give the last command its verdict: what was committed stands, all else is undone.
+
+        Whatever has interrupted this is made good by doing it again.
+        """
+        with self._interrupts:
+            if self._channel.committed():
+                self._keep()
+            else:
+                self.member.undo()
+            self._channel.abandon()
+            self._unsettled = False
+
+    def _leave(self) -> None:
+        """Do what has been put off until the command was left."""
+        if self._unsettled:
+            self._settle()
+        if self._left:
+            self._finish()
 
     def _check_reports(self, reports: dict[int, Any], what: str) -> None:
         for outcome in reports.values():
@@ -326,24 +386,26 @@ class Group:
 
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
-        with self._interrupts:
-            self.member.undo()
-            if isinstance(exc, WorkerDied):
-                self._end("was closed since a worker died")
-                return
-            self._channel.abandon()
+        try:
+            if self._unsettled:
+                self._settle()
+            self._explain(exc, what)
+        finally:
+            self._interrupts.release()
+            if self._channel.broken:
+                self._shut("was closed since a worker died")
+
+    def _explain(self, exc: BaseException, what: str) -> None:
+        """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
         if isinstance(exc, PeerDied | GroupEnded):
-            died = self._channel._death(what)
-            self._end("was closed since a worker died")
-            raise died from None
-        self.member.writing = ()  # whoever left a reduction in place, all have done their chunks
-        self._tear()
+            raise self._channel.loss(what) from None
         if isinstance(exc, PeerFailed):
-            reports = self._channel.collect(self._posted())
+            reports = self._channel.collect(self._channel.node.number, what)
             self._check_reports(reports, what)
             raise GroupError(f"{what}: the members lost each other") from None
-        if isinstance(exc, Exception) and not isinstance(exc, WorkerError | InputError):
-            self._note_failures(exc, what)
+        ours = WorkerError | WorkerDied | InputError | GroupClosed
+        if isinstance(exc, Exception) and not isinstance(exc, ours):
+            exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
 
     def start(self, command: Command, what: str = "a long command") -> Task:
         """Let the workers run a command while the master goes on.
@@ -359,95 +421,87 @@ class Group:
             With `progress()`, `stop()` and `wait()`. Until `wait` has returned, the group takes no
             other command. In a group of one the command runs inside `wait`.
         """
-        self.check(what)
-        with self._lock:
-            if self._busy:
-                raise GroupError(f"{what}: the group is busy with another command")
-            number = self._channel.post(command)
-            self._busy = True
-        return Task(self, command, number, what)
+        with self.lock:
+            self.check_idle(what)
+            try:
+                if self._unsettled:
+                    self._settle()
+                self._unsettled = True
+                self._task = Task(self, command, self._channel.post(command), what)
+                return self._task
+            except BaseException as exc:
+                self._task = None
+                self._recover(exc, what)
+                raise
 
-    def _posted(self) -> int:
-        return int(self._channel.node.number)
+    def await_task(self, task: Task) -> dict[int, Any]:
+        """Wait for what a task's workers report; it stands, or is undone."""
+        with self.lock:
+            self.check(task.what)
+            if self._task is not task or self._running:
+                raise GroupError(f"{task.what}: it has been waited for already")
+            self._running = True
+            try:
+                return self._finish_task(task)
+            finally:
+                self._running = False
+                self._task = None
+                if self._unsettled or self._left:
+                    self._leave()
 
-    def _note_failures(self, exc: Exception, what: str) -> None:
-        """The master's own exception goes out as it is; say where it happened, and who else."""
-        exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
-
-    def _tear(self) -> None:
-        """What a failure has interrupted in the middle of an update in place is torn."""
-        for entry in self.member.in_place:
-            mark_torn(entry)
-        self.member.in_place = ()
-
-    def _end(self, how: str) -> None:
-        if self._ended:
-            return
-        self._ended = how
-        writing = getattr(self.member.communicator, "writing", False)
-        for entry in self.member.writing if writing else ():
-            mark_torn(entry)
-        if not writing:
-            self.member.release()
-        self._tear()
-        if self.share is not None:
-            self.share.release()
-        if self.size > 1:
-            _cores.give_freed_memory_back()
-        _groups.discard(self)
+    def _finish_task(self, task: Task) -> dict[int, Any]:
+        try:
+            if self.size == 1:
+                reports = {self.rank: task.command.run(self.member)}
+            else:
+                reports = self._channel.collect(task.number, task.what)
+            self._check_reports(reports, task.what)
+            self._commit(task.number)
+        except BaseException as exc:
+            self._recover(exc, task.what)
+            raise
+        return reports
 
     def close(self) -> None:
         """End the group; safe to call again, anywhere, at any time.
 
-        Data and results stay readable, and every shared variable keeps its value.
+        A command that runs meanwhile, in another thread or below a signal handler, raises
+        GroupClosed. Data and results stay readable, and every shared variable keeps its value.
         """
-        if self._ended:
+        if not self._ended:
+            self._shut("has been closed")
+
+    def _shut(self, how: str) -> None:
+        """End the workers at once, and all else as soon as no command runs."""
+        if not self._ending.acquire(blocking=False):
             return
         with self._interrupts:
-            self._channel.close(GRACE_SECONDS)
-            self.arena.close_fd()
-            self._end("has been closed")
+            self._ended = how
+            try:
+                self._channel.quit(GRACE_SECONDS)
+            finally:
+                self._left = True
+                if self.lock.acquire(timeout=LEAVE_SECONDS):
+                    try:
+                        if not self._running:
+                            self._finish()
+                    finally:
+                        self.lock.release()
 
-
-class Task:
-    """A command that the workers run while the master goes on; made by `Group.start`."""
-
-    def __init__(self, group: Group, command: Command, number: int, what: str) -> None:
-        self._group = group
-        self._command = command
-        self._number = number
-        self._what = what
-
-    def progress(self) -> list[int]:
-        """What each worker has counted so far, in the order of ranks."""
-        channel, group = self._group._channel, self._group
-        counts = channel.progress()
-        return [n for rank, n in enumerate(counts) if rank != group.rank]
-
-    def stop(self) -> None:
-        """Ask the workers to return."""
-        self._group._channel.stop(self._number)
-
-    def wait(self) -> dict[int, Any]:
-        """Wait for the workers: {rank: outcome}.
-
-        Raises
-        ------
-        WorkerError, WorkerDied
-        """
-        group = self._group
-        try:
-            if group.size == 1:
-                return {group.rank: self._command.run(group.member)}
-            reports: dict[int, Any] = group._channel.collect(self._number)
-            group._check_reports(reports, self._what)
-            group._channel.commit(self._number)
-        except BaseException as exc:
-            group._recover(exc, self._what)
-            raise
-        finally:
-            group._busy = False
-        return reports
+    def _finish(self) -> None:
+        """Close the descriptors, and leave the user's variables and settings to the user."""
+        with self._interrupts:
+            self._left = False
+            try:
+                self._channel.close()
+            finally:
+                self.arena.close_fd()
+                self.member.release()
+                if self.share is not None:
+                    self.share.release()
+                if self.size > 1:
+                    _cores.give_freed_memory_back()
+                _groups.discard(self)
 
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
@@ -567,12 +621,6 @@ def _check_start(start: str | None, master_rank: int, size: int) -> None:
         raise InputError(f'start={start!r}: use "fork", "exec" or None')
     if not 0 <= master_rank < size:
         raise InputError(f"master_rank={master_rank} is no rank of a group of {size}")
-
-
-def _shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
-    if devices is not None:
-        return [list(d) if hasattr(d, "__iter__") else [int(d)] for d in devices]
-    return _cores.share_out(list(cores) if cores is not None else _cores.available(), size)
 
 
 def _import_numba() -> None:

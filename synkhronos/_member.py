@@ -19,13 +19,13 @@ from synkhronos._channels.local import LocalEnd
 from synkhronos._channels.node import Node
 from synkhronos._channels.starting import Wiring, guard
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
-from synkhronos._channels.words import PROGRESS, Words
+from synkhronos._channels.words import PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare, bind_worker
 from synkhronos._errors import SynkhronosError
 from synkhronos._relay import redirect
-from synkhronos._variables import Entry, Registry
+from synkhronos._variables import Entry, Registry, is_torn, mark_torn
 
 if TYPE_CHECKING:
     from synkhronos._replicas import Replica
@@ -48,8 +48,6 @@ class Member:
         The functions, by number.
     updates : dict
         What belongs to a function beside its replica, by the same number.
-    in_place : sequence of Entry
-        Variables that the members write in chunks just now: a failure leaves them torn.
     hand : object
         In the master: what the user has handed to the command under way.
     """
@@ -76,13 +74,12 @@ class Member:
         self._views = views
         self._node = node
         self._homes: dict[int, list[np.ndarray]] = {}
-        self._undo: list[tuple[Entry, Any]] = []
+        self._undo: dict[int, tuple[Entry, Any]] = {}
         self._sent: list[Entry] = []
         self._marks: dict[int, bool] = {}
         self.edition = 0  # another one whenever it changes which variables differ
         self._nested = False
-        self.writing: Sequence[Entry] = ()
-        self.in_place: Sequence[Entry] = ()
+        self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
 
@@ -99,6 +96,20 @@ class Member:
         return nullcontext() if self._node is None else self._node.waiter.interrupts
 
     @property
+    def in_place(self) -> Sequence[Entry]:
+        """Variables that the members write in chunks just now: a failure leaves them torn.
+
+        Until there are none, Ctrl-C waits (inside `uninterrupted`).
+        """
+        return self._in_place
+
+    @in_place.setter
+    def in_place(self, entries: Sequence[Entry]) -> None:
+        if self._node is not None:
+            self._node.waiter.interrupts.firm = bool(entries)
+        self._in_place = entries
+
+    @property
     def stopping(self) -> bool:
         """Whether the master asks a long command to return (at once in a group of one)."""
         return self._node is None or self._node.stopping
@@ -106,7 +117,7 @@ class Member:
     def progress(self, count: int) -> None:
         """Tell the master how far a long command has come."""
         if self._node is not None:
-            self._node.words.of[self.rank][PROGRESS] = count
+            self._node.words.of[self.rank][PROGRESS] = progress_word(self._node.number, count)
 
     @property
     def changed(self) -> bool:
@@ -116,11 +127,19 @@ class Member:
     def change(self, entry: Entry, value: Any) -> None:
         """Give a variable a new value, which stands once every member has succeeded."""
         placed = self._place(entry, value)
-        self._undo.append((entry, entry.storage[0]))
+        self._note(entry)
         entry.storage[0] = placed
 
+    def _note(self, entry: Entry) -> None:
+        """Remember the value that an undo gives back: the one before the command's first change."""
+        if entry.number not in self._undo:
+            self._undo[entry.number] = entry, entry.storage[0]
+
     def _place(self, entry: Entry, value: Any) -> Any:
-        """The value in the variable's home in the arena if it has one that fits."""
+        """The value in the variable's home in the arena if it has one that fits.
+
+        A home is two arrays in turn, so that the value before the command stays intact.
+        """
         home = self._homes.get(entry.number)
         if home is None:
             return value
@@ -130,14 +149,20 @@ class Member:
             return value
         if len(home) == 1:
             home.append(self.communicator.empty(array.shape, array.dtype))
-        spare = home[0] if entry.storage[0] is not home[0] else home[1]
+        current = entry.storage[0]
+        if entry.number in self._undo:  # changed before in this command: the other is the way back
+            spare = current if any(current is h for h in home) else None
+        else:  # the value that other members have a copy of may come back, too
+            spare = next((h for h in home if h is not current and h is not entry.seen), None)
+        if spare is None:
+            return value
         np.copyto(spare, array)
         return spare
 
     def join(self, entry: Entry, view: np.ndarray) -> None:
         """Make an array that all members of the node share the value of a variable, in all."""
         self._homes.pop(entry.number, None)
-        self._undo.append((entry, entry.storage[0]))
+        self._note(entry)
         entry.storage[0] = view
         self._joined[entry.number] = view
 
@@ -146,7 +171,7 @@ class Member:
 
         Returns the variables that the command was about.
         """
-        for entry, _ in self._undo:
+        for entry, _ in self._undo.values():
             entry.seen = entry.storage[0]
         for entry in self._sent:
             entry.seen = entry.storage[0]
@@ -156,7 +181,7 @@ class Member:
             entry.differs = differs
             if entry.watched and entry.storage[0] is entry.seen:
                 entry.seen = entry.seen  # what was reduced in place has another fingerprint
-        touched = [e for e, _ in self._undo] + self._sent
+        touched = [e for e, _ in self._undo.values()] + self._sent
         touched += [self.variables[number] for number in self._marks]
         self._part(touched)
         self._forget_command()
@@ -180,11 +205,14 @@ class Member:
         self._joined.clear()
 
     def undo(self) -> None:
-        """Every variable as it was before the command."""
-        while self._undo:
-            entry, value = self._undo[-1]
+        """Every variable as it was before the command; torn where it was being written in place."""
+        for entry in self._in_place:
+            written = entry.storage[0]
+            if self._undo.get(entry.number, (entry, written))[1] is written:  # no way back
+                mark_torn(entry)
+        self.in_place = ()
+        for entry, value in self._undo.values():
             entry.storage[0] = value
-            self._undo.pop()
         self._forget_command()
 
     def mark(self, entry: Entry, differs: bool) -> None:
@@ -203,6 +231,12 @@ class Member:
             yield
         finally:
             self._nested = False
+
+    def forget(self, variables: Sequence[int]) -> None:
+        """Drop shared variables, and their memory."""
+        self.variables.remove(variables)
+        for number in variables:
+            self._homes.pop(number, None)
 
     def array(self, entry: Entry) -> np.ndarray:
         """A variable's value as a numpy array."""
@@ -238,7 +272,7 @@ class Member:
             entry.seen = home[0] if entry.seen is value else entry.seen
             entry.storage[0] = home[0]
         current: np.ndarray = entry.storage[0]
-        if self._nested and not any(changed is entry for changed, _ in self._undo):
+        if self._nested and entry.number not in self._undo:
             self.change(entry, current)
             current = entry.storage[0]
         return current
@@ -248,9 +282,11 @@ class Member:
         for entry in self.variables:
             value = entry.storage[0]
             if isinstance(value, np.ndarray) and self._views.hold(value):
-                known = value is entry.seen
+                known, torn = value is entry.seen, is_torn(entry)
                 entry.storage[0] = np.array(value)
                 entry.seen = entry.storage[0] if known else entry.seen
+                if torn:
+                    mark_torn(entry)
             entry.view = None
         self._homes.clear()
 
@@ -259,27 +295,32 @@ def main(wiring_fields: dict[str, Any]) -> None:
     """The life of a worker process, from its start to the group's end."""
     wiring = Wiring(**wiring_fields)
     guard(wiring)
-    _stand_alone(wiring)
+    _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes)
     words = Words(arena)
     waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
     node = Node(wiring.rank, wiring.master, arena, words, waiter)
     bind_worker(wiring.cores)
     if not wiring.debug:
+        _leave_terminal()
         redirect(words, wiring.rank, wiring.master)
     member = Member(wiring.rank, wiring.size, wiring.master, SharedMemory(node), node.views, node)
     with _profiled(wiring):
         serve(member, LocalEnd(node))
 
 
-def _stand_alone(wiring: Wiring) -> None:
-    """Leave the master's terminal; leave a stack for the master at a crash or SIGUSR1."""
-    import faulthandler
-    import signal
-
+def _leave_terminal() -> None:
+    """Read nothing of what is meant for the master."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+
+
+def _leave_stacks(wiring: Wiring) -> None:
+    """At a crash or SIGUSR1 leave a stack for the master."""
+    import faulthandler
+    import signal
+
     faulthandler.enable(wiring.stacks)
     faulthandler.register(signal.SIGUSR1, file=wiring.stacks, all_threads=True)
 

@@ -14,7 +14,7 @@ from synkhronos import _parcels
 from synkhronos._commands import Define, Forget, Replicate
 from synkhronos._errors import InputError
 from synkhronos._group import Group
-from synkhronos._variables import Entry, define, is_array
+from synkhronos._variables import Entry, check_dense, define, is_array
 
 
 def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
@@ -50,19 +50,14 @@ def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] |
 def _ship(group: Group, functions: Sequence[Any]) -> None:
     shareds = list(dict.fromkeys(s for f in functions for s in f._plan.shareds))
     entries = share_variables(group, shareds)
-    if group.size > 1:
+    if functions and group.size > 1:
+        _forget_dropped(group)
         _ship_recipes(group, [f._plan.recipe for f in functions])
     for f in functions:
         f.ship([entries[s] for s in f._plan.shareds])
 
 
 def _ship_recipes(group: Group, recipes: list[Any]) -> None:
-    forgotten = tuple(group.forgotten)
-    if forgotten:
-        group.run(Forget(forgotten), "distribute")
-        del group.forgotten[: len(forgotten)]
-    if not recipes:
-        return
     variables = group.member.variables
 
     def numbered(obj: Any) -> int | None:
@@ -125,21 +120,29 @@ def share_variables(
     Without `values`, new variables get none in the others: they will be joined to one array.
     """
     variables = group.member.variables
-    found = {s: variables.find(s) for s in shareds}
-    new = [variables.add(s) for s, entry in found.items() if entry is None]
-    if new and group.size > 1:
-        try:
+    unknown = [s for s in shareds if variables.find(s) is None]
+    new: list[Entry] = []
+    try:
+        for shared in dict.fromkeys(unknown):
+            new.append(variables.add(shared))
+        if new:
+            _forget_dropped(group)
             _define(group, new, values)
-        except BaseException:
-            variables.drop(new)
-            raise
+    except BaseException:  # whatever some members may know of them by now
+        variables.dropped += [e.number for e in new]
+        variables.remove(e.number for e in new)
+        raise
     for entry in new:
         entry.seen = entry.storage[0] if values else None
     complete = {s: variables.find(s) for s in shareds}
     return {s: e for s, e in complete.items() if e is not None}
 
 
-def _define(group: Group, entries: Sequence[Entry], values: bool) -> None:
+def _define(group: Group, entries: list[Entry], values: bool) -> None:
+    if group.size == 1:
+        return
+    for entry in entries:
+        check_dense(entry.variable)
     definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in entries]
     arrays = tuple(e.number for e in entries if is_array(e) and values)
     try:
@@ -147,7 +150,16 @@ def _define(group: Group, entries: Sequence[Entry], values: bool) -> None:
     except Exception as exc:
         names = ", ".join(e.label for e in entries if not is_array(e))
         raise InputError(
-            f"the value of one of the shared variables {names} cannot be shipped to the workers "
-            f"({exc}): it must pickle"
+            f"shared variables {names} cannot be shipped to the workers: a value does not pickle "
+            f"({exc})"
         ) from exc
     group.run(Define(packed, arrays), "distribute")
+
+
+def _forget_dropped(group: Group) -> None:
+    """Free in all members what the user has dropped: functions, and variables that none uses."""
+    functions, variables = tuple(group.forgotten), tuple(group.member.variables.dropped)
+    if functions or variables:
+        group.run(Forget(functions, variables), "distribute")
+        del group.forgotten[: len(functions)]
+        del group.member.variables.dropped[: len(variables)]

@@ -6,10 +6,12 @@ graphs carry its number and never the variable itself.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import math
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +32,9 @@ class Entry:
 
     Attributes
     ----------
+    ref : callable
+        Returns the variable. The master's is a weak reference: when the user has dropped a
+        variable, and all functions with it, its memory is freed in all members.
     storage : list
         The one-element list in which the variable's container keeps its value.
     watched : bool
@@ -41,7 +46,7 @@ class Entry:
         The array that is the variable's value in all members of the node, where there is one.
     """
 
-    variable: SharedVariable
+    ref: Callable[[], SharedVariable | None]
     number: int
     storage: list[Any]
     watched: bool = False
@@ -75,6 +80,14 @@ class Entry:
         if self._sample is None or self.view is not None:
             return False
         return hash(self._sample.tobytes()) != self._print
+
+    @property
+    def variable(self) -> SharedVariable:
+        """The shared variable."""
+        found = self.ref()
+        if found is None:
+            raise InputError(f"shared variable number {self.number} has been dropped by its user")
+        return found
 
     @property
     def is_stream(self) -> bool:
@@ -131,18 +144,25 @@ class Registry:
     """Shared variables by number and by name.
 
     `watched`: the values are those of a master of others, who minds what the user does to them.
+
+    Attributes
+    ----------
+    dropped : list of int
+        In the master: variables that their user has dropped, until `remove`.
     """
 
     def __init__(self, watched: bool = False) -> None:
         self._watched = watched
         self._entries: dict[int, Entry] = {}
-        self._numbers: dict[SharedVariable, int] = {}
+        self._numbers: weakref.WeakKeyDictionary[SharedVariable, int] = weakref.WeakKeyDictionary()
+        self._next = 0  # numbers are not used again: a member may still know the old variable
+        self.dropped: list[int] = []
 
     def __getitem__(self, number: int) -> Entry:
         return self._entries[number]
 
     def __iter__(self) -> Any:
-        return iter(self._entries.values())
+        return iter([e for e in self._entries.values() if e.ref() is not None])
 
     def find(self, variable: SharedVariable) -> Entry | None:
         """The entry of a variable, if it is known."""
@@ -154,18 +174,28 @@ class Registry:
         return self._entries[self._numbers[variable]]
 
     def add(self, variable: SharedVariable, number: int | None = None) -> Entry:
-        """Take a variable in."""
+        """Take a variable in; without a number it is the user's, who may drop it."""
         check_whole(variable)
-        number = len(self._entries) if number is None else number
-        entry = Entry(variable, number, variable.container.storage, self._watched)
+        ref: Callable[[], SharedVariable | None]
+        if number is None:
+            number = self._next
+            self._next += 1
+            ref = weakref.ref(variable)
+            weakref.finalize(variable, self.dropped.append, number).atexit = False
+        else:
+            ref = functools.partial(_same, variable)
+        entry = Entry(ref, number, variable.container.storage, self._watched)
         self._entries[number] = entry
         self._numbers[variable] = number
         return entry
 
-    def drop(self, entries: Iterable[Entry]) -> None:
-        """Forget the latest variables: they did not reach the other members."""
-        for entry in entries:
-            del self._entries[entry.number], self._numbers[entry.variable]
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Forget variables."""
+        for number in numbers:
+            entry = self._entries.pop(number, None)
+            variable = None if entry is None else entry.ref()
+            if variable is not None:
+                self._numbers.pop(variable, None)
 
     def named(self, name: str) -> Entry:
         """The one variable of that name."""
@@ -178,6 +208,10 @@ class Registry:
                 f"no shared variable is named {name!r}; known names: {', '.join(known) or 'none'}"
             )
         raise InputError(f"{len(found)} shared variables are named {name!r}: pass the variable")
+
+
+def _same(variable: SharedVariable) -> SharedVariable:
+    return variable
 
 
 def define(entry: Entry, *, value: Any = None) -> Definition:
@@ -199,6 +233,16 @@ def build(definition: Definition) -> SharedVariable:
 def _placeholder(kind: Any) -> Any:
     """A value of the type, until the real one arrives by broadcast."""
     return np.zeros([1 if s is None else s for s in kind.shape], kind.dtype)
+
+
+def check_dense(variable: SharedVariable) -> None:
+    """Refuse a sparse matrix: what moves between members is dense."""
+    if hasattr(variable.type, "format"):  # importing pytensor.sparse to ask costs 0.1 s
+        raise InputError(
+            f"shared variable {variable.name!r} is sparse ({variable.type}) and cannot travel to "
+            "other members: share its data, indices and indptr, and build the matrix in the graph "
+            "with pytensor.sparse.CSR (or CSC)"
+        )
 
 
 def is_array(entry: Entry) -> bool:
@@ -234,6 +278,12 @@ def mark_torn(entry: Entry) -> None:
     """Remember that a failure has left this value half written."""
     _torn[id(entry.storage)] = entry.storage[0]
     entry.seen = None  # whoever looks whether it has been set looks further
+
+
+def is_torn(entry: Entry) -> bool:
+    """Whether the value is one that a failure has left half written."""
+    torn = _torn.get(id(entry.storage))
+    return torn is not None and torn is entry.storage[0]
 
 
 def check_whole(variable: SharedVariable) -> None:

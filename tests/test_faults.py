@@ -6,7 +6,10 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -15,6 +18,10 @@ import pytest
 from running import alive, run_script, start_script
 
 import synkhronos as synk
+from synkhronos._channels import processes
+from synkhronos._channels.interrupts import Interrupts
+from synkhronos._commands import Command
+from synkhronos._communicators import shared_memory
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
@@ -109,9 +116,9 @@ def test_a_sibling_notices_a_death_before_the_master() -> None:
         task = group.start(Fault("SIGKILL", (1,)))
         until = time.monotonic() + PROMPT
         words = group._channel.node.words.of[2]
-        while words[0] < task._number and time.monotonic() < until:  # REPORTED
+        while words[0] < task.number and time.monotonic() < until:  # REPORTED
             pass
-        assert words[0] == task._number
+        assert words[0] == task.number
         with pytest.raises(synk.WorkerDied):
             task.wait()
 
@@ -262,6 +269,218 @@ def test_random_interrupts_leave_replicas_equal(tmp_path: Path) -> None:
         print(count)
     """
     assert run_script(tmp_path, text).strip().endswith("300")
+
+
+def _once(error: type[BaseException], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise where a signal's handler would, the first time."""
+    first = [True]
+
+    def act(*args: Any, **kwargs: Any) -> Any:
+        if first:
+            first.clear()
+            raise error
+        return original(*args, **kwargs)
+
+    return act
+
+
+@pytest.mark.parametrize("moments", [("collect",), ("collect", "_recover"), ("collect", "undo")])
+def test_an_interrupt_of_the_recovery(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch, moments: tuple[str, ...]
+) -> None:
+    """A second Ctrl-C before all is undone: it is undone all the same, and nobody waits."""
+    s = pytensor.shared(np.zeros(3), name="s")
+    f = synk.function([], updates=[(s, s + 1)], mode="FAST_COMPILE")
+    f()
+    places = {"collect": group2._channel, "_recover": group2, "undo": group2.member}
+    for name in moments:
+        place = places[name]
+        monkeypatch.setattr(place, name, _once(KeyboardInterrupt, getattr(place, name)))
+    with pytest.raises(KeyboardInterrupt):
+        f()
+    assert s.get_value()[0] == 1
+    f()
+    assert [synk.get_value(r, s)[0] for r in range(2)] == [2, 2]
+
+
+def test_a_timeout_between_verdict_and_books(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been committed stands everywhere, whatever a signal's handler raises then."""
+    s = pytensor.shared(np.zeros(3), name="s")
+    f = synk.function([], updates=[(s, s + 1)], mode="FAST_COMPILE")
+    f()
+    monkeypatch.setattr(group2.member, "keep", _once(TimeoutError, group2.member.keep))
+    with pytest.raises(TimeoutError):
+        f()
+    assert [synk.get_value(r, s)[0] for r in range(2)] == [2, 2]
+    f()
+    assert [synk.get_value(r, s)[0] for r in range(2)] == [3, 3]
+
+
+def test_an_interrupt_before_the_command_is_posted(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members are not asked for a command they have never seen."""
+    f, d = _mean(), synk.data(np.arange(5.0))
+    f(d)
+    with monkeypatch.context() as patch:
+        patch.setattr(group2._channel.node, "begin", _once(KeyboardInterrupt, lambda n: None))
+        with pytest.raises(KeyboardInterrupt):
+            f(d)
+    assert f(d) == 2
+
+
+def test_interrupts_are_noted() -> None:
+    held = Interrupts()
+    before = signal.getsignal(signal.SIGINT)
+    with held:
+        os.kill(os.getpid(), signal.SIGINT)
+        held.firm = True
+        held.check()
+        held.firm = False
+        with pytest.raises(KeyboardInterrupt):
+            held.check()
+    held.__enter__()  # another signal's handler raises before __exit__ has begun
+    held.release()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_of_who_wants_to_be_killed(tmp_path: Path) -> None:
+    text = """
+        import os, signal
+        from synkhronos._channels.interrupts import Interrupts
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with Interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            print("held", flush=True)
+        print("lost")
+    """
+    assert run_script(tmp_path, text, check=False).strip() == "held"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_interrupt_while_a_reduction_writes(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """Ctrl-C waits until all chunks are written; a death before that leaves the value torn."""
+    master, original = os.getpid(), shared_memory.in_place
+
+    def slow(*args: Any) -> Callable[[], None]:
+        reduce_chunk = original(*args)
+
+        def act() -> None:
+            if os.getpid() != master:
+                os.kill(master, signal.SIGINT)
+                time.sleep(0.1)
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            reduce_chunk()
+
+        return act
+
+    monkeypatch.setattr(shared_memory, "in_place", slow)
+    s = pytensor.shared(np.ones(100_000), name="s")
+    with synk.Group(2, start="fork") as group:
+        synk.broadcast(s)
+        with pytest.raises(KeyboardInterrupt):
+            synk.all_reduce(s, "sum")
+        assert not group.member.in_place
+        if dies:
+            with pytest.raises(synk.StateTorn):
+                synk.get_value(0, s)
+            with pytest.raises(synk.WorkerDied):
+                group.run(Fault("ValueError", ()))
+        else:
+            np.testing.assert_array_equal(s.get_value(), 2.0)
+            os.kill(group._channel.pid(1), signal.SIGKILL)
+            with pytest.raises(synk.WorkerDied):  # before anything has begun
+                synk.all_reduce(s, "sum")
+    with synk.Group(1):
+        if dies:
+            with pytest.raises(synk.StateTorn):
+                synk.all_reduce(s)
+        else:
+            synk.all_reduce(s)
+
+
+@dataclass(frozen=True)
+class OneRaisesOneDies(Command):
+    def run(self, member: Any) -> None:
+        if member.rank == 1:
+            raise ValueError("bad value")
+        if member.rank == 2:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        member.communicator.barrier()
+
+
+def test_a_death_while_the_master_recovers() -> None:
+    """One member raises, another dies before it reports: the group is closed, as by any death."""
+    with synk.Group(3) as group:
+        with pytest.raises(synk.WorkerDied, match="my command"):
+            group.run(OneRaisesOneDies(), "my command")
+        assert not group.alive
+        with pytest.raises(synk.GroupClosed):
+            group.run(Fault("ValueError", ()))
+
+
+def test_a_death_before_a_long_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    with synk.Group(2) as group:
+        with monkeypatch.context() as patch:
+            patch.setattr(group._channel, "collect", _once(KeyboardInterrupt, len))
+            with pytest.raises(KeyboardInterrupt):
+                group.run(Fault("sleep", (1,), meet=False))
+        os.kill(group._channel.pid(1), signal.SIGKILL)
+        with pytest.raises(synk.WorkerDied):
+            group.start(Fault("ValueError", ()))
+        assert not group.alive
+
+
+@dataclass(frozen=True)
+class Signalled(Command):
+    number: int
+
+    def run(self, member: Any) -> None:
+        if member.rank:
+            os.kill(os.getpid(), self.number)
+
+
+def test_deaths_of_signals_without_a_name() -> None:
+    with synk.Group(2) as group, pytest.raises(synk.WorkerDied, match="killed by signal 40"):
+        group.run(Signalled(40))
+
+
+@pytest.mark.parametrize(("before", "hint"), [(3, "or by hand"), (2, "memory limit was reached")])
+def test_the_oom_killer_is_blamed_for_new_deaths_only(
+    monkeypatch: pytest.MonkeyPatch, before: int, hint: str
+) -> None:
+    monkeypatch.setattr(processes, "_oom_kills", lambda: before)
+    with synk.Group(2) as group:
+        monkeypatch.setattr(processes, "_oom_kills", lambda: 3)
+        with pytest.raises(synk.WorkerDied, match=hint):
+            group.run(Signalled(signal.SIGKILL))
+
+
+def test_children_reaped_by_someone_else() -> None:
+    """With SIGCHLD ignored the kernel keeps no exit status: groups end all the same."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with synk.Group(2):
+            pass
+        with synk.Group(2) as group, pytest.raises(synk.WorkerDied, match="SIGCHLD"):
+            group.run(Signalled(signal.SIGKILL))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_command_of_too_many_meetings(group2: synk.Group) -> None:
+    node = group2._channel.node
+    node.begin(node.number)
+    node.step()
+    assert node._base < node._last
+    node._base = node._last
+    with pytest.raises(synk.GroupError, match="meetings"):
+        node.step()
+    assert node._last < (node.number + 1) << 26
 
 
 def test_close_anywhere(tmp_path: Path) -> None:

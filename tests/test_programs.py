@@ -123,8 +123,7 @@ def test_a_value_left_half_written_raises_until_it_is_set() -> None:
         synk.all_reduce(shared, "sum")
         entry = group.member.variables.of(shared)
         # as the master finds itself when the other dies between the two barriers
-        group.member.communicator.writing = True
-        group.member.writing = (entry,)
+        group.member.in_place = (entry,)
         with pytest.raises(synk.WorkerDied):
             group.run(Fault("SIGKILL", (1,)))
     with synk.Group(2):

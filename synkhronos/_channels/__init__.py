@@ -8,7 +8,7 @@ the master                             a worker
 ``post(command)`` -> number            ``next()`` -> number, command (None: quit)
 ``collect(number)`` -> reports         ``report(number, outcome)``
 ``commit(number)``, ``abandon()``      ``verdict(number)`` -> bool
-``close()``                            (``next()`` returns None)
+``quit(grace)``, ``close()``           (``next()`` returns None)
 =====================================  ==========================================
 """
 
@@ -16,6 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from synkhronos._channels.interrupts import Interrupts
+
+
+class Scalars(list[float]):
+    """An outcome of numbers; they travel as words."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,18 @@ class Failure:
 
 
 class Channel(Protocol):
-    """The master's end."""
+    """The master's end.
+
+    Attributes
+    ----------
+    interrupts : Interrupts
+        What holds Ctrl-C back in the master.
+    broken : bool
+        A worker is gone: `WorkerDied` has been raised.
+    """
+
+    interrupts: Interrupts
+    broken: bool
 
     def wake(self) -> None:
         """Let workers that sleep wake up while the master prepares what it will post."""
@@ -42,23 +59,32 @@ class Channel(Protocol):
     def post(self, command: Any) -> int:
         """Hand a command to all workers; returns its number."""
 
-    def collect(self, number: int) -> dict[int, Any]:
-        """Wait for every worker's report: {rank: outcome or Failure}; None is left out."""
+    def collect(self, number: int, what: str = "a command", lent: bool = False) -> dict[int, Any]:
+        """Wait for every worker's report: {rank: outcome or Failure}; None is left out.
+
+        With `lent` the outcomes' arrays may be overwritten by the next command.
+        """
 
     def commit(self, number: int) -> None:
         """Tell the workers that what the command changed stands."""
 
+    def committed(self) -> bool:
+        """Whether the last command's changes stand."""
+
     def abandon(self) -> None:
-        """Tell the workers to leave the last command and undo what it changed."""
+        """Tell the workers to leave the last command, and to undo its changes if none stand."""
 
     def stop(self, number: int) -> None:
         """Ask a long command to return."""
 
-    def progress(self) -> list[int]:
+    def progress(self, number: int) -> list[int]:
         """What each rank has counted in a long command."""
 
-    def close(self, grace: float) -> dict[int, str]:
-        """End the workers within `grace` seconds, or kill them: {rank: how it ended}."""
+    def quit(self, grace: float) -> None:
+        """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
+
+    def close(self) -> None:
+        """Let go of all that is left after `quit`, once no command runs any more."""
 
 
 class WorkerEnd(Protocol):

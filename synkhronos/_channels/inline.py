@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from synkhronos._channels.interrupts import Interrupts
+
 
 class InlineChannel:
     """No process at all: the master is the only member."""
 
     def __init__(self) -> None:
         self._number = 0
-        self.stopping = False
+        self._committed = 0
+        self.interrupts = Interrupts()
+        self.broken = False
 
     def wake(self) -> None:
         """Nobody sleeps."""
@@ -19,30 +23,34 @@ class InlineChannel:
         """Count the command."""
         del command
         self._number += 1
-        self.stopping = False
         return self._number
 
-    def collect(self, number: int) -> dict[int, Any]:
+    def collect(self, number: int, what: str = "a command", lent: bool = False) -> dict[int, Any]:
         """Nobody reports."""
-        del number
+        del number, what, lent
         return {}
 
     def commit(self, number: int) -> None:
         """Nobody to tell."""
+        self._committed = number
+
+    def committed(self) -> bool:
+        """Whether the last command's changes stand."""
+        return self._committed == self._number
 
     def abandon(self) -> None:
         """Nobody to tell."""
 
     def stop(self, number: int) -> None:
-        """Ask the master's own part to return."""
-        del number
-        self.stopping = True
+        """The master's own part stops by itself (see `Member.stopping`)."""
 
-    def progress(self) -> list[int]:
+    def progress(self, number: int) -> list[int]:
         """Nobody counts."""
+        del number
         return []
 
-    def close(self, grace: float) -> dict[int, str]:
+    def quit(self, grace: float) -> None:
         """Nobody to end."""
-        del grace
-        return {}
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Arena
-from synkhronos._channels import Failure
+from synkhronos._channels import Failure, Scalars
 from synkhronos._channels.node import Node
 from synkhronos._channels.processes import Worker, end
 from synkhronos._channels.safety import reasons_against_fork
@@ -37,7 +37,6 @@ from synkhronos._channels.words import (
     BOX,
     BOX_BYTES,
     COMMITTED,
-    FAILED,
     LENGTH,
     MAX_MEMBERS,
     N_RESULTS,
@@ -52,8 +51,9 @@ from synkhronos._channels.words import (
     RESULTS,
     STOPPING,
     Words,
+    progress_of,
 )
-from synkhronos._errors import GroupError, WorkerDied
+from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._relay import Reader
 
 log = logging.getLogger("synkhronos")
@@ -86,36 +86,48 @@ class LocalChannel:
         self._next_slot = 0
         self._all_reported = True
         self._held: np.ndarray | None = None
+        self.broken = False  # a worker is gone
         self.workers: list[Worker] = []
-        arena = Arena(size, master)
-        arena.reserve_head()
-        self._open_descriptors(size)
-        words = Words(arena)
+        self._descriptors: list[int] = []
+        self._open = True
+        self._arena = arena = Arena(size, master)
         crowded = size > len({core for share in cores for core in share})
-        waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
-        self.node = Node(master, master, arena, words, waiter)
-        self._orders = words.of[master]
-        ranks = [r for r in range(size) if r != master]
-        self._ranks = ranks
-        self._reports = [words.of[r] for r in ranks]
-        self._pairs = list(zip(ranks, self._reports, strict=True))
-        self._reader = Reader(words, ranks, master)
-        waiter.tick = self._reader.drain
         try:
+            arena.reserve_head()
+            self._open_descriptors(size)
+            self._wire(arena, master, crowded)
             with signals_blocked():
-                self._start(ranks, cores, crowded, main, module, start, options)
+                self._start(self._ranks, cores, crowded, main, module, start, options)
                 _alive.add(self)
             self._await_ready()
         except BaseException:
-            self.close(0.0)
+            self.quit(0.0)
+            self.close()
             raise
 
     def _open_descriptors(self, size: int) -> None:
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-        self._bells = [os.eventfd(0, flags) for _ in range(size)]
-        self._abort = os.eventfd(0, flags)
-        self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
-        self._stacks = [os.memfd_create(f"synkhronos-stack-{r}") for r in range(size)]
+        opened = self._descriptors
+        for _ in range(size + 1):
+            opened.append(os.eventfd(0, flags))
+        *self._bells, self._abort = opened
+        opened += os.pipe2(os.O_CLOEXEC)
+        self._lifeline, self._lifeline_end = opened[-2:]
+        for rank in range(size):
+            opened.append(os.memfd_create(f"synkhronos-stack-{rank}"))
+        self._stacks = opened[-size:]
+
+    def _wire(self, arena: Arena, master: int, crowded: bool) -> None:
+        words = Words(arena)
+        waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
+        self.interrupts = waiter.interrupts
+        self.node = Node(master, master, arena, words, waiter)
+        self._orders = words.of[master]
+        self._ranks = ranks = [r for r in range(arena.regions) if r != master]
+        self._reports = [words.of[r] for r in ranks]
+        self._pairs = list(zip(ranks, self._reports, strict=True))
+        self._reader = Reader(words, ranks, master)
+        waiter.tick = self._reader.drain
 
     def _start(
         self,
@@ -191,22 +203,30 @@ class LocalChannel:
     def _wait(self, ready: Callable[[], bool], during: str, what: str) -> None:
         try:
             self.node.waiter.wait(ready, what)
-        except PeerDied:
-            raise self._death(during) from None
+        except (PeerDied, GroupEnded):
+            raise self.loss(during) from None
 
-    def _death(self, during: str) -> WorkerDied:
+    def loss(self, during: str) -> WorkerDied | GroupClosed:
+        """Why nobody answers any more: the group has been closed, or who has died of what."""
+        if self._orders[QUIT] and not self.broken:
+            return GroupClosed(
+                f"{during}: the group was closed before it was done, by another thread, a signal "
+                "handler or a finalizer. Call synk.fork() to start another"
+            )
+        self.broken = True
         dead = [w for w in self.workers if w.dead()]
-        stacks = {w.rank: os.pread(self._stacks[w.rank], _STACK_BYTES, 0) for w in dead}
-        self.close(0.5)
+        for worker in dead:
+            worker.reap()
         error = WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
-        for rank, stack in stacks.items():
+        for worker in dead:
+            stack = os.pread(self._stacks[worker.rank], _STACK_BYTES, 0).decode(errors="replace")
             if stack:
-                error.add_note(f"rank {rank} left this stack:\n{stack.decode(errors='replace')}")
+                error.add_note(f"rank {worker.rank} left this stack:\n{stack}")
         return error
 
     def wake(self) -> None:
         """Let workers that sleep wake up while the master prepares what it will post."""
-        if self._abort >= 0:
+        if self._open:
             self.node.waiter.ring(self._ranks)
 
     def post(self, command: Any) -> int:
@@ -261,78 +281,84 @@ class LocalChannel:
         self._sent[id(command)] = slot, command
         return slot
 
-    def collect(self, number: int) -> dict[int, Any]:
-        """Wait for every worker's report: {rank: outcome, None, or Failure}."""
-        self._await_reports(number, "a command")
+    def collect(self, number: int, what: str = "a command", lent: bool = False) -> dict[int, Any]:
+        """Wait for every worker's report: {rank: outcome, None, or Failure}.
+
+        With `lent` large arrays are views of memory that the next command overwrites.
+        """
+        self._await_reports(number, what)
         self._all_reported = True
         self._reader.drain()
         found: dict[int, Any] = {}
         for rank, words in self._pairs:
             length = words[LENGTH]
             if length:
-                found[rank] = self._outcome(rank, length, words[OFFSET])
+                found[rank] = self._outcome(rank, length, words[OFFSET], lent)
         return found
 
-    def _outcome(self, rank: int, length: int, offset: int) -> Any:
+    def _outcome(self, rank: int, length: int, offset: int, lent: bool) -> Any:
         if length < 0:
             return self.node.words.reals[rank][RESULTS : RESULTS - length].tolist()
         region = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset)
-        return _parcels.read(memoryview(region))
-
-    def failed(self, number: int) -> list[int]:
-        """The ranks that raised in a command."""
-        return [r for r, words in self._pairs if words[FAILED] == number]
+        return _parcels.read(memoryview(region if lent else region.copy()))
 
     def commit(self, number: int) -> None:
         """Tell the workers that what the command changed stands."""
         self._orders[COMMITTED] = number
-        self.node.waiter.ring(self._ranks)
+        self.wake()
+
+    def committed(self) -> bool:
+        """Whether the last command's changes stand."""
+        return bool(self._orders[COMMITTED] == self._orders[POSTED])
 
     def abandon(self) -> None:
-        """Tell the workers to leave the last command and undo what it changed."""
+        """Tell the workers to leave the last command, and to undo its changes if none stand."""
         self._orders[ABANDONED] = self._orders[POSTED]
         self._sent.clear()  # a worker may not have understood the command
-        self.node.waiter.ring(self._ranks)
+        self.wake()
 
     def stop(self, number: int) -> None:
         """Ask a long command to return."""
         self._orders[STOPPING] = number
 
-    def progress(self) -> list[int]:
+    def progress(self, number: int) -> list[int]:
         """What each rank has counted in a long command."""
-        return [int(words[PROGRESS]) for words in self.node.words.of]
+        return [progress_of(number, words[PROGRESS]) for words in self.node.words.of]
 
     def pid(self, rank: int) -> int:
         """A member's process id."""
         return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])
 
-    def close(self, grace: float) -> dict[int, str]:
-        """End the workers within `grace` seconds, or kill them: {rank: how it ended}."""
-        if self.owner != os.getpid() or self._abort < 0:
-            return {}
+    def quit(self, grace: float) -> None:
+        """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
+        if not self.workers or not self._open:
+            return
         self._orders[QUIT] = 1
         os.eventfd_write(self._abort, 1)
         end(self.workers, grace)
-        self._reader.drain()
-        self.node.arena.empty_other_regions()
-        self._close_descriptors()
-        _alive.discard(self)
-        return {w.rank: w.ended for w in self.workers}
+
+    def close(self) -> None:
+        """Let go of all that is left after `quit`, once no command runs any more."""
+        if not self._open:
+            return
+        try:
+            if self.workers:
+                self._reader.drain()
+        finally:
+            self._arena.empty_other_regions()
+            self._close_descriptors()
+            _alive.discard(self)
 
     def _close_descriptors(self) -> None:
-        self.node.arena.close_fd()
-        fds = [*self._bells, self._abort, self._lifeline, self._lifeline_end, *self._stacks]
-        for fd in fds:
+        self._open = False
+        self._arena.close_fd()
+        for fd in [*self._descriptors, *(w.pidfd for w in self.workers)]:
             with contextlib.suppress(OSError):
                 os.close(fd)
-        self._abort = -1
 
     def disown(self) -> None:
         """In a fork of the master: let go of everything that keeps the group alive."""
         for worker in self.workers:
-            if not worker.ended:
-                with contextlib.suppress(OSError):
-                    os.close(worker.pidfd)
             if worker.popen is not None:
                 worker.popen.returncode = 0  # not ours to wait for
         self._close_descriptors()
@@ -393,7 +419,8 @@ class LocalEnd:
         if not length:
             return self._known[slot]
         self._watch_peers()
-        data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset)
+        # a copy, since its arrays outlive the next command: under a slot, as new values
+        data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset).copy()
         command = _parcels.read(memoryview(data))
         if slot:
             self._known[slot] = command
@@ -412,16 +439,14 @@ class LocalEnd:
         self.node.waiter.watch(found)
 
     def report(self, number: int, outcome: Any = None) -> None:
-        """Answer a command with a value, a Failure, a list of floats (as words) or nothing."""
+        """Answer a command with a value, a Failure, Scalars (as words) or nothing."""
         self._mine[LENGTH] = 0
-        if type(outcome) is list and len(outcome) <= N_RESULTS:
+        if type(outcome) is Scalars and len(outcome) <= N_RESULTS:
             for i, value in enumerate(outcome):
                 self._results[i] = value
             self._mine[LENGTH] = -len(outcome)
         elif outcome is not None:
             self._write(_parcels.Parcel(outcome))
-            if isinstance(outcome, Failure):
-                self._mine[FAILED] = number
         self._mine[REPORTED] = number
         failed = isinstance(outcome, Failure)
         self.node.waiter.ring(

@@ -8,8 +8,11 @@ from typing import Any
 from synkhronos._arena import Arena, Views
 from synkhronos._channels.waiting import PeerFailed, Waiter
 from synkhronos._channels.words import ABANDONED, BARRIER, REPORTED, STOPPING, Words
+from synkhronos._errors import GroupError
 
-_STEP_BITS, _COUNT_BITS = 24, 6
+# of a barrier's number: the meetings of a command, and the barriers of a meeting (two at most).
+# What is left of 63 bits counts commands: enough for two weeks of calls back to back.
+_STEP_BITS, _COUNT_BITS = 24, 2
 
 
 class Node:
@@ -31,6 +34,7 @@ class Node:
         self.views = Views(arena)
         self.number = 0
         self._base = 0
+        self._last = 0
         self._orders: Any = words.of[master]
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
@@ -39,9 +43,15 @@ class Node:
         """A new command: barriers count anew."""
         self.number = number
         self._base = number << (_STEP_BITS + _COUNT_BITS)
+        self._last = self._base + ((1 << _STEP_BITS) - 1 << _COUNT_BITS)
 
     def step(self) -> None:
         """A new meeting within the command; every member counts it, also those who sit it out."""
+        if self._base >= self._last:
+            raise GroupError(
+                f"a command of more than {(1 << _STEP_BITS) - 1:,} meetings of the members: divide "
+                "it into several"
+            )
         self._base = ((self._base >> _COUNT_BITS) + 1) << _COUNT_BITS
 
     @property
@@ -52,7 +62,8 @@ class Node:
     @property
     def stopping(self) -> bool:
         """The master asks a long command to return."""
-        return bool(self._orders[STOPPING] == self.number)
+        orders = self._orders
+        return bool(orders[STOPPING] == self.number or orders[ABANDONED] >= self.number)
 
     def barrier(self, members: tuple[int, ...] | None = None) -> None:
         """Wait until all (the given) members have come here.

@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_HINTS = {
+_KNOWN = frozenset(int(s) for s in signal.Signals)  # without most real-time signals
+_HINTS: dict[int, str] = {
     signal.SIGKILL: "perhaps by the OOM killer or by hand",
     signal.SIGSEGV: "a crash in compiled code",
     signal.SIGBUS: "memory that could not be provided",
@@ -30,7 +31,13 @@ class Worker:
     ended: str = ""
 
     def __post_init__(self) -> None:
-        self.pidfd = os.pidfd_open(self.pid)
+        self._oom_kills = _oom_kills()
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:  # not reaped yet, so the pid is still this process's
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
 
     def dead(self) -> bool:
         """Whether the process has ended (it may still wait to be reaped)."""
@@ -45,25 +52,34 @@ class Worker:
         """Take the dead process's exit status, and end what it has left in its process group."""
         if self.ended:
             return
-        status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
-        self.ended = _how(status) if status else "ended"
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+        code = 0
+        try:
+            status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # by now the pid may be another process's
+            self.ended = (
+                "ended; its exit status was taken by someone else, as when SIGCHLD is ignored"
+            )
+        else:
+            assert status is not None
+            code = status.si_status
+            self.ended = self._how(status)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         if self.popen is not None:
-            self.popen.returncode = status.si_status if status else 0
-        os.close(self.pidfd)
+            self.popen.returncode = code
 
-
-def _how(status: os.waitid_result) -> str:
-    if status.si_code == os.CLD_EXITED:
-        return f"exited with code {status.si_status}"
-    number = signal.Signals(status.si_status)
-    hint = _HINTS.get(number)
-    if number == signal.SIGKILL and _oom_kills():
-        hint = "by the OOM killer: this cgroup's memory limit was reached"
-    return f"killed by {number.name}" + (f" ({hint})" if hint else "")
+    def _how(self, status: os.waitid_result) -> str:
+        number = status.si_status
+        if status.si_code == os.CLD_EXITED:
+            return f"exited with code {number}"
+        if number not in _KNOWN:
+            return f"killed by signal {number}"
+        hint = _HINTS.get(number)
+        if number == signal.SIGKILL and _oom_kills() > self._oom_kills:
+            hint = "by the OOM killer: this cgroup's memory limit was reached"
+        return f"killed by {signal.Signals(number).name}" + (f" ({hint})" if hint else "")
 
 
 def _oom_kills() -> int:

@@ -113,7 +113,7 @@ def exec_worker(wiring: Wiring, module: str) -> subprocess.Popen[bytes]:
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
-        stdin=subprocess.DEVNULL,
+        stdin=None if wiring.debug else subprocess.DEVNULL,
         pass_fds=wiring.descriptors(),
         env=os.environ | environment(len(wiring.cores)),
     )

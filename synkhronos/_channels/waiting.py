@@ -134,15 +134,12 @@ class Waiter:
 
     def _listen(self, events: list[tuple[int, int]]) -> bool:
         """Whether this member's bell has rung."""
+        if self._master[QUIT] or any(fd == self._abort for fd, _ in events):
+            raise GroupEnded  # and if members have ended, then since the group has
         rang = False
         for fd, _ in events:
-            if fd == self._bells[self.rank]:
-                os.eventfd_read(fd)
-                rang = True
-            elif fd == self._abort:
-                raise GroupEnded
-            else:
+            if fd != self._bells[self.rank]:
                 raise PeerDied(self._pidfds[fd])
-        if self._master[QUIT]:
-            raise GroupEnded
+            os.eventfd_read(fd)
+            rang = True
         return rang

@@ -12,13 +12,12 @@ from synkhronos._arena import Arena
 
 # First cache line: what the others watch while they wait for this member.
 REPORTED = 0  # last command this member has reported on
-FAILED = 1  # last command in which it raised
-BARRIER = 2  # last barrier it has reached
-ASLEEP = 3  # 1 while it blocks in poll and needs its bell rung
-MANIFEST = 4  # number of the arrays it brings to the meeting under way
-PROGRESS = 5  # whatever a long command counts
-READY = 6  # 1 once it serves
-PID = 7
+BARRIER = 1  # last barrier it has reached
+ASLEEP = 2  # 1 while it blocks in poll and needs its bell rung
+MANIFEST = 3  # number of the arrays it brings to the meeting under way; 0: none
+PROGRESS = 4  # whatever a long command counts, beside the command's number
+READY = 5  # 1 once it serves
+PID = 6
 
 # Second cache line: the master's orders.
 POSTED = 8  # last command posted
@@ -49,6 +48,19 @@ RING = FLIP + 2 * FLIP_BYTES
 RING_BYTES = 1 << 18
 
 MAX_MEMBERS = RESULTS - TAILS
+
+_COUNT_BITS = 40
+
+
+def progress_word(number: int, count: int) -> int:
+    """What stands under PROGRESS: a count, and the last digits of the command that counts."""
+    return (number & (1 << 63 - _COUNT_BITS) - 1) << _COUNT_BITS | count
+
+
+def progress_of(number: int, word: int) -> int:
+    """What the command has counted; nothing while the word is of an earlier one."""
+    count = word & (1 << _COUNT_BITS) - 1
+    return count if progress_word(number, count) == word else 0
 
 
 class Words:

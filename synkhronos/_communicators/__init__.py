@@ -8,7 +8,7 @@ order of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -67,10 +67,12 @@ class Communicator(Protocol):
         op: Reduction,
         weights: Sequence[float] | None = None,
         members: Members = None,
+        starting: Callable[[], None] | None = None,
     ) -> None:
         """Overwrite each member's arrays with the reduced values, dtypes kept.
 
-        Averages of integers are rounded to the nearest integer.
+        Averages of integers are rounded to the nearest integer. `starting` is called just before
+        the first write: from then on a failure may leave arrays half written.
         """
 
     def reduce_scatter(

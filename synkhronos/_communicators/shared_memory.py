@@ -38,6 +38,11 @@ from synkhronos._reductions import Reduction, result_dtype
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
 _FLIP_ALIGN = 16  # bytes; the check word and one small array share a cache line
+_VOID = -1  # a check word of nothing: checks are CRCs, which are positive
+_DIFFER = (
+    "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes says which, "
+    "synk.broadcast gives all members the master's"
+)
 _KEEP = 64  # manifests and plans remembered
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
@@ -89,7 +94,7 @@ class SharedMemory:
         self._flips: dict[int | tuple[int, ...], _Flip] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
-        self.writing = False  # between the barriers of a reduction in place
+        self._checks = [self._flip_slots(self.rank, parity, ())[0] for parity in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -295,6 +300,7 @@ class SharedMemory:
         op: Reduction,
         weights: Sequence[float] | None = None,
         members: Members = None,
+        starting: Callable[[], None] | None = None,
     ) -> None:
         """Reduced values in place; see Communicator."""
         self._node.step()
@@ -303,13 +309,13 @@ class SharedMemory:
         key = id(arrays[0]) if len(arrays) == 1 else tuple(map(id, arrays))
         flip = self._flips.get(key)
         if flip is not None and _same(flip.refs, arrays):
-            self._flip(flip, arrays, op, weights, members)
+            self._flip(flip, arrays, op, weights, members, starting)
         elif sum([a.nbytes + _FLIP_ALIGN for a in arrays]) + _FLIP_ALIGN <= FLIP_BYTES:
             flip = _new_flip(arrays)
             _remember(self._flips, key, flip)
-            self._flip(flip, arrays, op, weights, members)
+            self._flip(flip, arrays, op, weights, members, starting)
         else:
-            self._reduce_chunks(arrays, op, weights, members)
+            self._reduce_chunks(arrays, op, weights, members, starting)
 
     def _reduce_chunks(
         self,
@@ -317,6 +323,7 @@ class SharedMemory:
         op: Reduction,
         weights: Sequence[float] | None,
         members: Members,
+        starting: Callable[[], None] | None,
     ) -> None:
         shared = self._shared(arrays)
         manifest = self._publish(shared)
@@ -325,14 +332,15 @@ class SharedMemory:
         if plans is None:
             compile_for(shared, self.size if members is None else len(members), op)
             plans = manifest.plans[how] = {}
-        with self._node.waiter.interrupts:
-            self._node.enter(members)
-            plan = self._plan(plans, op, weights, members)
-            self.writing = True
-            for reduce_chunk in plan:
-                reduce_chunk()
-            self._node.barrier(members)
-            self.writing = False
+        # a member whose arrays are small reads this word where it expects everybody's check
+        self._checks[self._node.parity][0] = _VOID
+        self._node.enter(members)
+        plan = self._plan(plans, op, weights, members)
+        if starting is not None:
+            starting()
+        for reduce_chunk in plan:
+            reduce_chunk()
+        self._node.barrier(members)
         if shared is not arrays:
             for a, reduced in zip(arrays, shared, strict=True):
                 np.copyto(a, reduced)
@@ -347,6 +355,8 @@ class SharedMemory:
         """This member's work, remembered for the arrays that all have brought this time."""
         ranks = range(self.size) if members is None else members
         key = tuple([self._words[r][MANIFEST] for r in ranks])
+        if not all(key):
+            raise InputError(_DIFFER)
         plan = plans.get(key)
         if plan is None:
             parts = [self._brought(r)[1] for r in ranks]
@@ -380,6 +390,7 @@ class SharedMemory:
         op: Reduction,
         weights: Sequence[float] | None,
         members: Members,
+        starting: Callable[[], None] | None,
     ) -> None:
         parity = self._node.parity
         plan = flip.plans[parity].get(members)
@@ -388,10 +399,13 @@ class SharedMemory:
         for i, a in enumerate(arrays):
             plan.mine[i][...] = a
         plan.my_check[0] = flip.check
+        self._mine[MANIFEST] = 0  # to a member whose arrays are large this one brings none
         self._node.enter(members)
         for check in plan.checks:
             if check[0] != flip.check:
-                raise InputError("all_reduce: the members' arrays differ in shape or dtype")
+                raise InputError(_DIFFER)
+        if starting is not None:
+            starting()
         for i, a in enumerate(arrays):
             column = plan.columns[i]
             if op is Reduction.SUM and len(column) == 2 and a.dtype != np.float16:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class Solo:
         op: Reduction,
         weights: Sequence[float] | None = None,
         members: Members = None,
+        starting: Callable[[], None] | None = None,
     ) -> None:
         """Nothing changes."""
 
