@@ -8,14 +8,16 @@ runs on; then for each line `N` it makes N steps and prints the seconds they too
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 
-if not sys.argv[1].startswith("synk"):  # before any library starts its threads
+# before any library starts its threads
+if not sys.argv[1].startswith("synk"):
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = sys.argv[5]
-    if len(sys.argv) > 6:
-        os.sched_setaffinity(0, {int(sys.argv[6])})
+if len(sys.argv) > 6:
+    os.sched_setaffinity(0, {int(sys.argv[6])})
 
 import time
 from collections.abc import Callable
@@ -41,7 +43,7 @@ def weights() -> list[np.ndarray]:
     """The start, the same for all contenders."""
     rng = np.random.default_rng(1)
     found = []
-    for a, b in zip(SIZES[:-1], SIZES[1:], strict=True):
+    for a, b in itertools.pairwise(SIZES):
         found += [(rng.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32)]
         found += [np.zeros(b, np.float32)]
     return found

@@ -155,7 +155,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("text", ["README.rst", "docs/first_steps.rst"])
+@pytest.mark.parametrize("text", ["README.rst", "docs/first_steps.rst", "docs/training.rst"])
 def test_examples(text):
     done = run("-m", "doctest", ROOT / text, mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
