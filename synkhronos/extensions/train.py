@@ -24,6 +24,7 @@ from synkhronos import _parcels
 from synkhronos._batches import Picks, select
 from synkhronos._commands import Call
 from synkhronos._compile import plan
+from synkhronos._cores import trim
 from synkhronos._data import Data
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._functions import Function
@@ -255,6 +256,7 @@ class TrainFunction:
             numbers = tuple(e.number for e in stale)
             compared = tuple(e.number for e in stale if e.differs)
             self._group.run(Join(numbers, self._number, compared), "train")
+            trim()  # the values that the arrays have replaced
 
 
 def make_train_function(

@@ -1,0 +1,104 @@
+"""Nets for MNIST in plain PyTensor, in float32: rectified layers with dropout, then a softmax.
+
+`mlp` is Lasagne's example: a fifth of the input is dropped, two hidden layers of 800 units, half
+of the units of each dropped. `custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID` has what its name says.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+CLASSES = 10
+
+
+class Model(NamedTuple):
+    """What a net is made after; rates are the share of units that a step leaves out."""
+
+    depth: int
+    width: int
+    drop_in: float
+    drop_hid: float
+
+
+MLP = Model(depth=2, width=800, drop_in=0.2, drop_hid=0.5)
+
+
+def parse(text):
+    """The model that a command line names."""
+    name, _, given = text.partition(":")
+    if text == "mlp":
+        return MLP
+    if name == "cnn":
+        raise ValueError(
+            "cnn needs convolutions, which come with the layers in a later release: use mlp or "
+            "custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID"
+        )
+    if name != "custom_mlp":
+        raise ValueError(f"{text!r} is none of mlp and custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID")
+    try:
+        depth, width, drop_in, drop_hid = given.split(",")
+        model = Model(int(depth), int(width), float(drop_in), float(drop_hid))
+    except ValueError:
+        raise ValueError(
+            f"{text!r}: custom_mlp takes two integers and two rates, DEPTH,WIDTH,DROP_IN,DROP_HID, "
+            "such as custom_mlp:2,800,0.2,0.5"
+        ) from None
+    if model.depth < 0 or model.width < 1:
+        raise ValueError(f"{text!r}: DEPTH is at least 0 and WIDTH at least 1")
+    if not (0 <= model.drop_in < 1 and 0 <= model.drop_hid < 1):
+        raise ValueError(f"{text!r}: DROP_IN and DROP_HID are from 0 up to, not including, 1")
+    return model
+
+
+class Net:
+    """A model's graph and its shared variables.
+
+    Attributes
+    ----------
+    x, y : the inputs, images of so many pixels and their labels
+    params : weights and biases
+    loss : mean cross-entropy, units dropped at random
+    draws : updates that go with the loss: where the random numbers go on
+    accuracy : share of right answers, nothing dropped
+    """
+
+    def __init__(self, model, pixels, seed):
+        self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
+        self.params = []
+        rng = np.random.default_rng(seed)
+        sizes = [pixels, *[model.width] * model.depth, CLASSES]
+        for i in range(model.depth + 1):
+            bound = np.sqrt(6 / (sizes[i] + sizes[i + 1]))  # Glorot and Bengio, 2010
+            w = rng.uniform(-bound, bound, sizes[i : i + 2]).astype("float32")
+            b = np.zeros(sizes[i + 1], "float32")
+            self.params += [pytensor.shared(w, f"w{i}"), pytensor.shared(b, f"b{i}")]
+
+        stream = pt.random.shared_rng(seed=seed + 1, name="stream")
+        state = stream
+
+        def drop(rate, units, width):
+            """Leave units out, others for each row, and make up for them."""
+            nonlocal state
+            if not rate:
+                return units
+            state, drawn = state.uniform(size=(self.x.shape[0], width), dtype="float32")
+            return units * (drawn >= np.float32(rate)) * np.float32(1 / (1 - rate))
+
+        log_p = self._log_p(model, sizes, drop)
+        self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
+        self.draws = [] if state is stream else [(stream, state)]
+        answers = self._log_p(model, sizes, lambda rate, units, width: units).argmax(axis=1)
+        self.accuracy = pt.eq(answers, self.y).astype("float32").mean()
+
+    def _log_p(self, model, sizes, drop):
+        layer = drop(model.drop_in, self.x, sizes[0])
+        for i in range(model.depth + 1):
+            layer = layer @ self.params[2 * i] + self.params[2 * i + 1]
+            if i < model.depth:
+                layer = drop(model.drop_hid, pt.maximum(layer, 0), sizes[i + 1])
+        return pt.special.log_softmax(layer, axis=1)
+
+    def size(self):
+        return sum(p.get_value(borrow=True).size for p in self.params)
