@@ -669,3 +669,24 @@ def test_no_group() -> None:
     for act in (lambda: synk.broadcast(s), lambda: synk.get_lengths(s), lambda: synk.scatter(s)):
         with pytest.raises(synk.NotForked, match=r"synk\.fork"):
             act()
+
+
+@pytest.mark.parametrize("smaller", [0, 1])
+def test_all_reduce_of_unequal_lengths_writes_nothing(group2: synk.Group, smaller: int) -> None:
+    """Small values travel another way than large ones: members on both refuse alike."""
+    small, large = shared(np.full(10, 1.0)), shared(np.ones(1000))
+    changed = shared(np.full(10 if smaller else 1000, 3.0))
+    for s in (small, large, changed):  # leaves what a member on the other way might read
+        synk.all_reduce(s, "sum")
+    synk.set_value(smaller, changed, np.full(10, 5.0))
+    synk.set_value(1 - smaller, changed, np.full(1000, 7.0))
+    for _ in range(3):
+        with pytest.raises(synk.InputError, match="differ in shape or dtype"):
+            synk.all_reduce(changed, "sum")
+        same(synk.get_value(smaller, changed), np.full(10, 5.0))
+        same(synk.get_value(1 - smaller, changed), np.full(1000, 7.0))
+        for rank in range(2):
+            same(synk.get_value(rank, small), np.full(10, 2.0))
+            same(synk.get_value(rank, large), np.full(1000, 2.0))
+    synk.broadcast(changed)
+    synk.all_reduce(changed, "avg")

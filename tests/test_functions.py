@@ -1691,3 +1691,43 @@ def run_script(text: str) -> list[str]:
 def test_operations_of_a_script(start: str) -> None:
     """What `__main__` defines travels by value, in both ways to start."""
     assert run_script(SCRIPT.replace("START", start)) == ["True"] * 3
+
+
+def test_threads_take_turns_from_the_arguments_on(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second thread's arrays are not laid over those of a call that is about to run."""
+    x = pt.dvector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode="FAST_COMPILE")
+    ones, twos, found = np.ones(5000), np.full(5000, 2.0), []
+    f(ones)
+    other = threading.Thread(target=lambda: found.append(f(twos)))
+    run = group2.run
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        if not other.ident:
+            other.start()
+            other.join(0.1)
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(group2, "run", late)
+    assert f(ones) == 5000
+    other.join()
+    assert found == [10_000]
+
+
+def test_a_default_is_read_at_every_call(group2: synk.Group) -> None:
+    """Arrays of a default that have travelled with a command, and values set in the meantime."""
+    x, c = pt.dvector("x"), pt.dvector("c")
+    default = pytensor.shared(np.arange(500.0))
+    mode = "FAST_COMPILE"
+    bcast = [In(c, value=default)]
+    f = synk.function([x], (x.sum() * c.sum(), "sum"), bcast_inputs=bcast, mode=mode)
+    h = synk.function([], (c.sum(), "sum"), bcast_inputs=[c], mode=mode)
+    d = synk.data(np.ones(10))
+    for _ in range(3):
+        assert f(d) == 10 * np.arange(500).sum()
+    h(np.full(1000, 7.0))
+    assert f(d) == 10 * np.arange(500).sum()
+    default.set_value(np.ones(500))
+    assert f(d) == 5000

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import io
 import logging
 import os
+import resource
+import signal
+import sys
 import threading
+import time
+import weakref
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -14,8 +25,15 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
+from synkhronos import _cores
+from synkhronos._arena import Arena
 from synkhronos._channels import safety
-from synkhronos._cores import share_out
+from synkhronos._channels.local import LocalChannel
+from synkhronos._channels.words import Words
+from synkhronos._commands import Command
+from synkhronos._cores import MasterShare, share_out
+from synkhronos._relay import Pen, Reader, RelayStream
+from synkhronos.testing import leaks
 
 STARTS = ("fork", "exec")
 
@@ -428,3 +446,303 @@ def test_start_is_quick() -> None:
     """A fork is a matter of milliseconds; the limit here only catches a wait for a timeout."""
     with synk.Group(3):
         pass
+
+
+@dataclass(frozen=True)
+class Nap(Command):
+    """Let the workers sleep, and tell somebody that they do."""
+
+    seconds: float
+    path: str
+
+    def run(self, member: Any) -> None:
+        if member.rank:
+            Path(self.path).touch()
+            time.sleep(self.seconds)
+
+
+@pytest.mark.parametrize("how", ["thread", "signal"])
+def test_close_during_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """The call raises GroupClosed, and no descriptor is closed below its feet."""
+    group, path = synk.Group(2), tmp_path / "asleep"
+    closed, close = [], LocalChannel._close_descriptors
+
+    def watched(channel: LocalChannel) -> None:
+        closed.append(group._running)
+        close(channel)
+
+    def act() -> None:
+        while not path.exists():
+            time.sleep(0.001)
+        group.close()
+
+    monkeypatch.setattr(LocalChannel, "_close_descriptors", watched)
+    before = signal.signal(signal.SIGALRM, lambda *_: act())
+    thread = threading.Thread(target=act)
+    if how == "thread":
+        thread.start()
+    else:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(synk.GroupClosed, match="my command"):
+            group.run(Nap(30, str(path)), "my command")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if how == "thread":
+        thread.join()
+    assert closed == [False]
+    group.close()
+    assert closed == [False]
+
+
+def test_close_during_a_long_command(tmp_path: Path) -> None:
+    group = synk.Group(2)
+    task = group.start(Nap(30, str(tmp_path / "asleep")), "a nap")
+    group.close()
+    with pytest.raises(synk.GroupClosed, match="a nap"):
+        task.wait()
+
+
+def test_a_group_that_is_dropped_ends() -> None:
+    before = leaks.snapshot()
+    synk.Group(2)
+    leaks.check(before)
+
+
+@pytest.mark.parametrize("bad", [{"devices": [[99_999], [0]]}, {"cores": [99_999]}, {"cores": []}])
+def test_cores_that_are_not_ours(bad: dict[str, Any]) -> None:
+    before = leaks.snapshot()
+    with pytest.raises(synk.InputError, match="this process may use cores"):
+        synk.Group(2, **bad)
+    leaks.check(before, patience=0)
+
+
+@pytest.mark.parametrize("spare", range(0, 16, 3))
+def test_too_few_descriptors(spare: int) -> None:
+    """Wherever the start fails, nothing is left behind."""
+    synk.Group(2).close()  # opens what stays open
+    gc.collect()
+    before, descriptors = leaks.snapshot(), os.listdir("/proc/self/fd")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, descriptors)) + spare, hard))
+    try:
+        with contextlib.suppress(OSError):
+            synk.Group(2).close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    leaks.check(before)
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+
+
+def test_a_value_that_cannot_be_shipped(group2: synk.Group) -> None:
+    """It is named, and what was asked for beside it is not half known."""
+    good = pytensor.shared(np.ones(3), name="good")
+    bad = pytensor.shared(threading.Lock(), name="bad")
+    for _ in range(2):
+        with pytest.raises(synk.InputError, match="bad"):
+            synk.broadcast([good, bad])
+    np.testing.assert_array_equal(synk.get_value(1, good), np.ones(3))
+
+
+def test_a_sparse_variable_is_refused_by_name(group2: synk.Group) -> None:
+    import pytensor.sparse
+    import scipy.sparse
+
+    s = pytensor.shared(scipy.sparse.csr_matrix(np.eye(4)), name="links")
+    x = pt.dmatrix("x")
+    f = synk.function([x], (pytensor.sparse.structured_dot(s, x).sum(), "avg"))
+    with pytest.raises(synk.InputError, match="'links' is sparse"):
+        f(np.ones((4, 2)))
+
+
+def test_dropped_variables_are_freed_everywhere(group: synk.Group) -> None:
+    """Neither the master nor a worker keeps what the user and all functions have dropped."""
+    x = pt.dvector("x")
+    refs = []
+    for _ in range(3):
+        w = pytensor.shared(np.ones(100), name="w")
+        f = synk.function([x], (x.sum() * w[0], "sum"), mode="FAST_COMPILE")
+        assert f(np.ones(4)) == 4
+        synk.all_reduce(w)
+        refs.append(weakref.ref(w))
+        del w, f
+        gc.collect()
+        assert refs[-1]() is None
+    last = pytensor.shared(np.ones(2), name="last")
+    synk.broadcast(last)
+    known = group.run(Known())
+    assert known == [[3]] * group.size
+    np.testing.assert_array_equal(synk.get_value(group.size - 1, "last"), np.ones(2))
+
+
+@dataclass(frozen=True)
+class Known(Command):
+    def run(self, member: Any) -> list[int]:
+        return [*member.variables._entries]
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[Any]:
+        return [own, *reports.values()]
+
+
+@dataclass(frozen=True)
+class Speak(Command):
+    """Print or log in a worker."""
+
+    how: str
+    text: str
+
+    def run(self, member: Any) -> None:
+        if member.rank and self.how == "log":
+            logging.getLogger("theirs").warning(self.text)
+        elif member.rank:
+            print(self.text)
+
+
+@pytest.mark.parametrize("letter", ["a", "é"])
+def test_a_long_log_line_is_cut(
+    group2: synk.Group, caplog: pytest.LogCaptureFixture, letter: str
+) -> None:
+    for n in (10, 200_000):
+        group2.run(Speak("log", letter * n))
+    short, long = [r.getMessage() for r in caplog.records if r.name == "theirs"]
+    assert short == f"[rank 1] {letter * 10}"
+    assert long.startswith(f"[rank 1] {letter * 10_000}")
+    assert long.endswith("... (cut)")
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_stdout_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with synk.Group(2) as group:
+        monkeypatch.setattr(sys, "stdout", Gone())
+        group.run(Speak("print", "hello"))
+        group.start(Speak("print", "hello")).wait()
+    assert not group.alive
+    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    with synk.Group(2) as group:
+        group.run(Speak("print", "é"))
+    assert ascii_only.buffer.getvalue() == b"[rank 1] \\xe9\n"  # type: ignore[attr-defined]
+
+
+class SlowRing:
+    """Shared memory that other threads find half written."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+
+    def __setitem__(self, at: slice, data: bytes) -> None:
+        time.sleep(0.001)
+        self._memory[at] = data
+
+
+def test_threads_of_a_worker_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    arena = Arena(2)
+    arena.reserve_head()
+    words = Words(arena)
+    pen, reader = Pen(words, 1, 0), Reader(words, [1], 0)
+    pen._ring = SlowRing(pen._ring)  # type: ignore[assignment]
+    stream = RelayStream(pen, 0)
+    threads = [
+        threading.Thread(target=lambda c=c: [stream.write(f"{c * 9}\n") for _ in range(9)])
+        for c in "abcd"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reader.drain()
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"[rank 1] {c * 9}" for c in "abcd" for _ in range(9))
+    arena.close_fd()
+
+
+@dataclass(frozen=True)
+class Stdin(Command):
+    def run(self, member: Any) -> tuple[str]:
+        return (os.readlink("/proc/self/fd/0"),)
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> bool:
+        return bool(own == reports[1])
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("debug", [True, False])
+def test_only_debug_leaves_workers_the_terminal(start: str, debug: bool) -> None:
+    saved, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+    try:
+        with synk.Group(2, start=start, debug=debug) as group:
+            assert group.run(Stdin()) is debug
+    finally:
+        os.dup2(saved, 0)
+        for fd in (saved, read, write):
+            os.close(fd)
+
+
+def test_an_interrupt_leaves_the_users_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """keep_place and confined bind the thread for a moment, whatever happens in it."""
+    mine = {3}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(mine))
+
+    def bind(pid: int, cores: Any) -> None:
+        mine.clear()
+        mine.update(cores)
+        if mine == {99}:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "sched_setaffinity", bind)
+    share = MasterShare([99])
+    with pytest.raises(KeyboardInterrupt):
+        share.keep_place()
+    assert mine == {3}
+    with pytest.raises(KeyboardInterrupt), share.confined():
+        pass
+    assert mine == {3}
+
+
+class Pool:
+    """A BLAS library; an interrupt arrives in the call `at`."""
+
+    def __init__(self, at: int) -> None:
+        self.threads, self._left = 8, at
+
+    def get_num_threads(self) -> int:
+        return self.threads
+
+    def set_num_threads(self, threads: int) -> None:
+        self.threads = threads
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_the_users_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = [Pool(0), Pool(1)]
+    monkeypatch.setattr(_cores, "thread_pools", lambda: pools)
+    share = MasterShare([0])
+    with pytest.raises(KeyboardInterrupt), share:
+        pass
+    assert [p.threads for p in pools] == [8, 8]
+    share.__enter__()  # and an interrupt before __exit__ has begun
+    with share:
+        assert [p.threads for p in pools] == [1, 1]
+    assert [p.threads for p in pools] == [8, 8]
+    share.__enter__()
+    share.release()
+    assert [p.threads for p in pools] == [8, 8]
+
+
+def test_foreign_threads_beside_a_small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenBLAS has as many threads as it says, not as many as the machine has cores."""
+    import threadpoolctl
+
+    pool = SimpleNamespace(internal_api="openblas", num_threads=2)
+    found = SimpleNamespace(lib_controllers=[pool])
+    monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: found)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "listdir", lambda path: ["1", "2", "3"])
+    assert safety._foreign_threads() == 1

@@ -132,3 +132,117 @@ def test_a_value_left_half_written_raises_until_it_is_set() -> None:
         shared.set_value(np.ones(100_000))
         synk.all_reduce(shared, "sum")
         assert (shared.get_value() == 2).all()
+
+
+@pytest.mark.parametrize("first", ["all_reduce", "update"])
+def test_a_variable_changed_twice_is_undone(group2: synk.Group, first: str) -> None:
+    """An undo gives back the value before the command, not the one before its last change."""
+    w = pytensor.shared(np.ones(3000), name="w")
+    f = synk.function([], updates=[(w, w + 1)], mode="FAST_COMPILE")
+    synk.all_reduce(w, "avg")
+    f()
+    number = group2.member.variables.of(w).number
+    start = AllReduce((number,), Reduction.AVG) if first == "all_reduce" else f.command()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad value"):
+            group2.run(Program((start, f.command(), f.command(), Fault("ValueError", (1,)))))
+        for rank in range(2):
+            np.testing.assert_array_equal(synk.get_value(rank, w), 2.0)
+    group2.run(Program((start, f.command(), f.command())))
+    wanted = 4.0 if first == "all_reduce" else 5.0
+    np.testing.assert_array_equal(synk.get_value(1, w), wanted)
+    np.testing.assert_array_equal(w.get_value(), wanted)
+
+
+def test_a_value_taken_back_after_a_failure(group2: synk.Group) -> None:
+    """What the others have a copy of is not written over while the user holds it."""
+    w = pytensor.shared(np.ones(3000), name="w")
+    f = synk.function([], updates=[(w, w + 1)], mode="FAST_COMPILE")
+    synk.all_reduce(w, "avg")
+    for value in (2.0, 3.0):
+        f()
+        old = w.get_value(borrow=True)
+        w.set_value(np.full(3000, 100.0))
+        with pytest.raises(ValueError, match="bad value"):
+            group2.run(Program((f.command(), Fault("ValueError", (1,)))))
+        w.set_value(old, borrow=True)
+        for rank in range(2):
+            np.testing.assert_array_equal(synk.get_value(rank, w), value)
+
+
+def test_a_program_run_again_has_its_own_arrays(group2: synk.Group) -> None:
+    """What a repeated command brings is not in the master's box, where the next command lies."""
+    x, c = pt.dvector("x"), pt.dvector("c")
+    mode = "FAST_COMPILE"
+    f = synk.function([x], (x.sum() * c.sum(), "sum"), bcast_inputs=[c], mode=mode)
+    h = synk.function([], (c.sum(), "sum"), bcast_inputs=[c], mode=mode)
+    d, values = synk.data(np.ones(10)), np.arange(500.0)
+    f(d, values)
+    program = Program((f.command(d, values),))
+    wanted = 10 * values.sum()
+    assert group2.run(program)[0][0] == wanted
+    h(np.full(1000, 7.0))
+    assert group2.run(program)[0][0] == wanted
+
+
+def test_an_interrupt_stops_a_long_command(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = group2.start(Walk(), "a walk")
+    while min(task.progress()) < 3:
+        pass
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group2._channel, "collect", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            task.wait()
+    assert group2.run(Walk_once()) == [1, 1]
+    with pytest.raises(synk.GroupError, match="a walk: it has been waited for"):
+        task.wait()
+    later = group2.start(Fault("ValueError", (), meet=False))
+    assert later.progress() == [0]
+    later.wait()
+
+
+@dataclass(frozen=True)
+class Say(Command):
+    """Return a value from the workers."""
+
+    value: Any
+
+    def run(self, member: Any) -> Any:
+        return self.value
+
+
+def test_outcomes_are_the_callers(group2: synk.Group) -> None:
+    """Arrays of an outcome stay as they are; lists arrive as they were sent."""
+    for size in (1000, 100_000):
+        found = group2.start(Say((np.full(size, 1.0),))).wait()
+        group2.run(Say((np.full(size, 2.0),)))
+        np.testing.assert_array_equal(found[1][0], np.full(size, 1.0))
+    for value in (["text", 1], [1, 2], [1.5]):
+        found = group2.start(Say(value)).wait()
+        assert found == {1: value}
+        assert [type(v) for v in found[1]] == [type(v) for v in value]
+
+
+@dataclass(frozen=True)
+class Assign(Command):
+    number: int
+    value: float
+
+    def run(self, member: Any) -> tuple[int]:
+        member.change(member.variables[self.number], np.full(3, self.value))
+        return (1,)
+
+
+def test_what_a_long_command_changes_stands(group: synk.Group) -> None:
+    w = pytensor.shared(np.zeros(3), name="w")
+    number, last = share_variables(group, [w])[w].number, group.size - 1
+    group.start(Assign(number, 8.0)).wait()
+    with pytest.raises(ValueError, match="bad value"):
+        group.run(Fault("ValueError", (last,)))
+    np.testing.assert_array_equal(synk.get_value(last, w), 8.0)

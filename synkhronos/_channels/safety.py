@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
+
+_LOOKS = 5
 
 
 def reasons_against_fork() -> list[str]:
@@ -26,8 +29,12 @@ def reasons_against_fork() -> list[str]:
         found.append("a parallel numba function has run")
     if cuda_is_open():
         found.append("CUDA is initialised")
-    extra = _foreign_threads()
-    if extra > 0 and not found:
+    extra = 0 if found else _foreign_threads()
+    for _ in range(_LOOKS):  # a thread that has been joined takes a moment to leave /proc
+        if extra > 0:
+            time.sleep(0.002)
+            extra = _foreign_threads()
+    if extra > 0:
         found.append(f"{extra} threads of unknown libraries are alive")
     return found
 
