@@ -367,8 +367,8 @@ def _is_scattered(variable: Variable) -> bool:
     kind: Any = variable.type
     if hasattr(kind, "format"):
         raise InputTypeError(
-            f"input {variable} is {kind}: the rows of a sparse matrix are not divided among "
-            "members. Make it a dense input, or list it in bcast_inputs"
+            f"input {variable.name or variable} is {kind}: the rows of a sparse matrix are not "
+            "divided among members. Make it a dense input, or list it in bcast_inputs"
         )
     return bool(kind.ndim > 0)
 

@@ -1,6 +1,6 @@
 """Batches mean what they mean to numpy, and every split covers every row once.
 
-The numbers S20 to S29 are the defects of the system of 2017 that a test holds.
+The numbers S20, S21, ... are the defects of the system of 2017 that a test holds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collectives: the values of shared variables moved and combined, numpy as the oracle.
 
-The numbers S46 to S70 are the defects of the system of 2017 that a test holds.
+The numbers S44, S46, ... are the defects of the system of 2017 that a test holds.
 """
 
 from __future__ import annotations
@@ -377,13 +377,20 @@ def test_all_gather_of_many(group: synk.Group) -> None:
         synk.get_lengths(shared(1.0))
 
 
-def test_many_small_variables_travel_together(group: synk.Group) -> None:
-    """S70: hundreds of variables of all sizes in one call of each verb."""
+def test_many_small_variables_travel_together(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S70: hundreds of variables of all sizes in one command of each verb, whatever its size."""
+    posted, post = [], group._channel.post
+    monkeypatch.setattr(group._channel, "post", lambda c: posted.append(c) or post(c))
     draw = np.random.default_rng(0)
     shapes = [tuple(draw.integers(0, 4, draw.integers(0, 4)).tolist()) for _ in range(200)]
     variables = [shared(np.full(s, n, "float64")) for n, s in enumerate(shapes)]
     synk.broadcast(variables)
+    del posted[:]
+    synk.broadcast(variables)
     synk.all_reduce(variables, "sum")
+    assert [type(c).__name__ for c in posted] == ["Broadcast", "AllReduce"]
     for n, (v, found) in enumerate(
         zip(variables, synk.get_value(group.size - 1, variables), strict=True)
     ):
@@ -462,6 +469,12 @@ BAD: dict[str, tuple[Callable[[Any, Any], Any], type[Exception]]] = {
     "negative weights": (lambda s, t: synk.all_reduce(s, weights=[2.0, -1.0]), ValueError),
     "no weight": (lambda s, t: synk.reduce(s, weights=[0.0, 0.0]), ValueError),
     "weights that are none": (lambda s, t: synk.reduce(s, weights=[np.nan, 1.0]), ValueError),
+    "a number as weights": (lambda s, t: synk.all_reduce(s, weights=2), TypeError),
+    "words as weights": (lambda s, t: synk.reduce(s, weights=["a", "b"]), TypeError),
+    "no end of weight": (lambda s, t: synk.reduce(s, weights=[np.inf, 1.0]), ValueError),
+    "a row below": (lambda s, t: synk.set_value(1, s, np.ones(3), batch=[-4]), IndexError),
+    "a row above": (lambda s, t: synk.set_value(0, s, np.ones(4), batch=[0, 4, 1]), IndexError),
+    "rows of a number": (lambda s, t: synk.set_value(0, shared(1.0), 2.0, batch=0), ValueError),
     "weights of a sum": (lambda s, t: synk.all_reduce(s, "sum", weights=[1.0, 2.0]), ValueError),
     "no rows to scatter": (lambda s, t: synk.reduce_scatter(shared(1.0)), ValueError),
 }
@@ -574,6 +587,27 @@ def test_the_masters_set_value_counts(group: synk.Group) -> None:
     same(synk.get_value(group.size - 1, s), np.full(4, 2.0))
     s.set_value(np.zeros(2), borrow=True)
     same(synk.gather(s), np.zeros((group.size, 2)))
+
+
+@pytest.mark.parametrize("verb", ["all_reduce", "gather", "reduce"])
+def test_setting_a_variable_that_differs_is_told(
+    group2: synk.Group, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    """Members keep what they hold, in collectives as in calls; what replaces it says nothing."""
+    s = shared(np.zeros(4), "spread_out")
+    synk.scatter(s, np.arange(4.0))
+    s.set_value(np.full(2, 7.0))
+    act = getattr(synk, verb)
+    for _ in range(2):
+        act(s)
+    told = [r.getMessage() for r in caplog.records]
+    assert len(told) == 1
+    assert "spread_out" in told[0]
+    assert "synk.broadcast" in told[0]
+    s.set_value(np.arange(4.0))
+    synk.scatter(s)
+    same(synk.get_value(1, s), np.array([2.0, 3.0]))
+    assert len(caplog.records) == 1
 
 
 def test_values_that_differ_are_reduced_as_they_are(group: synk.Group) -> None:

@@ -313,6 +313,31 @@ def test_shapes_that_cannot_be(group2: synk.Group, shape: Any) -> None:
     assert d.data.tolist() == [[1, 1], [1, 1]]
 
 
+@pytest.mark.parametrize("grow", ["set_length", "set_shape", "set_value"])
+def test_the_peak_of_a_growth(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch, grow: str
+) -> None:
+    """S37: while it grows Data takes its old memory and its new, and afterwards the new alone."""
+    old, new = 1 << 20, 3 << 20
+    d = synk.data(np.ones(old, "uint8"))
+    before, peaks, empty = bytes_taken(group), [], group.arena.empty
+
+    def measured(*args: Any) -> Array:
+        found = empty(*args)
+        found[...] = 0
+        peaks.append(bytes_taken(group))
+        return found
+
+    monkeypatch.setattr(group.arena, "empty", measured)
+    value = np.ones(new, "uint8") if grow == "set_value" else new
+    getattr(d, grow)(value)
+    slack = 1 << 16
+    assert len(peaks) == 1
+    assert peaks[0] <= before + new + slack
+    gc.collect()
+    assert bytes_taken(group) <= before - old + new + slack
+
+
 def test_oversize(group: synk.Group) -> None:
     """S37, S41: any factor from 1; growth within it moves nothing and takes no more memory."""
     d = synk.data(np.ones(1000), oversize=7.5)
@@ -329,6 +354,8 @@ def test_oversize(group: synk.Group) -> None:
     assert d.alloc_size == 8000
     d.set_length(10, oversize=2)
     assert d.alloc_size >= 20
+    d.set_value(np.ones(3000), oversize=4)
+    assert (d.size, d.alloc_size) == (3000, 12_000)
     assert synk.data(np.ones(4), oversize=1).alloc_size == 4
     assert synk.data(np.float32(1), oversize=3).size == 1
 
@@ -470,7 +497,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
 def test_memory_mapped_files(group: synk.Group, file: Path, mode: Any) -> None:
     """Each member maps the file for itself: nothing is loaded into shared memory."""
     mapped = np.memmap(file, "float64", mode, shape=(40, 50))
@@ -549,6 +576,18 @@ def test_writes_to_a_mapped_file_reach_members(group: synk.Group, file: Path) ->
     for value in (1.0, 2.0):
         mapped[...] = value
         assert f(d) == value * 2000
+
+
+def test_private_changes_of_a_map_are_copied(group: synk.Group, file: Path) -> None:
+    """Mode c: what the user writes is not in the file, so members get the array."""
+    mapped = np.memmap(file, "float64", "c", shape=(40, 50))
+    mapped[3:] *= 100
+    for value in (mapped, mapped[2:5]):
+        d = synk.data(value)
+        np.testing.assert_array_equal(seen_by_members(d), value)
+        d[...] = -1
+        assert (seen_by_members(d) == -1).all()
+    assert mapped[39, 49] == 100 * np.fromfile(file)[-1]
 
 
 def test_set_value_from_itself(group2: synk.Group) -> None:

@@ -30,7 +30,7 @@ from pytensor.graph.op import Op
 
 import synkhronos as synk
 from synkhronos import _slicing
-from synkhronos._batches import edges, slices
+from synkhronos._batches import edges
 from synkhronos._commands import Command
 from synkhronos._member import Member
 
@@ -272,7 +272,8 @@ def test_large_outputs_are_reduced_alike(
     big, small = pt.vector("big", dtype=dtype), pt.vector("small", dtype=dtype)
     row = pt.vector("row", dtype="float64")
     values = rng.integers(0, 3, 140_000).astype(dtype)
-    f = make([row], [(big, op), (small, op)], bcast_inputs=[big, small], on_unused_input="ignore")
+    by_rows = [pt.switch(row[0] < 1, v, v) for v in (big, small)]
+    f = make([row], [(v, op) for v in by_rows], bcast_inputs=[big, small])
     first, second = f(np.zeros(5), values, values[:10])
     many = group.size if op == "gather" else 1
     assert len(first) == many * 140_000
@@ -322,6 +323,14 @@ def test_outputs_that_do_not_exist(group2: synk.Group, subset: list[Any]) -> Non
     x = matrix()
     f = make([x], [x.sum(), x.mean(), x.max(), x.min()])
     with pytest.raises(synk.InputError, match="4 outputs"):
+        f(np.ones((2, 2)), output_subset=subset)
+
+
+@pytest.mark.parametrize("subset", [1, "total"])
+def test_what_is_no_list_of_outputs(group2: synk.Group, subset: Any) -> None:
+    x = matrix()
+    f = make([x], {"total": x.sum(), "mean": x.mean()})
+    with pytest.raises(synk.InputTypeError, match=r"give \["):
         f(np.ones((2, 2)), output_subset=subset)
 
 
@@ -391,10 +400,10 @@ def test_slices_are_never_empty(group: synk.Group) -> None:
     f = make([x], (x.shape[0], "gather"))
     for rows, num_slices in [(7, 3), (2, 5), (1, 100), (9, np.int64(2))]:
         wanted = [
-            b - a
-            for part in parts_of(np.zeros((rows, 1)), group.size)
-            if len(part)
-            for a, b in slices(len(part), int(num_slices))
+            len(piece)
+            for part in np.array_split(np.zeros(rows), group.size)
+            for piece in np.array_split(part, min(len(part), num_slices) or 1)
+            if len(piece)
         ]
         assert f(np.zeros((rows, 1)), num_slices=num_slices).tolist() == wanted
 
@@ -769,6 +778,10 @@ def test_build_inputs(group: synk.Group) -> None:
         f.build_inputs(rows, rows, rows, rows)
     with pytest.raises(synk.InputTypeError):
         f.build_inputs(z=rows)
+    with pytest.raises(synk.InputError, match=r"3 inputs.*is for 1"):
+        f.build_inputs(minibatch=[True])
+    with pytest.raises(synk.InputTypeError, match="'x' is given twice"):
+        f.build_inputs(rows, x=rows)
 
 
 def test_what_a_function_tells_of_itself(group2: synk.Group) -> None:
@@ -1320,11 +1333,36 @@ def test_reductions_that_are_provably_wrong(group2: synk.Group, graph: str, op: 
     assert make([x], PENALISED[graph](x, w))(np.zeros((3, 3))) in (3.0, -3.0)
 
 
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_totals_of_what_all_members_have_alike(group2: synk.Group, op: str) -> None:
+    """They would count members and slices; beside no rows they count members, as in 2017."""
+    x, w = matrix(), shared(np.full(2, 3.0), "w")
+    with pytest.raises(synk.InputError, match="same in all members"):
+        make([x], [x.sum(), (w.sum(), op)])
+    f = make([x], [x.sum(), (w.sum(), "avg"), (w.sum(), "max"), (w.sum(), None)])
+    for num_slices in (1, 2):
+        assert f(np.ones((4, 1)), num_slices=num_slices) == [4.0, 6.0, 6.0, 6.0]
+    assert make([], (w.sum(), op))() == {"sum": 12.0, "prod": 36.0}[op]
+
+
+def test_sparse_rows_are_not_divided(group2: synk.Group) -> None:
+    """Refused by name; as a broadcast input a sparse matrix is as any other value."""
+    sparse = pytest.importorskip("pytensor.sparse")
+    scipy = pytest.importorskip("scipy.sparse")
+    x, m = matrix(), sparse.csr_matrix("ratings", dtype="float64")
+    total = sparse.dense_from_sparse(m).sum()
+    with pytest.raises(synk.InputTypeError, match=r"ratings.*bcast_inputs"):
+        make([m], total)
+    f = make([x], [x.sum(), total], bcast_inputs=[m])
+    assert f(np.ones((2, 2)), scipy.csr_matrix(np.eye(3))) == [4.0, 3.0]
+
+
 def test_updates_that_are_provably_wrong(group2: synk.Group) -> None:
     """The same for updates reduced over members: s + x.sum() summed counts s once for each."""
     x, s = matrix(), shared(1.0, "s")
-    with pytest.raises(synk.InputError, match="term"):
+    with pytest.raises(synk.InputError, match="term") as caught:
         make([x], updates=[(s, s + x.sum(), "sum", "all")])
+    assert "variable of its own" in str(caught.value)
 
 
 def sliced_function(
