@@ -75,9 +75,9 @@ def training(count: int) -> None:
         more = report("Adam, 2 members", "the model", before, all_pss(group))
     vector = 4 * rows * columns
     print(
-        f"{rows * columns / 1e6:.0f} M parameters: {more / vector:.2f} vectors of {vector / 1e6:.0f} "
-        "MB are resident: parameters and Adam's two states once (3), and at most 2 gradients in "
-        "each of 2 members (4)"
+        f"{rows * columns / 1e6:.0f} M parameters: {more / vector:.2f} vectors of "
+        f"{vector / 1e6:.0f} MB are resident: parameters and Adam's two states once (3), and at "
+        "most 2 gradients in each of 2 members (4)"
     )
     assert more < 7.3 * vector
 

@@ -44,7 +44,6 @@ from synkhronos._errors import SynkhronosError as SynkhronosError
 from synkhronos._errors import WorkerDied as WorkerDied
 from synkhronos._errors import WorkerError as WorkerError
 from synkhronos._functions import Function as Function
-from synkhronos._functions import distribute as distribute
 from synkhronos._functions import function as function
 from synkhronos._group import Group as Group
 from synkhronos._group import close as close
@@ -52,6 +51,7 @@ from synkhronos._group import fork as fork
 from synkhronos._group import get_n_gpu as get_n_gpu
 
 __version__ = "2.0.0"
+from synkhronos._shipping import distribute as distribute
 
 __all__ = [
     "BackendMissing",

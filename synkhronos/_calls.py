@@ -42,6 +42,7 @@ class Part:
     dtypes: list[Any]  # of the outputs
     variant: Variant
     shares: list[float]  # of the participants in an average
+    listed: bool  # the rows are in a list that a repetition finds changed
     again: Callable[[], list[Any]] | None = None  # computes the same once more, directly
 
 
@@ -71,6 +72,8 @@ def compute_call(
     if part is not None and part.call is call:
         if part.again is not None:
             return part, part.again()
+        if part.listed:
+            part.arguments = _arguments(call, member, replica)
     else:
         if call.changed or call.sent:
             _take_values(call, member)
@@ -80,13 +83,13 @@ def compute_call(
     answer = _first(call, member, replica, part) if call.first else _compute(member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
-    elif replica.last_part is part and call.slices == 1 and not replica.threaded:
+    elif replica.last_part is part and call.slices == 1 and not (replica.threaded or part.listed):
         part.again = replica.repetition(part.variant, part.arguments)
     return part, answer.outputs
 
 
 def _stays(call: Call, replica: Replica) -> bool:
-    """Whether a repetition of the call finds the same arrays: no index lists, no sliceables."""
+    """Whether a repetition finds all the same: no list of rows in the call, no sliceables."""
     picked = any(isinstance(a.rows, Picks) for a in call.arguments)
     once = call.first or call.changed or call.sent
     return not (picked or once or replica.recipe.sliceables)
@@ -133,6 +136,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         [getattr(replica.recipe.outputs[i].type, "dtype", None) for i in call.outputs],
         _variant(call, recipe, takes_part),
         _shares(weights, participants),
+        takes_part and any(isinstance(a.rows, Piece) for a in call.arguments),
     )
 
 
@@ -200,7 +204,9 @@ def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
             source = member.view(source)
         if argument.rows is not None and call.edges is not None:
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
-            source = _part_of(source, argument.rows.cut(lo, hi), replica, i)
+            rows = argument.rows
+            listed = Picks(member.view(rows)) if isinstance(rows, Piece) else rows
+            source = _part_of(source, listed.cut(lo, hi), replica, i)
         found.append(source)
     return found
 

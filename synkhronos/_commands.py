@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synkhronos import _parcels
+from synkhronos._arena import Piece
 from synkhronos._batches import Picks, Selection
 from synkhronos._calls import combine_call, run_call
 from synkhronos._communicators import Join
@@ -133,10 +134,16 @@ def _finder(member: Member) -> Any:
 
 @dataclass(frozen=True)
 class Argument:
-    """One input of a call: where its array is, and which rows of it (None: all, not scattered)."""
+    """One input of a call: where its array is, and which rows of it.
 
-    source: Any  # Piece, FilePiece, or a value
-    rows: Selection | None = None
+    Attributes
+    ----------
+    source : Piece, FilePiece, or a value
+    rows : Selection, Piece of a list of rows, or None (all of them: it is not scattered)
+    """
+
+    source: Any
+    rows: Selection | Piece | None = None
 
     def __reduce__(self) -> Any:
         return Argument, (self.source, self.rows)

@@ -218,6 +218,11 @@ def give_freed_memory_back() -> None:
     """Undo keep_freed_memory: the thresholds that glibc grows to by itself, and a trim now."""
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+    trim()
+
+
+def trim() -> None:
+    """Give the kernel what is free now; it costs page faults if it is needed again."""
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)

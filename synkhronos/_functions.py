@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._batches import Selection, Span, edges, per_member, select
+from synkhronos._arena import Piece
+from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
 from synkhronos._commands import Argument, Call, Command
 from synkhronos._compile import Plan, plan
 from synkhronos._data import Data, Staging, data
 from synkhronos._errors import BatchError, InputError, InputTypeError
 from synkhronos._group import Group, current
+from synkhronos._latest import Latest
 from synkhronos._reductions import Reduction
 from synkhronos._replicas import Replica
 from synkhronos._serial import Serial
@@ -59,7 +61,7 @@ class Function:
         # whether the recipe's outputs are the user's, one by one
         self._in_order = [o.partials for o in plan_.outputs] == [(i,) for i in self._everything]
         self._finishing = any(o.finish is not None for o in plan_.outputs)
-        self._last: tuple[Any, Any, int, Call] | None = None
+        self._latest = Latest(group)
         self._serial: Any = None
         group.member.replicas[self._number] = self._replica
         group.functions[self._number] = self
@@ -135,32 +137,30 @@ class Function:
         """
         with self._lock:  # another thread's call would use the same memory for its arrays
             self._wake()
-            plain = batch is None and batch_s is None and output_subset is None and not kwargs
-            call = self._repetition(args, num_slices) if plain else None
-            if call is None:
-                call = self._make_call(args, kwargs, output_subset, batch, batch_s, num_slices)
-                if plain and self._repeatable(args, call):
-                    self._last = num_slices, _stamps(args), self._group.member.edition, call
+            call = self._next_call(args, kwargs, output_subset, batch, batch_s, num_slices)
             return self._run(call, output_subset)
 
-    def _repetition(self, args: tuple[Any, ...], num_slices: int | str) -> Call | None:
-        """The latest call, if this one is the same and no value has been set since."""
-        if self._last is None:
-            return None
-        slices, stamps, edition, call = self._last
-        if slices != num_slices or _stamps(args) != stamps:
-            return None
-        if edition != self._group.member.edition:
-            return None
-        for entry in self._entries:
-            if entry.is_set:
-                return None
+    def _next_call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output_subset: Sequence[Any] | None,
+        batch: Any,
+        batch_s: Any,
+        num_slices: int | str,
+    ) -> Call:
+        """The latest call if it serves again, else a new one."""
+        # defaults may be others next time
+        plain = batch_s is None and not kwargs and len(args) == len(self._plan.inputs)
+        how = num_slices, None if output_subset is None else tuple(output_subset)
+        call = self._latest.find(how, args, batch, self._entries) if plain else None
+        if call is None:
+            call = self._make_call(
+                args, kwargs, output_subset, batch, batch_s, num_slices, self._latest.post
+            )
+            if plain:
+                self._latest.keep(call, how, args, batch)
         return call
-
-    def _repeatable(self, args: Sequence[Any], call: Call) -> bool:
-        """Whether all inputs are Data: arrays, and defaults, may be others next time."""
-        plain = len(args) == len(self._plan.inputs) and all(type(a) is Data for a in args)
-        return plain and not (call.first or call.changed or call.sent)
 
     def command(self, *args: Any, **kwargs: Any) -> Call:
         """The call as a command, to be one of a program that runs in one round.
@@ -183,6 +183,7 @@ class Function:
         batch: Any,
         batch_s: Any,
         num_slices: int | str,
+        post: Callable[[np.ndarray], Piece] | None = None,
     ) -> Call:
         self._group.check_idle(self._what)
         given = self._bind(args, kwargs)
@@ -194,7 +195,8 @@ class Function:
             distribute_in(self._group, (self,))
         changed, sent = self._changed()
         partials = self._partials(subset)
-        arguments = tuple(self._argument(i, given[i], selection) for i in self._order)
+        posted = self._posted(selection, post)
+        arguments = tuple(self._argument(i, given[i], selection, posted) for i in self._order)
         return Call(
             function=self._number,
             arguments=arguments,
@@ -395,10 +397,26 @@ class Function:
         entries = [self._group.member.variables.find(s) for s in shareds]
         return any(e is not None and e.differs for e in entries)
 
-    def _argument(self, index: int, value: Any, selection: dict[int, Selection]) -> Argument:
+    def _posted(
+        self, selection: dict[int, Selection], post: Callable[[np.ndarray], Piece] | None
+    ) -> dict[int, Piece]:
+        """The one list of rows that all inputs have, in memory that the members read."""
+        rows = next(iter(selection.values()), None)
+        alike = all(s is rows for s in selection.values())
+        if post is None or not isinstance(rows, Picks) or not alike or self._group.size == 1:
+            return {}
+        return dict.fromkeys(selection, post(rows.rows))
+
+    def _argument(
+        self,
+        index: int,
+        value: Any,
+        selection: dict[int, Selection],
+        posted: dict[int, Piece],
+    ) -> Argument:
         rows = selection.get(index)
         if isinstance(value, Data):
-            return Argument(value.piece, rows)
+            return Argument(value.piece, posted.get(index, rows))
         if self._group.size == 1:
             return Argument(value, rows)
         if rows is not None:
@@ -543,10 +561,6 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
 
 
-def _stamps(args: Sequence[Any]) -> tuple[int, ...]:
-    return tuple([a._stamp if type(a) is Data else -1 for a in args])
-
-
 def function(
     inputs: Any,
     outputs: Any = None,
@@ -616,21 +630,3 @@ def function(
         dict(kwargs),
     )
     return Function(group, made)
-
-
-def distribute() -> None:
-    """Ship all functions that have not been shipped yet; a first call does it by itself.
-
-    Notes
-    -----
-    Cost: two rounds for any number of functions; the values of new shared variables are
-    broadcast. Graphs travel without values: tens of kilobytes each.
-
-    Examples
-    --------
-    >>> import synkhronos as synk
-    >>> _ = synk.fork(2)
-    >>> synk.distribute()
-    >>> synk.close()
-    """
-    distribute_in(current("synk.distribute"))

@@ -13,8 +13,26 @@ from pytensor.tensor.elemwise import CAReduce
 from synkhronos import _parcels
 from synkhronos._commands import Define, Forget, Replicate
 from synkhronos._errors import InputError
-from synkhronos._group import Group
+from synkhronos._group import Group, current
 from synkhronos._variables import Entry, check_dense, define, is_array
+
+
+def distribute() -> None:
+    """Ship all functions that have not been shipped yet; a first call does it by itself.
+
+    Notes
+    -----
+    Cost: two rounds for any number of functions; the values of new shared variables are
+    broadcast. Graphs travel without values: tens of kilobytes each.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.distribute()
+    >>> synk.close()
+    """
+    distribute_in(current("synk.distribute"))
 
 
 def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:

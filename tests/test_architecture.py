@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_channels", "_communicators"),
     ("_calls", "_commands", "_member"),
     ("_group", "_task", "_compile", "_slicing", "_serial", "_shipping"),
-    ("_data", "_functions", "_collectives", "_consistency"),
+    ("_data", "_latest", "_functions", "_collectives", "_consistency"),
     ("testing",),
     ("extensions",),
     ("__init__",),

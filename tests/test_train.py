@@ -499,16 +499,19 @@ def test_errors(group2: synk.Group) -> None:
     with pytest.raises(synk.InputError, match="used by no output"):
         make(updates.sgd, 0.1, bcast_inputs=[pt.dscalar("unused")])
     rng = pytensor.shared(np.random.default_rng(0))
-    noisy = lambda g, p: [
-        (q, q - h + pt.random.normal(rng=rng, return_next_rng=True)[1]) for q, h in zip(p, g)
-    ]  # noqa: B905
+
+    def noisy(grads: Any, params: Any) -> list[tuple[Any, Any]]:
+        _, noise = pt.random.normal(rng=rng, return_next_rng=True)
+        return [(p, p - g + noise) for p, g in zip(params, grads, strict=True)]
+
     with pytest.raises(synk.InputError, match="random numbers"):
         make(noisy)
+
+
+def test_without_a_group() -> None:
+    net = Net()
     with pytest.raises(synk.NotForked):
-        synk.close()
-        with synk.Group(1):
-            pass
-        make(updates.sgd, 0.1)
+        make_train_function(net.loss, net.params, net.x, net.y, updates.sgd, 0.1)
 
 
 def test_wrong_shapes(group2: synk.Group) -> None:

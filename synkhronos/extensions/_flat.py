@@ -79,6 +79,7 @@ class Arrays:
             self.roles.append([np.dtype(v.type.dtype) for v in unit.variables])
         self.loose = [v for unit in units for v in unit.loose]
         self._shapes = recipe.shapes
+        self._leaves = recipe.parting.leaves
         self._units = units
 
     def gradients(self, comm: Communicator) -> list[np.ndarray]:
@@ -87,6 +88,10 @@ class Arrays:
             comm.empty((b.length,), d)
             for b, d in zip(self.bands, self.gradient_dtypes, strict=True)
         ]
+
+    def leaves(self, comm: Communicator) -> list[np.ndarray]:
+        """Allocate the rule's scalars."""
+        return [comm.empty((), np.dtype(v.type.dtype)) for v in self._leaves]
 
     def values(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate the node's values: role after role of each band, then the loose ones."""

@@ -49,6 +49,7 @@ class Objective:
     def of_whole(self, reduced: Sequence[Variable]) -> list[Variable]:
         """The gradients of the loss over all rows, from the reduced ones."""
         found = []
+        g: Any
         for i, g in enumerate(reduced):
             whole: Any = g if self.factor is None else self.factor * g
             if self.direct and self.direct[i] is not None:
@@ -96,7 +97,9 @@ def _apart(loss: Any, params: Sequence[SharedVariable], proof: Proof) -> Objecti
     finished: Any = proof.finished
     factor: Any = pytensor.grad(finished, place, disconnected_inputs="ignore")
     touched = set(ancestors([finished]))
-    direct = tuple(pytensor.grad(finished, p) if p in touched else None for p in params)
+    direct: tuple[Any, ...] = tuple(
+        pytensor.grad(finished, p) if p in touched else None for p in params
+    )
     used = set(ancestors([factor, *(d for d in direct if d is not None)]))
     partials = tuple(
         (p.variable, p.reduction == "avg", v)

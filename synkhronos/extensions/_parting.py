@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
@@ -224,7 +225,8 @@ class _Parter:
             else:
                 wholes.append(self._whole(number, outputs, targets))
         states = [(s, self._of_totals(v)) for s, v in self.updates if s in self.states]
-        every = [*loops, *wholes, *(x for level in self.levels for x in level.loops)]
+        inner = [x for level in self.levels for x in level.loops]
+        every: list[Loop | Whole] = [*loops, *wholes, *inner]
         graphs = [*self.scalars, *(v for _, v in states), *(v for x in every for v in x.outputs)]
         places = {p for x in every for p in x.places}
         return Parting(
@@ -270,7 +272,7 @@ class _Parter:
             )
             if not touched:
                 touched = {owner[s] for s, read in reads.items() if s in owner and shared in read}
-            if not touched or (shared.ndim == 0 and self._is_count(shared, reads, owner)):
+            if not touched or (not shared.type.ndim and self._is_count(shared, reads, owner)):
                 continue
             merged = set().union(*(group[i] for i in touched))
             for i in merged:
@@ -284,7 +286,7 @@ class _Parter:
             for v in (*unit.everything, *(self.gradients[j] for j in unit.params)):
                 self.own[v] = number
         for s in self.states:
-            if s.ndim:
+            if s.type.ndim:
                 raise InputError(f"the update rule keeps {s}, which belongs to no parameter")
 
     def _unit(
@@ -427,11 +429,12 @@ class _Parter:
         [i] = self.units[unit].params
         gradient = self.gradients[i]
         memo: dict[Variable, Variable] = {gradient: pt.vector("g", dtype=gradient.type.dtype)}
-        for v in self.units[unit].variables:
-            memo[v] = pt.vector(v.name, dtype=v.type.dtype)
+        for shared in self.units[unit].variables:
+            memo[shared] = pt.vector(shared.name, dtype=shared.type.dtype)
         values = tuple(memo[v] for v in self.units[unit].variables)
         scalars: dict[int, Variable] = {}
         made: list[Variable] = []
+        v: Any
         for v in outputs:
             if _is_total(v.owner) and self.kind[v] == _FIXED and not targets:
                 inner = self._as_vector(v.owner.inputs[0], memo, scalars)
@@ -513,7 +516,7 @@ class _Parter:
         replace: list[tuple[Variable, Variable]] = []
         for v in self._outermost_scalars(outputs):
             self._as_scalar(v, scalars)
-            place = scalars[self.scalar_of[v]]
+            place: Any = scalars[self.scalar_of[v]]
             shaped = place.dimshuffle(["x"] * v.type.ndim) if v.type.ndim else place
             replace.append((v, shaped))
         made = clone_replace(outputs, replace=replace) if replace else outputs
@@ -572,7 +575,7 @@ def _is_scalar(v: Variable) -> bool:
     return all(v.type.broadcastable)
 
 
-def _flat(v: Variable) -> Variable:
+def _flat(v: Any) -> Any:
     """The one value of a variable that has one, 0-d, whatever the dimensions it was given."""
     while v.owner is not None and isinstance(v.owner.op, Alloc | DimShuffle):
         v = v.owner.inputs[0]

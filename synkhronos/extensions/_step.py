@@ -41,12 +41,14 @@ class Install(Command):
         arrays = Arrays(recipe)
         gradients = arrays.gradients(comm)
         values = arrays.values(comm) if mine else []
+        leaves = arrays.leaves(comm) if mine else []
         clock = comm.empty((len(PHASES),), np.dtype(np.float64))
-        exposed = comm.expose([clock, *gradients, *values])
+        exposed = comm.expose([clock, *gradients, *leaves, *values])
         n = len(gradients) + 1
-        update = FlatUpdate(
-            recipe, member.rank, [e[1:n] for e in exposed], exposed[member.master][n:]
-        )
+        k = n + len(recipe.parting.leaves)
+        masters = exposed[member.master]
+        update = FlatUpdate(recipe, member.rank, [e[1:n] for e in exposed], masters[k:])
+        update.leaves = masters[n:k]
         if not mine:
             comm.barrier()
         with member.confined():
@@ -125,8 +127,6 @@ class Step(Command):
     update : int
     average : bool
         Whether the gradient of the whole is the mean, weighted by rows, or the sum.
-    leaves : tuple
-        The values of the rule's scalars, 0-d; a dtype where a partial value of the loss stands.
     partials : tuple of (int, bool)
         The call's first extra outputs are partial values of the loss: which leaf each stands for
         once it is reduced, and whether it is averaged or summed.
@@ -135,8 +135,12 @@ class Step(Command):
     call: Call
     update: int
     average: bool
-    leaves: tuple[Any, ...]
     partials: tuple[tuple[int, bool], ...]
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        """As the call does."""
+        return self.call.repeats
 
     @property
     def pure(self) -> bool:  # type: ignore[override]
@@ -158,7 +162,7 @@ class Step(Command):
         flat = update.publish(outputs[k:] if rows else None)
         clock.lap("copy")
         with member.uninterrupted():
-            leaves = self._with_partials(member, part, outputs[n:k])
+            leaves = self._with_partials(member, update, part, outputs[n:k])
             given = Inputs(flat, _shares(part, member.size, self.average), leaves)
             self._update(member, update, given, clock)
         return contribute_call(self.call, member, part, outputs[:n] if rows else [])
@@ -182,9 +186,11 @@ class Step(Command):
         member.in_place = ()
         clock.lap("wait")
 
-    def _with_partials(self, member: Member, part: Part, values: list[Any]) -> list[np.ndarray]:
-        """The leaves, with the partial values of the loss over all members."""
-        leaves = list(self.leaves)
+    def _with_partials(
+        self, member: Member, update: FlatUpdate, part: Part, values: list[Any]
+    ) -> list[np.ndarray]:
+        """The rule's scalars, with the partial values of the loss over all members."""
+        leaves = list(update.leaves)
         if self.partials:
             mine = np.zeros(len(self.partials))
             if part.variant.rows:
@@ -192,7 +198,7 @@ class Step(Command):
                 mine[:] = [float(v) * s for v, s in zip(values, shares, strict=True)]
             member.communicator.all_reduce([mine], Reduction.SUM)
             for (leaf, _), value in zip(self.partials, mine, strict=True):
-                leaves[leaf] = np.array(value, self.leaves[leaf])
+                leaves[leaf] = np.array(value, leaves[leaf].dtype)
         return leaves
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:

@@ -72,8 +72,11 @@ class FlatUpdate:
         The same, as this member knows the variables.
     clocks : list of array
         Each member's seconds by phase.
+    leaves : list of array
+        The rule's scalars, which the master sets before a step.
     """
 
+    leaves: list[np.ndarray]
     entries: list[tuple[Entry, np.ndarray]]
     clocks: list[np.ndarray]
 
@@ -147,8 +150,8 @@ class FlatUpdate:
         if self._members == 1 or self._members > _FUSED:
             g = gradient.type()
             return [g], [], g
-        gradients = [gradient.type() for _ in range(self._members)]
-        weights = [pt.scalar(dtype=gradient.type.dtype) for _ in gradients]
+        gradients: list[Any] = [gradient.type() for _ in range(self._members)]
+        weights: list[Any] = [pt.scalar(dtype=gradient.type.dtype) for _ in gradients]
         total = gradients[0] * weights[0]
         for g, w in zip(gradients[1:], weights[1:], strict=True):
             total = total + g * w
@@ -211,7 +214,8 @@ class FlatUpdate:
         )
 
     def _whole(self, whole: Whole) -> Any:
-        places = {v: v.type() for v in self.recipe.parting.units[whole.unit].everything}
+        unit = self.recipe.parting.units[whole.unit]
+        places: dict[Variable, Variable] = {v: v.type() for v in unit.everything}
         inputs = [*whole.gradients, *places.values(), *whole.scalars]
         return self._function(inputs, whole.outputs, places)
 

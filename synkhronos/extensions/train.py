@@ -72,6 +72,8 @@ class TrainFunction:
         self._extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
         self._entries: list[tuple[Entry, np.ndarray]] = []
         self._whole: Any = None
+        self._update: Any = None
+        self._latest: tuple[Call, Step] | None = None
         places = [place for _, _, place in goal.partials]
         self._partials = tuple(
             (parting.leaves.index(place), average)
@@ -125,14 +127,14 @@ class TrainFunction:
         Cost: one round. Each member writes its gradients once, reads its chunk of everybody's, and
         writes its chunk of parameters and states.
         """
-        self._group.check("train")
-        if not self._entries:
-            self._install()
-        self._settle()
-        call = self._call(args, kwargs, num_slices, batch)
-        leaves = self._leaves(args, kwargs)
-        step = Step(call, self._number, self._goal.average, leaves, self._partials)
-        found = self._function._run(call, self._outputs, step)
+        with self._function._lock:
+            self._group.check_idle("train")
+            if not self._entries:
+                self._install()
+            self._settle()
+            call = self._function._next_call(args, kwargs, self._outputs, batch, None, num_slices)
+            self._post_leaves(args, kwargs)
+            found = self._function._run(call, self._outputs, self._step(call))
         return found[0] if len(found) == 1 else found
 
     def gradients(
@@ -147,16 +149,16 @@ class TrainFunction:
         list of numpy.ndarray
             One for each of `params`, before clipping.
         """
-        self._group.check("train.gradients")
-        call = self._call(args, kwargs, num_slices, batch)
         kinds = self._function._plan.recipe.reductions
-        every = replace(
-            call,
-            outputs=call.outputs + call.extra,
-            extra=(),
-            reductions=call.reductions + tuple(kinds[i] for i in call.extra),
-        )
-        values = self._group.run(every, "train.gradients")[len(call.outputs) :]
+        make = self._function._make_call
+        with self._function._lock:
+            call = make(args, kwargs, self._outputs, batch, None, num_slices)
+            every = replace(
+                call,
+                outputs=call.outputs + self._extra,
+                reductions=call.reductions + tuple(kinds[i] for i in self._extra),
+            )
+            values = self._group.run(every, "train.gradients")[len(call.outputs) :]
         n = len(self._goal.partials)
         if self._goal.factor is None:
             return [np.asarray(v) for v in values[n:]]
@@ -190,32 +192,31 @@ class TrainFunction:
         members read), wait (for others), reduce (norms and other totals), update (gradients
         reduced and the update made).
         """
-        update = self._group.member.updates.get(self._number)
-        clocks = [] if update is None else update.clocks
+        clocks = [] if self._update is None else self._update.clocks
         return {phase: [float(c[i]) for c in clocks] for i, phase in enumerate(PHASES)}
 
-    def _call(
-        self, args: Sequence[Any], kwargs: dict[str, Any], num_slices: int | str, batch: Any
-    ) -> Call:
-        make = self._function._make_call
-        call = make(args, kwargs, self._outputs, batch, None, num_slices)
-        return replace(call, extra=self._extra)
+    def _step(self, call: Call) -> Step:
+        """The command, the same for the same call, so that it need not be sent again."""
+        if self._latest is None or self._latest[0] is not call:
+            extended = replace(call, extra=self._extra)
+            step = Step(extended, self._number, self._goal.average, self._partials)
+            self._latest = call, step
+        return self._latest[1]
 
-    def _leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The values of the rule's scalars now."""
+    def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Put the values of the rule's scalars where all members read them."""
         partials = {leaf for leaf, _ in self._partials}
-        found: list[Any] = []
         given: list[Any] = []
         for i, leaf in enumerate(self._parting.leaves):
             if i in partials:
-                found.append(leaf.type.dtype)
-            elif isinstance(leaf, SharedVariable):
-                found.append(np.asarray(leaf.container.storage[0]))
+                continue
+            if isinstance(leaf, SharedVariable):
+                value = leaf.container.storage[0]
             else:
                 given = given or self._function._bind(args, kwargs)
                 value = given[self._function._plan.inputs.index(leaf)]
-                found.append(np.asarray(value.data if isinstance(value, Data) else value))
-        return tuple(found)
+                value = value.data if isinstance(value, Data) else value
+            self._update.leaves[i][...] = value
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""
@@ -224,7 +225,7 @@ class TrainFunction:
         for v in variables:
             check_whole(v)
         share_variables(group, variables, values=False)
-        distribute_in(group)
+        distribute_in(group, (self._function,))
         flat = lay_out(self._parting, group.size, recipe.mode, recipe.config)
         registry = group.member.variables
 
@@ -234,7 +235,8 @@ class TrainFunction:
 
         packed = _parcels.pack_graph(flat, numbered) if group.size > 1 else b""
         group.run(Install(packed, self._number), "train", hand=flat)
-        self._entries = group.member.updates[self._number].entries
+        self._update = group.member.updates[self._number]
+        self._entries = self._update.entries
 
     def _settle(self) -> None:
         """Let all members have the same value of every parameter and state, in one array."""

@@ -1,0 +1,91 @@
+"""A function's latest call, posted again as it is while nothing but its rows changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._arena import Piece
+from synkhronos._commands import Call
+from synkhronos._data import Data
+from synkhronos._group import Group
+from synkhronos._variables import Entry
+
+_ROWS = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A call, and what must be the same for it to be right again."""
+
+    call: Call
+    how: Any
+    stamps: tuple[int, ...]
+    edition: int
+    count: int | None  # of listed rows
+    length: int  # of the data they are rows of
+
+
+class Latest:
+    """The latest call of a function; and the memory in which lists of rows are posted."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._made: _Made | None = None
+        self._memory = np.empty(0, _ROWS)
+
+    def post(self, rows: np.ndarray) -> Piece:
+        """Leave a list of rows where the members read it, over that of the call before."""
+        n = len(rows)
+        if len(self._memory) < n:
+            self._memory = self._group.arena.empty((n,), _ROWS)
+        self._memory[:n] = rows
+        return self._group.arena.piece(self._memory[:n], self._group.arena.generation)
+
+    def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
+        """Remember a call, if all its inputs are Data (arrays may be others next time)."""
+        self._made = None
+        if call.first or call.changed or call.sent or not all([type(a) is Data for a in args]):
+            return
+        count = None
+        if batch is not None:
+            posted = {a.rows for a in call.arguments if type(a.rows) is Piece}
+            listed = [a for a in call.arguments if a.rows is not None]
+            if len(posted) != 1 or any([type(a.rows) is not Piece for a in listed]):
+                return
+            if any([a.minibatch for a in args]):  # whose rows are counted from the lowest one
+                return
+            [count] = posted.pop().shape
+        length = min((len(a) for a in args if a.ndim), default=0)
+        edition = self._group.member.edition
+        self._made = _Made(call, how, _stamps(args), edition, count, length)
+
+    def find(self, how: Any, args: Sequence[Any], batch: Any, entries: list[Entry]) -> Call | None:
+        """The latest call, if this one is the same but for its rows, and no value has been set."""
+        made = self._made
+        if made is None or made.how != how or _stamps(args) != made.stamps:
+            return None
+        if made.edition != self._group.member.edition:
+            return None
+        for entry in entries:
+            if entry.is_set:
+                return None
+        if batch is None:
+            return made.call if made.count is None else None
+        return made.call if self._posted(batch, made) else None
+
+    def _posted(self, batch: Any, made: _Made) -> bool:
+        """Whether `batch` is a list of as many rows, all there; it is posted then."""
+        if type(batch) is not np.ndarray or batch.dtype != _ROWS or batch.shape != (made.count,):
+            return False
+        if not made.count or batch.min() < 0 or batch.max() >= made.length:
+            return False
+        self._memory[: made.count] = batch
+        return True
+
+
+def _stamps(args: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([a._stamp if type(a) is Data else -1 for a in args])

@@ -1,0 +1,114 @@
+"""A call that is made again is posted again: only what has changed counts anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synkhronos as synk
+
+FAST = "FAST_COMPILE"
+
+
+def posted(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The commands that are written out in full from now on."""
+    if group.size == 1:
+        return []
+    found: list[object] = []
+    write = group._channel._write
+
+    def noted(command: object) -> None:
+        found.append(command)
+        write(command)
+
+    monkeypatch.setattr(group._channel, "_write", noted)
+    return found
+
+
+def test_lists_of_rows(
+    group: synk.Group, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of one length need no new command; others, and all else, do."""
+    x, y = pt.dmatrix("x"), pt.lvector("y")
+    w = pytensor.shared(np.ones(3), name="w")
+    f = synk.function([x, y], [(x @ w * y).sum(), x.sum(axis=1)], mode=FAST)
+    a, b = rng.random((50, 3)), rng.integers(0, 9, 50)
+    data = synk.data(a), synk.data(b)
+
+    def check(rows: object) -> None:
+        total, sums = f(*data, batch=rows)
+        wanted = np.array(rows)
+        np.testing.assert_allclose(total, (a[wanted] @ w.get_value() * b[wanted]).sum())
+        np.testing.assert_allclose(sums, a[wanted].sum(axis=1))
+
+    check(rng.integers(0, 50, 10))
+    written = posted(group, monkeypatch)
+    for _ in range(5):
+        check(rng.integers(0, 50, 10))
+    assert len(written) <= 1  # the first call compiled, and is none to repeat
+    check(rng.integers(0, 50, 11))
+    check(rng.integers(0, 50, 10))
+    check([-1, 0, 7, 7, 1, 2, 3, 4, 5, 6])  # counted from the end
+    check(rng.integers(0, 50, 10))
+    w.set_value(np.array([1.0, 2.0, 3.0]))
+    check(rng.integers(0, 50, 10))
+    check(rng.integers(0, 50, 10))
+    assert f(*data)[0] == pytest.approx((a @ w.get_value() * b).sum())
+    check(rng.integers(0, 50, 10))
+
+
+def test_rows_out_of_range_are_found_each_time(group2: synk.Group) -> None:
+    x = pt.dvector("x")
+    f = synk.function([x], x.sum(), mode=FAST)
+    d = synk.data(np.arange(5.0))
+    for _ in range(3):
+        assert f(d, batch=np.array([4, 4])) == 8
+    for rows in ([0, 5], [-6, 0]):
+        with pytest.raises(IndexError):
+            f(d, batch=np.array(rows))
+    assert f(d, batch=np.array([-1, 0])) == 4
+    assert f(d, batch=np.array([0, 1])) == 1
+
+
+def test_the_list_may_be_changed_after_the_call(group2: synk.Group) -> None:
+    x = pt.dvector("x")
+    f = synk.function([x], (x, "gather"), mode=FAST)
+    d = synk.data(np.arange(5.0))
+    rows = np.array([1, 2, 3])
+    for _ in range(4):
+        rows[:] = (rows + 1) % 5
+        np.testing.assert_array_equal(f(d, batch=rows), d.data[rows])
+
+
+def test_data_of_another_length(group2: synk.Group) -> None:
+    x = pt.dvector("x")
+    f = synk.function([x], x.sum(), mode=FAST)
+    d = synk.data(np.arange(5.0))
+    for _ in range(3):
+        f(d, batch=np.array([4, 4]))
+    d.set_value(np.ones(3))
+    with pytest.raises(IndexError):
+        f(d, batch=np.array([4, 4]))
+    assert f(d, batch=np.array([2, 2])) == 2
+
+
+def test_minibatch_data(group2: synk.Group) -> None:
+    """Rows of minibatch Data are counted from the lowest, in each call."""
+    x = pt.dvector("x")
+    f = synk.function([x], (x, "gather"), mode=FAST)
+    d = synk.data(np.arange(10.0), minibatch=True)
+    for low in (0, 5, 20, 3, 3):
+        rows = np.array([low, low + 2, low + 1])
+        np.testing.assert_array_equal(f(d, batch=rows), [0, 2, 1])
+
+
+def test_slices_of_listed_rows(group: synk.Group) -> None:
+    """num_slices is part of what must be the same."""
+    x = pt.dvector("x")
+    f = synk.function([x], x.mean(), mode=FAST)
+    d = synk.data(np.arange(20.0))
+    for slices in (1, 3, 3, 1, 2):
+        rows = np.arange(slices, slices + 9)
+        assert f(d, batch=rows, num_slices=slices) == pytest.approx(d.data[rows].mean())
