@@ -152,7 +152,7 @@ class Function:
         """The latest call if it serves again, else a new one."""
         # defaults may be others next time
         plain = batch_s is None and not kwargs and len(args) == len(self._plan.inputs)
-        how = num_slices, None if output_subset is None else tuple(output_subset)
+        how = num_slices, None if output_subset is None else repr(output_subset)
         call = self._latest.find(how, args, batch, self._entries) if plain else None
         if call is None:
             call = self._make_call(
