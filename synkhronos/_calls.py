@@ -12,7 +12,6 @@ import numpy as np
 from synkhronos._arena import FilePiece, Piece
 from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
-from synkhronos._channels import Scalars
 from synkhronos._errors import InputError
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
@@ -316,7 +315,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: list[Any]) 
     if not part.variant.rows or not call.outputs:
         return None
     if part.scalars:
-        return Scalars([float(v) for v in outputs])
+        return [float(v) for v in outputs]
     owner = part.participants[0]
     values = _reduce_big(call, member, part, outputs)
     keep = member.rank == owner and member.master not in part.participants

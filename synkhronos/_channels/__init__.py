@@ -20,10 +20,6 @@ from typing import Any, Protocol
 from synkhronos._channels.interrupts import Interrupts
 
 
-class Scalars(list[float]):
-    """An outcome of numbers; they travel as words."""
-
-
 @dataclass(frozen=True)
 class Left:
     """What a member says when it has left a command because another failed."""

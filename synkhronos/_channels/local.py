@@ -20,7 +20,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Arena
-from synkhronos._channels import Failure, Scalars
+from synkhronos._channels import Failure
 from synkhronos._channels.node import Node
 from synkhronos._channels.processes import Worker, end
 from synkhronos._channels.safety import reasons_against_fork
@@ -439,11 +439,9 @@ class LocalEnd:
         self.node.waiter.watch(found)
 
     def report(self, number: int, outcome: Any = None) -> None:
-        """Answer a command with a value, a Failure, Scalars (as words) or nothing."""
+        """Answer a command with a value, a Failure, a list of floats (as words) or nothing."""
         self._mine[LENGTH] = 0
-        if type(outcome) is Scalars and len(outcome) <= N_RESULTS:
-            for i, value in enumerate(outcome):
-                self._results[i] = value
+        if type(outcome) is list and self._as_words(outcome):
             self._mine[LENGTH] = -len(outcome)
         elif outcome is not None:
             self._write(_parcels.Parcel(outcome))
@@ -454,6 +452,16 @@ class LocalEnd:
             if failed
             else [self.node.master]
         )
+
+    def _as_words(self, outcome: list[Any]) -> bool:
+        """Whether it is all floats, which are written as they are."""
+        if not 0 < len(outcome) <= N_RESULTS:
+            return False
+        for i, value in enumerate(outcome):
+            if type(value) is not float:
+                return False
+            self._results[i] = value
+        return True
 
     def _write(self, parcel: _parcels.Parcel) -> None:
         arena, rank = self.node.arena, self.node.rank

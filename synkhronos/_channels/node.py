@@ -13,6 +13,8 @@ from synkhronos._errors import GroupError
 # of a barrier's number: the meetings of a command, and the barriers of a meeting (two at most).
 # What is left of 63 bits counts commands: enough for two weeks of calls back to back.
 _STEP_BITS, _COUNT_BITS = 24, 2
+_NUMBER_AT = _STEP_BITS + _COUNT_BITS
+_LAST_STEP = (1 << _NUMBER_AT) - (1 << _COUNT_BITS)
 
 
 class Node:
@@ -34,7 +36,6 @@ class Node:
         self.views = Views(arena)
         self.number = 0
         self._base = 0
-        self._last = 0
         self._orders: Any = words.of[master]
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
@@ -42,12 +43,11 @@ class Node:
     def begin(self, number: int) -> None:
         """A new command: barriers count anew."""
         self.number = number
-        self._base = number << (_STEP_BITS + _COUNT_BITS)
-        self._last = self._base + ((1 << _STEP_BITS) - 1 << _COUNT_BITS)
+        self._base = number << _NUMBER_AT
 
     def step(self) -> None:
         """A new meeting within the command; every member counts it, also those who sit it out."""
-        if self._base >= self._last:
+        if self._base & _LAST_STEP == _LAST_STEP:
             raise GroupError(
                 f"a command of more than {(1 << _STEP_BITS) - 1:,} meetings of the members: divide "
                 "it into several"
