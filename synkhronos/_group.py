@@ -146,7 +146,8 @@ class Group:
             self.wake: Callable[[], None] = self._channel.wake
             # alone, the master has all cores, unless the user says which
             self.share = _cores.MasterShare(shares[0]) if limited else None
-            self.member = Member(0, 1, 0, Solo(), Views(self.arena), None, self.share)
+            held = self._channel.interrupts
+            self.member = Member(0, 1, 0, Solo(), Views(self.arena), held, None, self.share)
             return
         channel = LocalChannel(
             self.size,
@@ -172,6 +173,7 @@ class Group:
             self.master,
             SharedMemory(node),
             node.views,
+            channel.interrupts,
             node,
             self.share,
         )

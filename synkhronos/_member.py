@@ -15,6 +15,7 @@ import numpy as np
 
 from synkhronos._arena import Arena, FilePiece, Piece, Views
 from synkhronos._channels import Failure, Left
+from synkhronos._channels.interrupts import Interrupts
 from synkhronos._channels.local import LocalEnd
 from synkhronos._channels.node import Node
 from synkhronos._channels.starting import Wiring, guard
@@ -59,6 +60,7 @@ class Member:
         master: int,
         communicator: Communicator,
         views: Views,
+        interrupts: Interrupts,
         node: Node | None = None,
         share: MasterShare | None = None,
     ) -> None:
@@ -72,6 +74,7 @@ class Member:
         self.share: AbstractContextManager[None] = share or nullcontext()
         self._share = share
         self._views = views
+        self._interrupts = interrupts
         self._node = node
         self._homes: dict[int, list[np.ndarray]] = {}
         self._undo: dict[int, tuple[Entry, Any]] = {}
@@ -93,7 +96,7 @@ class Member:
 
     def uninterrupted(self) -> AbstractContextManager[None]:
         """A context in which Ctrl-C waits for a moment when no member is ahead of another."""
-        return nullcontext() if self._node is None else self._node.waiter.interrupts
+        return self._interrupts
 
     @property
     def in_place(self) -> Sequence[Entry]:
@@ -105,8 +108,7 @@ class Member:
 
     @in_place.setter
     def in_place(self, entries: Sequence[Entry]) -> None:
-        if self._node is not None:
-            self._node.waiter.interrupts.firm = bool(entries)
+        self._interrupts.firm = bool(entries)
         self._in_place = entries
 
     @property
@@ -304,7 +306,10 @@ def main(wiring_fields: dict[str, Any]) -> None:
     if not wiring.debug:
         _leave_terminal()
         redirect(words, wiring.rank, wiring.master)
-    member = Member(wiring.rank, wiring.size, wiring.master, SharedMemory(node), node.views, node)
+    comm = SharedMemory(node)
+    member = Member(
+        wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
+    )
     with _profiled(wiring):
         serve(member, LocalEnd(node))
 

@@ -1,4 +1,4 @@
-"""Batches: every row once an epoch, continued anywhere. Loader: the right rows, and a clean end."""
+"""Batches: every row once an epoch, continued anywhere. Loader: right rows, a clean end (S91)."""
 
 from __future__ import annotations
 

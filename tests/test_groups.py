@@ -1,4 +1,4 @@
-"""Groups: starting, closing, again, two at once, and life after the end (S71 to S84)."""
+"""Groups: starting, closing, again, two at once, life after (S71, S76 to S78, S81 to S84)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from pytensor.compile.mode import Mode
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
+from synkhronos.extensions._update import FlatUpdate
 
 FAST = "FAST_COMPILE"
 RULES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -442,6 +445,56 @@ def test_failure_in_the_update_leaves_state_torn(
         v.set_value(np.zeros_like(v.get_value()))
     continues(net, train, data)
     assert f(data[0]) == pytest.approx((data[0] @ net.params[0].get_value()).sum())
+
+
+def test_ctrl_c_waits_for_the_end_of_an_update(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives while the master writes: the step is whole in all members before it is heard."""
+    net, train, data = trained()
+    other, twin, _ = trained(4)
+    update = group.member.updates[train._number]
+    write = update.apply
+
+    def interrupted(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        write(*args)
+
+    monkeypatch.setattr(update, "apply", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(*data)
+    monkeypatch.undo()
+    for p, q in zip([*net.params, *train.state], [*other.params, *twin.state], strict=True):
+        np.testing.assert_array_equal(p.get_value(), q.get_value())
+    continues(net, train, data)
+
+
+def test_a_death_in_the_update_leaves_state_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's chunk is as before, the master's is not: nobody may go on from such values."""
+    master, write = os.getpid(), FlatUpdate.apply
+
+    def dies(update: FlatUpdate, *args: Any) -> None:
+        if os.getpid() != master and float(update.leaves[0]) == 0.5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(update, *args)
+
+    monkeypatch.setattr(FlatUpdate, "apply", dies)
+    net, rate = Net(), pytensor.shared(0.1, name="rate")
+    with synk.Group(2, start="fork"):
+        train = make_train_function(
+            net.loss, net.params, net.x, net.y, updates.sgd, rate, mode=FAST
+        )
+        data = net.data(12)
+        train(*data)
+        rate.set_value(0.5)
+        with pytest.raises(synk.WorkerDied, match="rank 1"):
+            train(*data)
+    with synk.Group(2):
+        f = synk.function([net.x], (net.x @ net.params[0]).sum(), mode=FAST)
+        with pytest.raises(synk.StateTorn, match="w0"):
+            f(data[0])
+        net.params[0].set_value(np.ones((5, 7)))
+        assert f(data[0]) == pytest.approx(7 * data[0].sum())
 
 
 def test_values_outlive_the_group() -> None:
