@@ -661,18 +661,17 @@ def test_threads_of_a_worker_take_turns(capsys: pytest.CaptureFixture[str]) -> N
     arena.close_fd()
 
 
-@dataclass(frozen=True)
-class Stdin(Command):
-    def run(self, member: Any) -> tuple[str]:
-        return (os.readlink("/proc/self/fd/0"),)
-
-    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> bool:
-        return bool(own == reports[1])
-
-
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("debug", [True, False])
 def test_only_debug_leaves_workers_the_terminal(start: str, debug: bool) -> None:
+    @dataclass(frozen=True)
+    class Stdin(Command):  # here, since a fresh interpreter cannot import this module
+        def run(self, member: Any) -> tuple[str]:
+            return (os.readlink("/proc/self/fd/0"),)
+
+        def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> bool:
+            return bool(own == reports[1])
+
     saved, (read, write) = os.dup(0), os.pipe()
     os.dup2(read, 0)
     try:

@@ -22,7 +22,8 @@ import setuptools
 import synkhronos as synk
 from synkhronos import _parcels
 
-ROOT = Path(synk.__file__).parent.parent
+ROOT = Path(__file__).parent.parent
+INSTALLED = Path(synk.__file__).parent
 
 
 def sockets_of(pid: int) -> list[str]:
@@ -67,8 +68,9 @@ def test_the_package_is_whole() -> None:
     """S79: what is installed has every folder of the sources that holds modules."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = setuptools.find_packages(str(ROOT), **config["packages"]["find"])
-    folders = {p.parent.relative_to(ROOT) for p in (ROOT / "synkhronos").rglob("*.py")}
-    assert sorted(found) == sorted(".".join(f.parts) for f in folders)
+    for root in (ROOT, INSTALLED.parent):
+        folders = {p.parent.relative_to(root) for p in (root / "synkhronos").rglob("*.py")}
+        assert sorted(found) == sorted(".".join(f.parts) for f in folders)
 
 
 def test_a_function_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +113,7 @@ def test_no_settings_are_needed_before_the_import(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=100,
-        env=environment | {"PYTHONPATH": str(ROOT)},
+        env=environment | {"PYTHONPATH": str(INSTALLED.parent)},
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "5.0\n"), done.stderr
@@ -134,7 +136,7 @@ def test_a_call_is_one_round(group2: synk.Group, monkeypatch: pytest.MonkeyPatch
     assert posted[0] is posted[1]
     imported = {
         name
-        for path in (ROOT / "synkhronos").rglob("*.py")
+        for path in INSTALLED.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in [getattr(node, "module", None) or "", *(a.name for a in node.names)]
