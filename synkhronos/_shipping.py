@@ -98,7 +98,8 @@ def _pack(recipes: list[Any], numbered: Any) -> bytes:
 
 def _reduce_wrapped(op: Any) -> Any:
     """An Op of wrap_py: its own pickling needs an importable function, ours ships the function."""
-    if type(op) is not FromFunctionOp:  # a class derived from it knows better
+    kind = type(op)
+    if kind is not FromFunctionOp:  # a class derived from it knows better
         return op.__reduce_ex__(4)
     function = op._FromFunctionOp__fn
     infer_shape = op._FromFunctionOp__infer_shape
