@@ -132,7 +132,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         weights,
         participants,
         _all_scalars(call, replica),
-        [getattr(replica.recipe.outputs[i].type, "dtype", None) for i in call.outputs],
+        [_dtype(replica.recipe.outputs[i].type) for i in call.outputs],
         _variant(call, recipe, takes_part),
         _shares(weights, participants),
         takes_part and any(isinstance(a.rows, Piece) for a in call.arguments),
@@ -163,6 +163,10 @@ def _check_lengths(rows: float, length: int | None, name: str | None) -> None:
             f"function {name!r}: this member's part of the scattered inputs has {rows} rows, its "
             f"sliceable shared variables have {length}: they must agree where a function has both"
         )
+
+
+def _dtype(kind: Any) -> np.dtype | None:
+    return np.dtype(kind.dtype) if isinstance(getattr(kind, "dtype", None), str) else None
 
 
 def _all_scalars(call: Call, replica: Replica) -> bool:
@@ -360,7 +364,7 @@ def combine_call(
     assert part is not None
     if not call.outputs:
         return []
-    if part.scalars and member.size > 1:
+    if part.scalars:
         return _combine_scalars(call, member, own, part, reports)
     given = {r: own.values if r == member.master else reports[r].values for r in part.participants}
     weights = _weights_of(part)

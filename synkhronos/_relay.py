@@ -100,6 +100,8 @@ class RelayStream(io.TextIOBase):
 
     def flush(self) -> None:
         """Relay a line that has no end yet."""
+        if not self._pending:  # as after every command: not worth the lock
+            return
         with self._pen.lock:
             if self._pending:
                 self._pen.write(self._kind, self._pending)

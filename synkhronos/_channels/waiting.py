@@ -60,7 +60,7 @@ class Waiter:
         self.rank = rank
         self._master = words.of[master]
         self._mine = words.of[rank]
-        self._words = words
+        self._words = words.of
         self._bells = bells
         self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
         self._looks = LOOKS if self._spin else 1
@@ -82,8 +82,9 @@ class Waiter:
 
     def ring(self, ranks: Iterable[int]) -> None:
         """Wake those of the members that sleep, after a word of ours has changed."""
+        words = self._words
         for rank in ranks:
-            if not _ORDERED or self._words.of[rank][ASLEEP]:
+            if words[rank][ASLEEP] or not _ORDERED:
                 os.eventfd_write(self._bells[rank], 1)
 
     def wait(self, ready: Callable[[], bool], what: str = "") -> None:
