@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from synkhronos._arena import Arena, Views
-from synkhronos._channels.waiting import PeerFailed, Waiter
+from synkhronos._channels.waiting import LOOKS, PeerFailed, Waiter
 from synkhronos._channels.words import ABANDONED, BARRIER, REPORTED, STOPPING, Words
 from synkhronos._errors import GroupError
 
@@ -45,19 +45,19 @@ class Node:
         self.number = number
         self._base = number << _NUMBER_AT
 
-    def step(self) -> None:
-        """A new meeting within the command; every member counts it, also those who sit it out."""
+    def step(self) -> int:
+        """A new meeting within the command; every member counts it, also those who sit it out.
+
+        Returns 0 and 1 in turn, from meeting to meeting of a command.
+        """
         if self._base & _LAST_STEP == _LAST_STEP:
             raise GroupError(
                 f"a command of more than {(1 << _STEP_BITS) - 1:,} meetings of the members: divide "
                 "it into several"
             )
-        self._base = ((self._base >> _COUNT_BITS) + 1) << _COUNT_BITS
-
-    @property
-    def parity(self) -> int:
-        """0 and 1 in turn, from meeting to meeting of a command."""
-        return (self._base >> _COUNT_BITS) & 1
+        meeting = (self._base >> _COUNT_BITS) + 1
+        self._base = meeting << _COUNT_BITS
+        return meeting & 1
 
     @property
     def stopping(self) -> bool:
@@ -80,17 +80,8 @@ class Node:
         self._base = here = self._base + 1
         self._mine[BARRIER] = here
         self.waiter.ring(ranks)
-        if len(peers) == 1 and peers[0][BARRIER] >= here:
-            return  # the other was first
-
-        def ready() -> bool:
-            for words in peers:
-                if words[BARRIER] < here:
-                    self._still_coming(words, here)
-                    return False
-            return True
-
-        self.waiter.wait(ready, "other members at a barrier")
+        for words in peers:
+            self._await(words, here)
 
     def enter(self, members: tuple[int, ...] | None = None) -> None:
         """A barrier that all pass or nobody, whoever is interrupted or fails meanwhile.
@@ -107,8 +98,7 @@ class Node:
         leader = self.master if members is None or self.master in members else members[0]
         if leader == self.rank:
             for words in peers:
-                if words[BARRIER] < here:
-                    self._await(words, here)
+                self._await(words, here)
             self._mine[BARRIER] = here
             self.waiter.ring(ranks)
         else:
@@ -117,6 +107,10 @@ class Node:
             self._await(self.words.of[leader], here)
 
     def _await(self, peer: Any, here: int) -> None:
+        for _ in range(LOOKS):  # a look by a function takes three times as long
+            if peer[BARRIER] >= here:
+                return
+
         def ready() -> bool:
             if peer[BARRIER] >= here:
                 return True

@@ -56,6 +56,7 @@ class _Manifest:
     number: int
     refs: tuple[weakref.ref[np.ndarray], ...]  # of arrays in the arena, C-contiguous
     page: np.ndarray  # count, then offset, dtype number, ndim and shape of each
+    small: bool  # reduced in the flip slots all the same, as those of the other members
     plans: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -77,6 +78,7 @@ class _FlipPlan:
     my_check: Any
     checks: list[Any]
     columns: list[list[np.ndarray]]  # for each array, every member's slot
+    pairs: list[bool]  # for each array, whether numpy adds it as it is
 
 
 class SharedMemory:
@@ -124,15 +126,19 @@ class SharedMemory:
         return members is None or self.rank in members
 
     def _publish(self, arrays: Arrays) -> _Manifest:
-        key = id(arrays[0]) if len(arrays) == 1 else tuple(map(id, arrays))
+        key = _key(arrays)
         found = self._manifests.get(key)
         if found is None or not _same(found.refs, arrays):
             found = self._manifest(arrays)
             _remember(self._manifests, key, found)
-        elif found.number <= self._number - BOARD_SLOTS:  # its slot is another's by now
-            self._announce(found)
-        self._mine[MANIFEST] = found.number
+        self._show(found)
         return found
+
+    def _show(self, manifest: _Manifest) -> None:
+        """Let the others find it, at the next barrier."""
+        if manifest.number <= self._number - BOARD_SLOTS:  # its slot is another's by now
+            self._announce(manifest)
+        self._mine[MANIFEST] = manifest.number
 
     def _manifest(self, arrays: Arrays) -> _Manifest:
         arena = self._node.arena
@@ -141,7 +147,7 @@ class SharedMemory:
             words += [arena.offset(a), a.dtype.num, a.ndim, *a.shape]
         page = arena.empty((len(words),), np.int64)
         page[:] = words
-        manifest = _Manifest(0, tuple(weakref.ref(a) for a in arrays), page)
+        manifest = _Manifest(0, tuple(weakref.ref(a) for a in arrays), page, _small(arrays))
         self._announce(manifest)
         return manifest
 
@@ -182,8 +188,7 @@ class SharedMemory:
 
     def _shared(self, arrays: Arrays) -> Arrays:
         """The arrays if they live in the arena, else copies in the staging buffer."""
-        key = id(arrays[0]) if len(arrays) == 1 else tuple(map(id, arrays))
-        known = self._manifests.get(key)
+        known = self._manifests.get(_key(arrays))
         if known is not None and _same(known.refs, arrays):
             return arrays
         holds = self._node.arena.holds
@@ -303,37 +308,47 @@ class SharedMemory:
         starting: Callable[[], None] | None = None,
     ) -> None:
         """Reduced values in place; see Communicator."""
-        self._node.step()
+        parity = self._node.step()
         if members is not None and self.rank not in members:
             return
-        key = id(arrays[0]) if len(arrays) == 1 else tuple(map(id, arrays))
+        key = _key(arrays)
         flip = self._flips.get(key)
         if flip is not None and _same(flip.refs, arrays):
-            self._flip(flip, arrays, op, weights, members, starting)
-        elif sum([a.nbytes + _FLIP_ALIGN for a in arrays]) + _FLIP_ALIGN <= FLIP_BYTES:
+            self._flip(flip, parity, arrays, op, weights, members, starting)
+            return
+        known = self._manifests.get(key)
+        if known is not None and not known.small and _same(known.refs, arrays):
+            self._show(known)
+            self._reduce_chunks(known, parity, arrays, op, weights, members, starting)
+        elif _small(arrays):
             flip = _new_flip(arrays)
             _remember(self._flips, key, flip)
-            self._flip(flip, arrays, op, weights, members, starting)
+            self._flip(flip, parity, arrays, op, weights, members, starting)
         else:
-            self._reduce_chunks(arrays, op, weights, members, starting)
+            shared = self._shared(arrays)
+            known = self._publish(shared)
+            self._reduce_chunks(known, parity, shared, op, weights, members, starting)
+            if shared is not arrays:
+                for a, reduced in zip(arrays, shared, strict=True):
+                    np.copyto(a, reduced)
 
     def _reduce_chunks(
         self,
-        arrays: Arrays,
+        manifest: _Manifest,
+        parity: int,
+        shared: Arrays,
         op: Reduction,
         weights: Sequence[float] | None,
         members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
-        shared = self._shared(arrays)
-        manifest = self._publish(shared)
         how = (op, members, None if weights is None else tuple(weights))
         plans = manifest.plans.get(how)
         if plans is None:
             compile_for(shared, self.size if members is None else len(members), op)
             plans = manifest.plans[how] = {}
         # a member whose arrays are small reads this word where it expects everybody's check
-        self._checks[self._node.parity][0] = _VOID
+        self._checks[parity][0] = _VOID
         self._node.enter(members)
         plan = self._plan(plans, op, weights, members)
         if starting is not None:
@@ -341,9 +356,6 @@ class SharedMemory:
         for reduce_chunk in plan:
             reduce_chunk()
         self._node.barrier(members)
-        if shared is not arrays:
-            for a, reduced in zip(arrays, shared, strict=True):
-                np.copyto(a, reduced)
 
     def _plan(
         self,
@@ -386,13 +398,13 @@ class SharedMemory:
     def _flip(
         self,
         flip: _Flip,
+        parity: int,
         arrays: Arrays,
         op: Reduction,
         weights: Sequence[float] | None,
         members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
-        parity = self._node.parity
         plan = flip.plans[parity].get(members)
         if plan is None:
             plan = flip.plans[parity][members] = self._flip_plan(flip, parity, members)
@@ -408,7 +420,7 @@ class SharedMemory:
             starting()
         for i, a in enumerate(arrays):
             column = plan.columns[i]
-            if op is Reduction.SUM and len(column) == 2 and a.dtype != np.float16:
+            if op is Reduction.SUM and plan.pairs[i]:
                 np.add(column[0], column[1], out=a)
                 continue
             total = reduce_block(column, op, weights, out=a)
@@ -420,7 +432,8 @@ class SharedMemory:
         slots = [self._flip_slots(r, parity, flip.signature) for r in ranks]
         my_check, mine = slots[list(ranks).index(self.rank)]
         columns = [list(column) for column in zip(*[arrays for _, arrays in slots], strict=True)]
-        return _FlipPlan(mine, my_check, [check for check, _ in slots], columns)
+        pairs = [len(column) == 2 and column[0].dtype != np.float16 for column in columns]
+        return _FlipPlan(mine, my_check, [check for check, _ in slots], columns, pairs)
 
     def _flip_slots(
         self, rank: int, parity: int, signature: Signature
@@ -472,6 +485,15 @@ def _chunk(a: np.ndarray, index: int, place: int, turns: int) -> tuple[int, int]
 
 def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+def _small(arrays: Arrays) -> bool:
+    """Whether they fit into a flip slot."""
+    return sum([a.nbytes + _FLIP_ALIGN for a in arrays]) + _FLIP_ALIGN <= FLIP_BYTES
+
+
+def _key(arrays: Arrays) -> int | tuple[int, ...]:
+    return id(arrays[0]) if len(arrays) == 1 else tuple(map(id, arrays))
 
 
 def _same(refs: tuple[weakref.ref[np.ndarray], ...], arrays: Arrays) -> bool:
