@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -243,7 +244,7 @@ def all_reduce(
     if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
         entries = [e for e in entries if not e.settle()]  # equal in all members as they are
     if entries:
-        group.run(commands.AllReduce(_numbers(entries), kind, shares), "all_reduce")
+        group.run(_all_reduce(_numbers(entries), kind, shares), "all_reduce")
 
 
 def reduce_scatter(
@@ -380,6 +381,10 @@ def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:
     return found
 
 
+# the same object again for the same variables: posted by its slot, and not pickled again
+_all_reduce = functools.lru_cache(64)(commands.AllReduce)
+
+
 def _is_single(shared_vars: Variables) -> bool:
     return isinstance(shared_vars, SharedVariable | str)
 
@@ -399,7 +404,8 @@ def _entries(
     variables = [_variable(group, v, what) for v in asked]
     if len(set(variables)) < len(variables):
         raise InputError(f"{what}: a variable is listed twice")
-    entries = [share_variables(group, variables)[v] for v in variables]
+    known = share_variables(group, variables)
+    entries = [known[v] for v in variables]
     wrong = [e.label for e in entries if not is_array(e)]
     if arrays and wrong:
         raise InputTypeError(f"{what}: the values of {wrong} are no arrays; broadcast takes them")
