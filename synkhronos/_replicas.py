@@ -15,14 +15,13 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.subtensor import Subtensor
 
 from synkhronos._batches import slices as cut
-from synkhronos._jax import typified
+from synkhronos._jax import declared_dtypes, runs_jax, typified
 from synkhronos._reductions import Accumulator, Reduction
 
 
@@ -281,16 +280,16 @@ class _Compiled:
         self._dtypes = [getattr(v.type, "dtype", None) for v in computed]
         inputs = list(recipe.inputs) if variant.rows else []
         with configured(recipe.config):
+            self.jax = runs_jax(recipe.mode)
             function = compiled(
                 [*inputs, *recipe.places, *states],
                 computed,
                 givens=list(zip(self._streams, states, strict=True)),
-                mode=recipe.mode,
+                mode=declared_dtypes(recipe.mode) if self.jax else recipe.mode,
                 name=recipe.name,
                 **recipe.options,
             )
         function.trust_input = True
-        self.jax = isinstance(function.maker.linker, JAXLinker)
         return function
 
     def __call__(

@@ -199,3 +199,24 @@ def test_forked_before_jax_runs() -> None:
     for loss in losses:
         np.testing.assert_allclose(loss, np.mean((rows @ w) ** 2), rtol=1e-4)
         w = w - 0.01 * 2 * rows.T @ (rows @ w) / 7
+
+
+@pytest.mark.slow
+def test_float32_stays_float32_in_mode_jax() -> None:
+    """PyTensor's own JAX mode computes this gradient in float64, at twice the cost."""
+    x, y = pt.matrix("x", dtype="float32"), pt.matrix("y", dtype="float32")
+    v = pytensor.shared(np.ones((4, 5), "float32"))
+    w = pytensor.shared(np.ones((5, 3), "float32"))
+    loss = -(pt.special.log_softmax(pt.tanh(x @ v) @ w, axis=1) * y).sum(axis=1).mean()
+    rows = np.ones((6, 4), "float32"), np.ones((6, 3), "float32")
+    with synk.Group(1) as group:
+        f = synk.function([x, y], [loss, *pytensor.grad(loss, [v, w])], mode="JAX")
+        found = f(*rows)
+        [compiled] = group.member.replicas[f._number]._compiled.values()
+        graph = compiled.function.vm.jit_fn.lower(*rows, v.get_value(), w.get_value())
+    assert "f32" in graph.as_text()
+    assert "xf64" not in graph.as_text()  # matrices; the number of rows is a scalar
+    serial = pytensor.function([x, y], [loss, *pytensor.grad(loss, [v, w])], mode="FAST_COMPILE")
+    for a, b in zip(found, serial(*rows), strict=True):
+        assert a.dtype == "float32"
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)

@@ -10,13 +10,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.io import In
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.link.jax.linker import JAXLinker
 
 from synkhronos._communicators import Communicator
+from synkhronos._jax import runs_jax
 from synkhronos._kernels import reduce_into
 from synkhronos._reductions import COMBINE, Reduction
 from synkhronos._replicas import configured
@@ -336,7 +336,7 @@ class FlatUpdate:
 
 def _host_mode(mode: Any) -> Any:
     """Where the update of shared memory is computed: JAX cannot write to it, NUMBA can."""
-    return "NUMBA" if isinstance(get_mode(mode).linker, JAXLinker) else mode
+    return "NUMBA" if runs_jax(mode) else mode
 
 
 def _address(a: Any) -> int:
