@@ -56,7 +56,7 @@ def rng() -> np.random.Generator:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs JAX in this process comes last: no group can be forked from it afterwards."""
-    items.sort(key=lambda item: "JAX" in item.nodeid)
+    items.sort(key=lambda item: "jax" in item.nodeid.lower())
 
 
 def pytest_sessionfinish() -> None:
