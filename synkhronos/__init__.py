@@ -32,10 +32,12 @@ from synkhronos._consistency import check_consistency as check_consistency
 from synkhronos._consistency import sync as sync
 from synkhronos._data import Data as Data
 from synkhronos._data import data as data
+from synkhronos._devices import get_n_gpu as get_n_gpu
 from synkhronos._errors import BackendMissing as BackendMissing
 from synkhronos._errors import BatchError as BatchError
 from synkhronos._errors import GroupClosed as GroupClosed
 from synkhronos._errors import GroupError as GroupError
+from synkhronos._errors import GroupTimeout as GroupTimeout
 from synkhronos._errors import InputError as InputError
 from synkhronos._errors import InputTypeError as InputTypeError
 from synkhronos._errors import NotForked as NotForked
@@ -48,7 +50,6 @@ from synkhronos._functions import function as function
 from synkhronos._group import Group as Group
 from synkhronos._group import close as close
 from synkhronos._group import fork as fork
-from synkhronos._group import get_n_gpu as get_n_gpu
 
 __version__ = "2.0.0"
 from synkhronos._shipping import distribute as distribute
@@ -61,6 +62,7 @@ __all__ = [
     "Group",
     "GroupClosed",
     "GroupError",
+    "GroupTimeout",
     "InputError",
     "InputTypeError",
     "NotForked",

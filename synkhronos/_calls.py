@@ -237,7 +237,7 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
 
 
 def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer:
-    with member.confined():  # threads that a library starts now keep to the member's cores
+    with member.compiling():
         linker = replica.variant(part.variant).function.maker.linker
         with while_compiling(type(linker).__name__):
             return _compute(member, replica, part)

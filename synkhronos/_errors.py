@@ -9,6 +9,7 @@
       GroupError(RuntimeError)            the group cannot take orders
         NotForked                         no group has been started
         GroupClosed                       the group has ended, or belongs to another process
+        GroupTimeout(TimeoutError)        members that did not answer in time
       WorkerError                         a member raised (see its cause); the group goes on
       WorkerDied                          a member is gone; the group has been closed
       StateTorn                           a value was left half written by a failure
@@ -52,6 +53,27 @@ class NotForked(GroupError):
 
 class GroupClosed(GroupError):
     """The group has ended, or belongs to another process."""
+
+
+class GroupTimeout(GroupError, TimeoutError):
+    """Members have not answered within the limit; nothing has changed.
+
+    They are not ended: the next command waits for them, and raises this again if they do not come.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The members that were awaited.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(ranks: tuple[int, ...], text: str) -> GroupTimeout:
+        """Make the error."""
+        error = GroupTimeout(text)
+        error.ranks = ranks
+        return error
 
 
 class StateTorn(SynkhronosError):

@@ -100,6 +100,7 @@ class Function:
         batch: Any = None,
         batch_s: Any = None,
         num_slices: int | str = 1,
+        timeout: float | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run the function in all members.
@@ -118,6 +119,8 @@ class Function:
         num_slices : int or "auto"
             Cut each member's part into so many pieces, computed one after the other from the
             same values. "auto": the fewest that keep its temporaries below 256 MB.
+        timeout : float, optional
+            Seconds that other members may keep the master waiting; default: the group's.
 
         Returns
         -------
@@ -138,7 +141,7 @@ class Function:
         with self._lock:  # another thread's call would use the same memory for its arrays
             self._wake()
             call = self._next_call(args, kwargs, output_subset, batch, batch_s, num_slices)
-            return self._run(call, output_subset)
+            return self._run(call, output_subset, timeout=timeout)
 
     def _next_call(
         self,
@@ -426,12 +429,16 @@ class Function:
         return Argument(value)
 
     def _run(
-        self, call: Call, output_subset: Sequence[Any] | None, command: Command | None = None
+        self,
+        call: Call,
+        output_subset: Sequence[Any] | None,
+        command: Command | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Run a call, or a command that answers as the call does; returns the user's outputs."""
         subset = self._everything if output_subset is None else self._subset(output_subset)
         then = functools.partial(self._finished, call, subset) if self._finishing else None
-        found = self._group.run(command or call, self._what, then)
+        found = self._group.run(command or call, self._what, then, None, timeout)
         if call.first:
             self._compiled.add(self._variant(call.outputs, call.slices))
         if then is None and (output_subset is not None or not self._in_order):

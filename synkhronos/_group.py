@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import logging
+import math
 import os
 import threading
 import weakref
@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-import pytensor
-
 from synkhronos import _cores, _errors
 from synkhronos._arena import Arena, Views
+from synkhronos._caching import import_numba
 from synkhronos._channels import Failure, Left
 from synkhronos._channels.inline import InlineChannel
 from synkhronos._channels.interrupts import Interrupts
@@ -25,9 +24,11 @@ from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
+from synkhronos._devices import size_of
 from synkhronos._errors import (
     GroupClosed,
     GroupError,
+    GroupTimeout,
     InputError,
     NotForked,
     WorkerDied,
@@ -67,6 +68,11 @@ class Group:
         Write a cProfile of each worker, synk_worker_<rank>.prof.
     debug : bool
         Workers keep the terminal (for pdb) and print directly.
+    timeout : float, optional
+        Seconds that the others may keep the master waiting in a call or collective: then
+        GroupTimeout names them and shows their stacks. A member that compiles has ten minutes.
+    stall_warning : float, optional
+        Seconds after which a warning says the same. None: no warning.
 
     Attributes
     ----------
@@ -103,9 +109,13 @@ class Group:
         infer: bool = True,
         profile_workers: bool = False,
         debug: bool = False,
+        timeout: float | None = None,
+        stall_warning: float | None = 60.0,
     ) -> None:
-        self.size = _size(n_parallel, devices)
+        self.size = size_of(n_parallel, devices)
         _check_start(start, master_rank, self.size)
+        _check_seconds("timeout", timeout)
+        _check_seconds("stall_warning", stall_warning)
         self.rank = self.master = master_rank
         self.infer = infer
         self._owner = os.getpid()
@@ -120,10 +130,12 @@ class Group:
         self._next_number = 0
         shares = _cores.shares(devices, cores, self.size)
         self.cores = shares
-        _import_numba()
+        import_numba()
         limited = devices is not None or cores is not None
         self._open(shares, start, profile_workers, debug, limited)
         self._interrupts: Interrupts = self._channel.interrupts
+        self._channel.inspector.limit = math.inf if timeout is None else timeout
+        self._channel.inspector.warning = math.inf if stall_warning is None else stall_warning
         self._ended = ""
         _groups.add(self)
 
@@ -248,6 +260,7 @@ class Group:
         what: str = "a command",
         then: Callable[[Any], Any] | None = None,
         hand: Any = None,
+        timeout: float | None = None,
     ) -> Any:
         """Run a command in all members; all of what it changes stands, or nothing.
 
@@ -260,6 +273,8 @@ class Group:
             Makes the result of the command's answer; if it raises, nothing stands.
         hand : object, optional
             What the master's part of the command finds as `member.hand`.
+        timeout : float, optional
+            Another limit than the group's, in seconds.
 
         Returns
         -------
@@ -272,6 +287,8 @@ class Group:
             A member raised. All values are as before and the group goes on.
         WorkerDied
             A member is gone. The group has been closed.
+        GroupTimeout
+            Members have not answered in time. All values are as before.
         GroupClosed, GroupError
         """
         with self.lock:
@@ -279,7 +296,11 @@ class Group:
                 self.check_idle(what)
             self._running = True
             try:
-                return self._run(command, what, then, hand)
+                if timeout is None:
+                    return self._run(command, what, then, hand)
+                _check_seconds("timeout", timeout)
+                with self._channel.inspector.limited(timeout):
+                    return self._run(command, what, then, hand)
             finally:
                 self._running = False
                 self.member.hand = None
@@ -303,9 +324,9 @@ class Group:
                 self._settle()
             member.hand = hand
             self._unsettled = True
-            number = channel.post(command)
+            number = channel.post(command, what)
             own = command.run(member)
-            reports = channel.collect(number, what, command.lent)
+            reports = channel.collect(number, command.lent)
             if reports:
                 self._check_reports(reports, what)
             answer = command.answer(member, own, reports)
@@ -388,6 +409,8 @@ class Group:
 
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
+        # a member that stands still in the middle of that would go on with it at any time
+        writes = isinstance(exc, GroupTimeout) and bool(self.member.in_place)
         try:
             if self._unsettled:
                 self._settle()
@@ -396,16 +419,18 @@ class Group:
             self._interrupts.release()
             if self._channel.broken:
                 self._shut("was closed since a worker died")
+            elif writes:
+                self._shut("was closed since a member stood still while values were written")
 
     def _explain(self, exc: BaseException, what: str) -> None:
         """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
         if isinstance(exc, PeerDied | GroupEnded):
             raise self._channel.loss(what) from None
         if isinstance(exc, PeerFailed):
-            reports = self._channel.collect(self._channel.node.number, what)
+            reports = self._channel.collect(self._channel.node.number)
             self._check_reports(reports, what)
             raise GroupError(f"{what}: the members lost each other") from None
-        ours = WorkerError | WorkerDied | InputError | GroupClosed
+        ours = WorkerError | WorkerDied | InputError | GroupError
         if isinstance(exc, Exception) and not isinstance(exc, ours):
             exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
 
@@ -429,7 +454,7 @@ class Group:
                 if self._unsettled:
                     self._settle()
                 self._unsettled = True
-                self._task = Task(self, command, self._channel.post(command), what)
+                self._task = Task(self, command, self._channel.post(command, what), what)
                 return self._task
             except BaseException as exc:
                 self._task = None
@@ -456,7 +481,8 @@ class Group:
             if self.size == 1:
                 reports = {self.rank: task.command.run(self.member)}
             else:
-                reports = self._channel.collect(task.number, task.what)
+                with self._channel.inspector.limited(math.inf):
+                    reports = self._channel.collect(task.number)
             self._check_reports(reports, task.what)
             self._commit(task.number)
         except BaseException as exc:
@@ -594,28 +620,9 @@ def close() -> None:
         _current = None
 
 
-def get_n_gpu() -> int:
-    """Count the NVIDIA GPUs of this machine, without opening one.
-
-    >>> get_n_gpu() >= 0
-    True
-    """
-    with contextlib.suppress(OSError):
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    return 0
-
-
-def _size(n_parallel: int | None, devices: Any) -> int:
-    if n_parallel is None:
-        if devices is not None:
-            return len(devices)
-        gpus = get_n_gpu() if "JAX" in str(pytensor.config.mode).upper() else 0
-        return gpus or _cores.physical()
-    if isinstance(n_parallel, bool) or int(n_parallel) != n_parallel or n_parallel < 1:
-        raise InputError(f"n_parallel={n_parallel!r}: a group has at least 1 member")
-    if devices is not None and len(devices) != n_parallel:
-        raise InputError(f"{n_parallel} members were asked for with {len(devices)} devices")
-    return int(n_parallel)
+def _check_seconds(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, int | float) and value > 0):
+        raise InputError(f"{name}={value!r}: give seconds above 0, or None")
 
 
 def _check_start(start: str | None, master_rank: int, size: int) -> None:
@@ -623,14 +630,3 @@ def _check_start(start: str | None, master_rank: int, size: int) -> None:
         raise InputError(f'start={start!r}: use "fork", "exec" or None')
     if not 0 <= master_rank < size:
         raise InputError(f"master_rank={master_rank} is no rank of a group of {size}")
-
-
-def _import_numba() -> None:
-    """Import PyTensor's numba dispatch once, before the workers start, if it will be needed.
-
-    Forked workers then have it for nothing; imported by each, it costs them 0.6 s.
-    """
-    mode = str(pytensor.config.mode)
-    linker = str(pytensor.config.linker)
-    if mode == "NUMBA" or (mode == "Mode" and linker in ("auto", "numba")):
-        importlib.import_module("pytensor.link.numba.dispatch")

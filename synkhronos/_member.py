@@ -20,7 +20,7 @@ from synkhronos._channels.local import LocalEnd
 from synkhronos._channels.node import Node
 from synkhronos._channels.starting import Wiring, guard
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
-from synkhronos._channels.words import PROGRESS, Words, progress_word
+from synkhronos._channels.words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare, bind_worker
@@ -93,6 +93,23 @@ class Member:
     def confined(self) -> AbstractContextManager[None]:
         """A context on this member's cores only (workers are bound to theirs for good)."""
         return nullcontext() if self._share is None else self._share.confined()
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Compile in here: threads that a library starts keep to this member's cores.
+
+        Others wait longer for a member that does.
+        """
+        with self.confined():
+            if self._node is None:
+                yield
+                return
+            mine = self._node.words.of[self.rank]
+            mine[COMPILING] = 1
+            try:
+                yield
+            finally:
+                mine[COMPILING] = 0
 
     def uninterrupted(self) -> AbstractContextManager[None]:
         """A context in which Ctrl-C waits for a moment when no member is ahead of another."""

@@ -19,7 +19,7 @@ PACKAGE = Path(synk.__file__).parent
 # cycle. A new module is put on its floor here, with a reason in the commit that does it.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("_errors",),
-    ("_reductions", "_batches", "_arena", "_cores", "_parcels", "_inference"),
+    ("_reductions", "_batches", "_arena", "_cores", "_devices", "_parcels", "_inference"),
     ("_channels.words", "_channels.interrupts", "_jax", "_caching"),
     ("_channels.waiting", "_relay", "_kernels", "_variables", "_replicas"),
     ("_channels", "_communicators"),
@@ -36,6 +36,7 @@ ONLY_IN = {
     "pytensor": (
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
+        "_devices",
         "extensions",
     ),
     "safetensors": ("extensions.checkpoints",),

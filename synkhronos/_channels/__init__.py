@@ -52,10 +52,10 @@ class Channel(Protocol):
     def wake(self) -> None:
         """Let workers that sleep wake up while the master prepares what it will post."""
 
-    def post(self, command: Any) -> int:
+    def post(self, command: Any, what: str = "a command") -> int:
         """Hand a command to all workers; returns its number."""
 
-    def collect(self, number: int, what: str = "a command", lent: bool = False) -> dict[int, Any]:
+    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
         """Wait for every worker's report: {rank: outcome or Failure}; None is left out.
 
         With `lent` the outcomes' arrays may be overwritten by the next command.

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from synkhronos._channels.interrupts import Interrupts
+
+
+class Idle:
+    """Looks after nobody: a group of one does not wait."""
+
+    limit = warning = math.inf
+
+    def limited(self, seconds: float) -> AbstractContextManager[None]:
+        """No wait, no limit."""
+        del seconds
+        return nullcontext()
 
 
 class InlineChannel:
@@ -15,19 +28,20 @@ class InlineChannel:
         self._committed = 0
         self.interrupts = Interrupts()
         self.broken = False
+        self.inspector = Idle()
 
     def wake(self) -> None:
         """Nobody sleeps."""
 
-    def post(self, command: Any) -> int:
+    def post(self, command: Any, what: str = "a command") -> int:
         """Count the command."""
-        del command
+        del command, what
         self._number += 1
         return self._number
 
-    def collect(self, number: int, what: str = "a command", lent: bool = False) -> dict[int, Any]:
+    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
         """Nobody reports."""
-        del number, what, lent
+        del number, lent
         return {}
 
     def commit(self, number: int) -> None:

@@ -9,6 +9,7 @@ word: every member remembers it under NUMBER.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import time
@@ -24,6 +25,7 @@ from synkhronos._channels import Failure
 from synkhronos._channels.node import Node
 from synkhronos._channels.processes import Worker, end
 from synkhronos._channels.safety import reasons_against_fork
+from synkhronos._channels.stalls import Inspector
 from synkhronos._channels.starting import (
     Wiring,
     exec_worker,
@@ -59,7 +61,6 @@ from synkhronos._relay import Reader
 log = logging.getLogger("synkhronos")
 
 READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
-_STACK_BYTES = 4096  # of what a crashed worker has left, shown with the error
 _REMEMBERED = 256  # commands that members keep under a number
 
 _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
@@ -88,6 +89,7 @@ class LocalChannel:
         self._held: np.ndarray | None = None
         self.broken = False  # a worker is gone
         self.workers: list[Worker] = []
+        self.what = "start"  # the latest command's name in messages
         self._descriptors: list[int] = []
         self._open = True
         self._arena = arena = Arena(size, master)
@@ -115,6 +117,7 @@ class LocalChannel:
         self._lifeline, self._lifeline_end = opened[-2:]
         for rank in range(size):
             opened.append(os.memfd_create(f"synkhronos-stack-{rank}"))
+            fcntl.fcntl(opened[-1], fcntl.F_SETFL, os.O_APPEND)
         self._stacks = opened[-size:]
 
     def _wire(self, arena: Arena, master: int, crowded: bool) -> None:
@@ -128,6 +131,11 @@ class LocalChannel:
         self._pairs = list(zip(ranks, self._reports, strict=True))
         self._reader = Reader(words, ranks, master)
         waiter.tick = self._reader.drain
+        self.inspector = Inspector(words, master, self.workers, self._stacks)
+        waiter.inspect = self._inspect
+
+    def _inspect(self) -> None:
+        self.inspector.look(self.node.number, self.what)
 
     def _start(
         self,
@@ -198,11 +206,11 @@ class LocalChannel:
                 )
             return False
 
-        self._wait(ready, "start", "the workers to start")
+        self._wait(ready, "start")
 
-    def _wait(self, ready: Callable[[], bool], during: str, what: str) -> None:
+    def _wait(self, ready: Callable[[], bool], during: str) -> None:
         try:
-            self.node.waiter.wait(ready, what)
+            self.node.waiter.wait(ready)
         except (PeerDied, GroupEnded):
             raise self.loss(during) from None
 
@@ -219,8 +227,7 @@ class LocalChannel:
             worker.reap()
         error = WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
         for worker in dead:
-            stack = os.pread(self._stacks[worker.rank], _STACK_BYTES, 0).decode(errors="replace")
-            if stack:
+            if stack := self.inspector.left(worker.rank):
                 error.add_note(f"rank {worker.rank} left this stack:\n{stack}")
         return error
 
@@ -229,12 +236,13 @@ class LocalChannel:
         if self._open:
             self.node.waiter.ring(self._ranks)
 
-    def post(self, command: Any) -> int:
+    def post(self, command: Any, what: str = "a command") -> int:
         """Hand a command to all workers; returns its number."""
         number = self._orders[POSTED] + 1
         if not self._all_reported:  # an abandoned command may still run in a worker
             self._await_reports(number - 1, "an earlier command")
         self._all_reported = False
+        self.what = what
         remembered = self._sent.get(id(command))
         if remembered is None:
             self._write(command)
@@ -256,7 +264,7 @@ class LocalChannel:
             return True
 
         if not reported():
-            self._wait(reported, during, "the workers' reports")
+            self._wait(reported, during)
 
     def _write(self, command: Any) -> None:
         parcel = _parcels.Parcel(command)
@@ -281,12 +289,12 @@ class LocalChannel:
         self._sent[id(command)] = slot, command
         return slot
 
-    def collect(self, number: int, what: str = "a command", lent: bool = False) -> dict[int, Any]:
+    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
         """Wait for every worker's report: {rank: outcome, None, or Failure}.
 
         With `lent` large arrays are views of memory that the next command overwrites.
         """
-        self._await_reports(number, what)
+        self._await_reports(number, self.what)
         self._all_reported = True
         self._reader.drain()
         found: dict[int, Any] = {}

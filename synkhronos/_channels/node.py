@@ -117,7 +117,7 @@ class Node:
             self._still_coming(peer, here)
             return False
 
-        self.waiter.wait(ready, "other members at a barrier")
+        self.waiter.wait(ready)
 
     def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[Any]]:
         ranks = [r for r in members or range(self.size) if r != self.rank]

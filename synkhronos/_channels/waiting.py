@@ -11,7 +11,6 @@ NAP_MS before it looks once more.
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import select
@@ -26,13 +25,10 @@ _LOOK_AROUND = 16  # waits between two looks at which core this is
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
 LOOKS = 20  # before the first yield, which costs half a microsecond
 YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
-STALL_SECONDS = 60.0  # then a warning says who is awaited
 
 # x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
 # members do not spin but sleep and ring.
 _ORDERED = platform.machine() in ("x86_64", "AMD64")
-
-log = logging.getLogger("synkhronos")
 
 
 class GroupEnded(Exception):
@@ -70,6 +66,7 @@ class Waiter:
         self._abort = abort
         self._pidfds: dict[int, int] = {}
         self.tick: Callable[[], None] | None = None
+        self.inspect: Callable[[], None] | None = None
         self.interrupts = Interrupts()
         self.keep_place: Callable[[], None] | None = None
         self._waits = 0
@@ -87,18 +84,18 @@ class Waiter:
             if words[rank][ASLEEP] or not _ORDERED:
                 os.eventfd_write(self._bells[rank], 1)
 
-    def wait(self, ready: Callable[[], bool], what: str = "") -> None:
+    def wait(self, ready: Callable[[], bool]) -> None:
         """Return once `ready()` is true; it may raise to end the wait.
 
         Raises
         ------
-        PeerDied, GroupEnded
+        PeerDied, GroupEnded, and what `inspect` raises
         """
         for _ in range(self._looks):
             if ready():
                 return
         if not self._spins(ready):
-            self._sleep(ready, what)
+            self._sleep(ready)
 
     def _spins(self, ready: Callable[[], bool]) -> bool:
         """Whether it is ready within the time to spin."""
@@ -116,8 +113,7 @@ class Waiter:
             if time.perf_counter() >= until:
                 return False
 
-    def _sleep(self, ready: Callable[[], bool], what: str) -> None:
-        warn_at = time.monotonic() + STALL_SECONDS
+    def _sleep(self, ready: Callable[[], bool]) -> None:
         self._mine[ASLEEP] = 1
         try:
             os.sched_yield()
@@ -127,9 +123,8 @@ class Waiter:
                     return  # the bell rang ahead of what it announces
                 if self.tick is not None:
                     self.tick()
-                if time.monotonic() > warn_at and what:
-                    log.warning("waiting for %s since %.0f s", what, STALL_SECONDS)
-                    warn_at = float("inf")
+                if self.inspect is not None:
+                    self.inspect()
         finally:
             self._mine[ASLEEP] = 0
 

@@ -18,6 +18,7 @@ MANIFEST = 3  # number of the arrays it brings to the meeting under way; 0: none
 PROGRESS = 4  # whatever a long command counts, beside the command's number
 READY = 5  # 1 once it serves
 PID = 6
+COMPILING = 7  # 1 while it compiles, which may take minutes
 
 # Second cache line: the master's orders.
 POSTED = 8  # last command posted

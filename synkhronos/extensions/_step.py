@@ -51,7 +51,7 @@ class Install(Command):
         update.leaves = masters[n:k]
         if not mine:
             comm.barrier()
-        with member.confined():
+        with member.compiling():
             update.compile()
         if mine:
             comm.barrier()

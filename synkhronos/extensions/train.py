@@ -95,7 +95,12 @@ class TrainFunction:
         return f"<synkhronos.extensions.TrainFunction of {self._function!r}>"
 
     def __call__(
-        self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
+        self,
+        *args: Any,
+        batch: Any = None,
+        num_slices: int | str = 1,
+        timeout: float | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Make one step.
 
@@ -107,6 +112,8 @@ class TrainFunction:
             Rows to use, as for a function.
         num_slices : int or "auto"
             Micro-batches: each member computes its gradient slice by slice.
+        timeout : float, optional
+            Seconds that other members may keep the master waiting; default: the group's.
 
         Returns
         -------
@@ -134,7 +141,7 @@ class TrainFunction:
             self._settle()
             call = self._function._next_call(args, kwargs, self._outputs, batch, None, num_slices)
             self._post_leaves(args, kwargs)
-            found = self._function._run(call, self._outputs, self._step(call))
+            found = self._function._run(call, self._outputs, self._step(call), timeout)
         return found[0] if len(found) == 1 else found
 
     def gradients(

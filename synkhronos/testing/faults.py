@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Fault(Command):
     def run(self, member: Member) -> int:
         """Misbehave, or wait for those who do."""
         if member.rank in self.ranks:
-            KINDS[self.kind]()
+            KINDS[self.kind](member)
         if self.meet:
             member.communicator.barrier()
         return member.rank
@@ -56,18 +57,37 @@ class TwoArguments(Exception):
 
 
 def _raise(error: BaseException) -> Any:
-    def act() -> None:
+    def act(member: Member) -> None:
         raise error
 
     return act
 
 
 def _signal(number: int) -> Any:
-    return lambda: os.kill(os.getpid(), number)
+    return lambda member: os.kill(os.getpid(), number)
 
 
-def _recurse() -> None:
-    _recurse()
+def _recurse(member: Member) -> None:
+    _recurse(member)
+
+
+def _spin(member: Member) -> None:
+    while True:
+        pass
+
+
+def _c_call(member: Member) -> None:
+    """Years in C, holding the interpreter's lock."""
+    re.match("(a+)+$", "a" * 64 + "b")
+
+
+def _nap(member: Member) -> None:
+    time.sleep(1)
+
+
+def _compile(member: Member) -> None:
+    with member.compiling():
+        _nap(member)
 
 
 KINDS: dict[str, Any] = {
@@ -87,9 +107,15 @@ KINDS: dict[str, Any] = {
     "SIGKILL": _signal(signal.SIGKILL),
     "SIGSEGV": _signal(signal.SIGSEGV),
     "SIGABRT": _signal(signal.SIGABRT),
-    "exit": lambda: os._exit(0),
-    "sleep": lambda: time.sleep(3600),
+    "exit": lambda member: os._exit(0),
+    "sleep": lambda member: time.sleep(3600),
+    "spin": _spin,
+    "C call": _c_call,
+    "nap": _nap,
+    "compile": _compile,
 }
 
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "exit")
-RAISING = tuple(k for k in KINDS if k not in (*DEADLY, "sleep"))
+STUCK = ("sleep", "spin", "C call")
+SLOW = ("nap", "compile")  # a second
+RAISING = tuple(k for k in KINDS if k not in (*DEADLY, *STUCK, *SLOW))

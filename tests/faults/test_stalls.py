@@ -1,0 +1,130 @@
+"""Members that stand still: who they are, where they are, and an end to the wait (promise 5)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synkhronos as synk
+from synkhronos.testing.faults import Fault
+
+LIMIT = 0.5
+PROMPT = 3.0  # seconds, of which one is for stacks
+
+
+def mean() -> synk.Function:
+    x = pt.vector("x", dtype="float64")
+    return synk.function([x], x.mean(), mode="FAST_COMPILE")
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin", "C call"])
+@pytest.mark.parametrize("meet", [True, False])
+def test_a_member_that_does_not_come(kind: str, meet: bool) -> None:
+    """Named, with the line it stands at; the one that waits for it is not."""
+    with synk.Group(3, timeout=LIMIT) as group:
+        f = mean()
+        assert f(np.arange(5.0)) == 2
+        began = time.monotonic()
+        with pytest.raises(synk.GroupTimeout) as caught:
+            group.run(Fault(kind, (2,), meet), "a test")
+        assert time.monotonic() - began < PROMPT
+        text = str(caught.value)
+        assert caught.value.ranks == (2,)
+        assert isinstance(caught.value, TimeoutError)
+        assert text.startswith("a test: waiting since 0.")
+        assert f"rank 2 (pid {group._channel.pid(2)}, " in text
+        assert "faults.py" in text
+        assert "rank 1" not in text
+        with pytest.raises(synk.GroupTimeout, match="rank 2"):
+            f(np.arange(5.0))  # which waits for the same
+
+
+def test_it_comes_after_all(group2: synk.Group) -> None:
+    """A command that was given up is over when the member comes; the next is right."""
+    f = mean()
+    s = pytensor.shared(np.ones(3), name="s")
+    synk.broadcast(s)
+    group2.run(Fault("nap", (), False))
+    with pytest.raises(synk.GroupTimeout, match=r"a test: waiting since 0\.\d+ s for rank 1"):
+        group2.run(Fault("nap", (1,), True), "a test", timeout=0.2)
+    assert f(np.arange(5.0)) == 2
+    synk.all_reduce(s, "sum")
+    np.testing.assert_array_equal(s.get_value(), 2)
+
+
+def test_a_call_with_a_limit_of_its_own(group2: synk.Group) -> None:
+    f = mean()
+    assert f(np.arange(5.0), timeout=30) == 2
+    os.kill(group2._channel.pid(1), signal.SIGSTOP)
+    with pytest.raises(synk.GroupTimeout, match=rf"stopped.*kill -CONT {group2._channel.pid(1)}"):
+        f(np.arange(5.0), timeout=LIMIT)
+    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    assert f(np.arange(5.0)) == 2
+
+
+def test_a_stopped_member_is_ended_by_close() -> None:
+    group = synk.Group(2)
+    os.kill(group._channel.pid(1), signal.SIGSTOP)
+    began = time.monotonic()
+    group.close()
+    assert time.monotonic() - began < PROMPT
+
+
+@pytest.mark.parametrize("limit", [0, -1, "1", float("nan")])
+def test_limits_that_are_none(limit: object) -> None:
+    with pytest.raises(synk.InputError, match="timeout"):
+        synk.Group(2, timeout=limit)
+    with synk.Group(1) as group, pytest.raises(synk.InputError, match="timeout"):
+        group.run(Fault("ValueError", ()), timeout=limit)
+
+
+def test_a_warning_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    """Once for a command, and the call goes on."""
+    with synk.Group(2, stall_warning=0.2) as group, caplog.at_level(logging.WARNING):
+        group.run(Fault("nap", (1,)), "a test")
+        group.run(Fault("nap", ()), "a test")
+    warnings = [r.getMessage() for r in caplog.records if "waiting since" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "rank 1" in warnings[0]
+    assert "faults.py" in warnings[0]
+
+
+def test_who_compiles_has_more_time() -> None:
+    with synk.Group(2, timeout=0.2) as group:
+        group.run(Fault("compile", (1,)), "a test")
+        with pytest.raises(synk.GroupTimeout):
+            group.run(Fault("nap", (1,)), "a test")
+
+
+def test_a_member_that_stands_still_in_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group ends: nothing but its end keeps the member from writing later."""
+    from synkhronos._communicators import shared_memory
+
+    master, original = os.getpid(), shared_memory.in_place
+
+    def slow(*args: object) -> object:
+        reduce_chunk = original(*args)
+
+        def act() -> None:
+            if os.getpid() != master:
+                time.sleep(3600)
+            reduce_chunk()
+
+        return act
+
+    monkeypatch.setattr(shared_memory, "in_place", slow)
+    s = pytensor.shared(np.ones(100_000), name="s")
+    with synk.Group(2, start="fork", timeout=LIMIT) as group:
+        synk.broadcast(s)
+        with pytest.raises(synk.GroupTimeout, match=r"all_reduce: .*rank 1"):
+            synk.all_reduce(s, "sum")
+        assert not group.alive
+    with synk.Group(1), pytest.raises(synk.StateTorn):
+        synk.all_reduce(s)
