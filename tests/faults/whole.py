@@ -1,0 +1,82 @@
+"""A scenario through the whole interface; whatever dies, it says so and starts again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+import synkhronos as synk
+from synkhronos.extensions import make_train_function, updates
+from synkhronos.testing.faults import Fault
+
+MEMBERS = 3
+FAST = "FAST_COMPILE"
+
+
+def scenario(trial: Any) -> None:
+    """Once with the victim, once without."""
+    hook_starts(trial)
+    trial.pause("start")
+    try:
+        work(trial)
+        trial.say("finished")
+    except (synk.WorkerDied, synk.GroupClosed, synk.GroupError) as exc:
+        trial.say(f"{type(exc).__name__}: {exc}")
+    synk.close()
+    synk.fork(2)
+    x = pt.vector("x", dtype="float64")
+    assert synk.function([x], x.sum(), mode=FAST)(np.ones(5)) == 5
+    synk.close()
+    trial.say("again")
+
+
+def hook_starts(trial: Any) -> None:
+    """A worker may be the victim from its first instruction on."""
+    forks = iter(range(1, 1000))
+    numbers: list[int] = []
+    os.register_at_fork(
+        before=lambda: numbers.append(next(forks)),
+        after_in_child=lambda: trial.pause(f"start of {numbers[-1]}"),
+    )
+
+
+def work(trial: Any) -> None:
+    """A bit of everything."""
+    synk.fork(MEMBERS, start="fork")
+    group = synk._group.current()
+    trial.mark(group)
+    x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(3), "w")
+    s = pytensor.shared(np.arange(20_000.0), "s")
+    d = synk.data(np.arange(36.0).reshape(12, 3))
+    f = synk.function([x], [(x @ w).sum(), x @ w], mode=FAST)
+    for rows in (None, [0, 3, 5, 7], slice(1, 5)):
+        f(d, batch=rows)
+    f(np.ones((4, 3)))
+    big = synk.function([x], (x.T @ x) + np.zeros((100, 3, 3)).sum(), mode=FAST)
+    big(d)
+    step = synk.function([x], updates=[(w, w - 0.01 * x.mean(axis=0), "avg", "all")], mode=FAST)
+    step(d)
+    with contextlib.suppress(synk.WorkerError):
+        group.run(Fault("ValueError", (1,)), "raising")
+    for op in ("sum", "avg", "max"):
+        synk.all_reduce([s, w], op)
+    synk.broadcast(s)
+    synk.scatter(s, np.arange(30.0))
+    synk.gather(s)
+    synk.get_value(1, s)
+    synk.set_value(1, w, np.zeros(3))
+    synk.broadcast(w)
+    d.set_length(20)
+    d[12:] = 1.0
+    f(d)
+    del d
+    loss = ((x @ w) ** 2).mean()
+    train = make_train_function(loss, [w], x, None, updates.momentum, 0.001, mode=FAST)
+    for _ in range(3):
+        train(np.ones((6, 3)))
+    synk.close()
