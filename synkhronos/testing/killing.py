@@ -45,7 +45,9 @@ LIMIT = 20.0  # seconds for a trial; what takes longer hangs
 _ATTACH = 5.0  # for strace to take hold
 _GONE = 1.0  # for the last process to go after the first has
 # Spinning is a system call, too, and thousands of them in a row are all the same place.
-_CALLS = "!sched_yield"
+CALLS = "!sched_yield"
+KILL = "signal=SIGKILL"
+NEVER = 65535  # the largest k that strace takes
 
 
 @dataclass
@@ -66,7 +68,9 @@ class Outcome:
     status : int or None
         Its wait status; None: it was still there at the limit.
     reached : bool
-        Whether the victim was killed; False: it made fewer than k system calls.
+        Whether the fault has happened; False: the victim made fewer than k such system calls.
+    calls : int
+        How many such system calls the victim made, about.
     left : list of str
         Processes and files that were there afterwards.
     printed : str
@@ -79,6 +83,7 @@ class Outcome:
     ended: float = 0.0
     status: int | None = None
     reached: bool = False
+    calls: int = 0
     left: list[str] = field(default_factory=list)
     printed: str = ""
 
@@ -166,7 +171,7 @@ class Stage:
             raise RuntimeError("the stage has ended: can the scenario be imported?")
         return json.loads(line)
 
-    def trial(self, victim: str = "", k: int = 0, calls: str = _CALLS) -> Outcome:
+    def trial(self, victim: str = "", k: int = 0, calls: str = CALLS, fault: str = KILL) -> Outcome:
         """Run the scenario once, and kill the victim at its k-th system call.
 
         Parameters
@@ -177,6 +182,8 @@ class Stage:
         k : int
         calls : str
             The system calls that count, as strace takes them.
+        fault : str
+            What happens to it instead, as strace's `inject` takes it: "error=ENOSPC".
 
         Raises
         ------
@@ -187,7 +194,7 @@ class Stage:
         before = set(os.listdir("/dev/shm"))
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
-            self._run(found, folder, calls)
+            self._run(found, folder, (calls, fault))
             found.left += [f"/dev/shm/{n}" for n in set(os.listdir("/dev/shm")) - before]
             found.printed = _text(folder / "printed")
             found.events = [tuple(json.loads(x)) for x in _text(folder / "events").splitlines()]
@@ -195,7 +202,7 @@ class Stage:
             shutil.rmtree(folder)
         return found
 
-    def _run(self, found: Outcome, folder: Path, calls: str) -> None:
+    def _run(self, found: Outcome, folder: Path, how: tuple[str, str]) -> None:
         os.mkfifo(folder / "at")
         os.mkfifo(folder / "go")
         at = os.open(folder / "at", os.O_RDONLY | os.O_NONBLOCK)
@@ -206,7 +213,7 @@ class Stage:
             session = self._answer()
             if found.victim:
                 try:
-                    self._kill(found, folder, at, session, calls)
+                    self._kill(found, folder, at, how)
                 except RuntimeError:
                     _end_session(session)
                     self._answer()
@@ -215,20 +222,22 @@ class Stage:
         finally:
             os.close(at)
 
-    def _kill(self, found: Outcome, folder: Path, at: int, session: int, calls: str) -> None:
+    def _kill(self, found: Outcome, folder: Path, at: int, how: tuple[str, str]) -> None:
         if not select.select([at], [], [], LIMIT)[0]:
             raise RuntimeError(f"the scenario never came to where {found.victim!r} halts")
         pid = int(os.read(at, 20))
         victim = os.pidfd_open(pid)
         try:
             log = folder / "strace"
-            tracer = _attach(pid, found.k, calls, log) if found.k else None
+            tracer = _attach(pid, found.k, how, log) if found.k else None
             with (folder / "go").open("w") as go:
                 go.write("1")
             self._watch(found, victim)
             if tracer is not None:
                 tracer.wait(LIMIT)
-                found.reached = "+++ killed by SIGKILL" in _text(log)
+                text = _text(log)
+                found.reached = "+++ killed by SIGKILL" in text or "(INJECTED)" in text
+                found.calls = text.count("\n")
         finally:
             os.close(victim)
 
@@ -254,20 +263,22 @@ class Stage:
             self._answer()
 
 
-def _attach(pid: int, k: int, calls: str, log: Path) -> subprocess.Popen[bytes]:
+def _attach(pid: int, k: int, how: tuple[str, str], log: Path) -> subprocess.Popen[bytes]:
     """Strace on a process that halts, which kills it at its k-th system call."""
-    what = ["-e", f"trace={calls}", "-e", f"inject={calls}:signal=SIGKILL:when={k}"]
-    tracer = subprocess.Popen(
-        ["strace", "-q", "-o", str(log), *what, "-p", str(pid)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    until = time.monotonic() + _ATTACH
-    while "TracerPid:\t0\n" in _text(Path(f"/proc/{pid}/status")):
-        if tracer.poll() is not None or time.monotonic() > until:
-            assert tracer.stderr is not None
-            raise RuntimeError(f"strace cannot trace: {tracer.stderr.read().decode()}")
-        time.sleep(0.001)
+    calls, fault = how
+    what = ["-e", f"trace={calls}", "-e", f"inject={calls}:{fault}:when={k}"]
+    with log.with_suffix(".err").open("w+") as errors:
+        tracer = subprocess.Popen(
+            ["strace", "-q", "-o", str(log), *what, "-p", str(pid)],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        until = time.monotonic() + _ATTACH
+        while "TracerPid:\t0\n" in _text(Path(f"/proc/{pid}/status")):
+            if tracer.poll() is not None or time.monotonic() > until:
+                errors.seek(0)
+                raise RuntimeError(f"strace cannot trace: {errors.read()}")
+            time.sleep(0.001)
     return tracer
 
 

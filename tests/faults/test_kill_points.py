@@ -1,0 +1,56 @@
+"""Whatever dies, and wherever: every call returns or raises, and nothing is left (promises 1, 2,
+6, 7). A sample of the points that scripts/chaos goes through."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from campaign import SCENARIO, VICTIMS, judge, spread
+
+from synkhronos.testing.killing import NEVER, Stage
+
+POINTS = 8  # of each victim
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage(SCENARIO) as made:
+        yield made
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_killed_at_some_system_call(stage: Stage, victim: str) -> None:
+    whole = stage.trial(victim, NEVER)
+    assert not judge(whole)
+    assert whole.said("finished") is not None
+    assert whole.calls > 100
+    for k in spread(whole.calls, POINTS, random.Random(victim)):
+        found = stage.trial(victim, k)
+        assert not judge(found), f"{victim} killed at call {k}"
+
+
+def test_a_fault_that_is_not_handled_is_seen(stage: Stage) -> None:
+    """The judge is no rubber stamp."""
+    found = stage.trial("rank 1", 40)
+    assert not judge(found)
+    assert found.reached
+    for spoilt in (
+        {"status": None},
+        {"left": ["process 1: x"]},
+        {"events": []},
+        {"events": [(found.died + 2, "WorkerDied"), (found.died + 2, "again")]},
+        {"events": [e for e in found.events if not e[1].startswith("WorkerDied")]},
+        {"ended": found.died + 60},
+    ):
+        good = dict(vars(found))
+        vars(found).update(spoilt)
+        assert judge(found), spoilt
+        vars(found).update(good)
