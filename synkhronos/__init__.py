@@ -41,6 +41,7 @@ from synkhronos._errors import GroupTimeout as GroupTimeout
 from synkhronos._errors import InputError as InputError
 from synkhronos._errors import InputTypeError as InputTypeError
 from synkhronos._errors import NotForked as NotForked
+from synkhronos._errors import StartFailed as StartFailed
 from synkhronos._errors import StateTorn as StateTorn
 from synkhronos._errors import SynkhronosError as SynkhronosError
 from synkhronos._errors import WorkerDied as WorkerDied
@@ -66,6 +67,7 @@ __all__ = [
     "InputError",
     "InputTypeError",
     "NotForked",
+    "StartFailed",
     "StateTorn",
     "SynkhronosError",
     "WorkerDied",

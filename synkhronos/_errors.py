@@ -9,6 +9,7 @@
       GroupError(RuntimeError)            the group cannot take orders
         NotForked                         no group has been started
         GroupClosed                       the group has ended, or belongs to another process
+        StartFailed(OSError)              no processes, descriptors or memory for a group
         GroupTimeout(TimeoutError)        members that did not answer in time
       WorkerError                         a member raised (see its cause); the group goes on
       WorkerDied                          a member is gone; the group has been closed
@@ -20,6 +21,7 @@ Every message says what was asked, what was found and what to do.
 
 from __future__ import annotations
 
+import errno
 import functools
 import sys
 
@@ -53,6 +55,25 @@ class NotForked(GroupError):
 
 class GroupClosed(GroupError):
     """The group has ended, or belongs to another process."""
+
+
+class StartFailed(GroupError, OSError):
+    """The machine has no processes, descriptors or memory left for a group."""
+
+    @staticmethod
+    def of(size: int, cause: OSError) -> StartFailed:
+        """Make the error."""
+        cures = {
+            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`",
+            errno.ENFILE: "the whole machine has no descriptors left (fs.file-max)",
+            errno.EAGAIN: "raise the limit of processes: `ulimit -u`, a container's pids limit",
+            errno.ENOMEM: "free memory, or ask for fewer members",
+            errno.ENOSPC: "free memory, or ask for fewer members",
+            errno.ENOSYS: "it takes Linux 5.3 or later, and a sandbox that lets memfd, eventfd "
+            "and pidfd through",
+        }
+        cure = cures.get(cause.errno or 0, "nothing has been left behind")
+        return StartFailed(f"a group of {size} members cannot be started: {cause}; {cure}")
 
 
 class GroupTimeout(GroupError, TimeoutError):

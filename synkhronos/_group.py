@@ -31,6 +31,7 @@ from synkhronos._errors import (
     GroupTimeout,
     InputError,
     NotForked,
+    StartFailed,
     WorkerDied,
     WorkerError,
 )
@@ -132,7 +133,10 @@ class Group:
         self.cores = shares
         import_numba()
         limited = devices is not None or cores is not None
-        self._open(shares, start, profile_workers, debug, limited)
+        try:
+            self._open(shares, start, profile_workers, debug, limited)
+        except OSError as exc:
+            raise StartFailed.of(self.size, exc) from exc
         self._interrupts: Interrupts = self._channel.interrupts
         self._channel.inspector.limit = math.inf if timeout is None else timeout
         self._channel.inspector.warning = math.inf if stall_warning is None else stall_warning

@@ -527,7 +527,7 @@ def test_too_few_descriptors(spare: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(synk.StartFailed):
             synk.Group(2).close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
