@@ -56,9 +56,9 @@ class Outcome:
 
     Attributes
     ----------
-    victim : str
+    victim, calls, fault : str
     k : int
-        The system call at which it was killed, counted from its halt; 0: nothing was done.
+        The system call at which it happened, counted from the victim's halt; 0: nothing was done.
     events : list of (float, str)
         What the scenario said, and when, in seconds of time.monotonic.
     died : float or None
@@ -69,7 +69,7 @@ class Outcome:
         Its wait status; None: it was still there at the limit.
     reached : bool
         Whether the fault has happened; False: the victim made fewer than k such system calls.
-    calls : int
+    made : int
         How many such system calls the victim made, about.
     left : list of str
         Processes and files that were there afterwards.
@@ -78,12 +78,14 @@ class Outcome:
 
     victim: str
     k: int
+    calls: str
+    fault: str
     events: list[tuple[float, str]] = field(default_factory=list)
     died: float | None = None
     ended: float = 0.0
     status: int | None = None
     reached: bool = False
-    calls: int = 0
+    made: int = 0
     left: list[str] = field(default_factory=list)
     printed: str = ""
 
@@ -190,11 +192,11 @@ class Stage:
         RuntimeError
             The scenario never came to where the victim halts, or strace could not take hold of it.
         """
-        found = Outcome(victim, k)
+        found = Outcome(victim, k, calls, fault)
         before = set(os.listdir("/dev/shm"))
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
-            self._run(found, folder, (calls, fault))
+            self._run(found, folder)
             found.left += [f"/dev/shm/{n}" for n in set(os.listdir("/dev/shm")) - before]
             found.printed = _text(folder / "printed")
             found.events = [tuple(json.loads(x)) for x in _text(folder / "events").splitlines()]
@@ -202,7 +204,7 @@ class Stage:
             shutil.rmtree(folder)
         return found
 
-    def _run(self, found: Outcome, folder: Path, how: tuple[str, str]) -> None:
+    def _run(self, found: Outcome, folder: Path) -> None:
         os.mkfifo(folder / "at")
         os.mkfifo(folder / "go")
         at = os.open(folder / "at", os.O_RDONLY | os.O_NONBLOCK)
@@ -213,7 +215,7 @@ class Stage:
             session = self._answer()
             if found.victim:
                 try:
-                    self._kill(found, folder, at, how)
+                    self._kill(found, folder, at)
                 except RuntimeError:
                     _end_session(session)
                     self._answer()
@@ -222,14 +224,14 @@ class Stage:
         finally:
             os.close(at)
 
-    def _kill(self, found: Outcome, folder: Path, at: int, how: tuple[str, str]) -> None:
+    def _kill(self, found: Outcome, folder: Path, at: int) -> None:
         if not select.select([at], [], [], LIMIT)[0]:
             raise RuntimeError(f"the scenario never came to where {found.victim!r} halts")
         pid = int(os.read(at, 20))
         victim = os.pidfd_open(pid)
         try:
             log = folder / "strace"
-            tracer = _attach(pid, found.k, how, log) if found.k else None
+            tracer = _attach(pid, found, log) if found.k else None
             with (folder / "go").open("w") as go:
                 go.write("1")
             self._watch(found, victim)
@@ -237,7 +239,7 @@ class Stage:
                 tracer.wait(LIMIT)
                 text = _text(log)
                 found.reached = "+++ killed by SIGKILL" in text or "(INJECTED)" in text
-                found.calls = text.count("\n")
+                found.made = text.count("\n")
         finally:
             os.close(victim)
 
@@ -263,10 +265,10 @@ class Stage:
             self._answer()
 
 
-def _attach(pid: int, k: int, how: tuple[str, str], log: Path) -> subprocess.Popen[bytes]:
+def _attach(pid: int, wanted: Outcome, log: Path) -> subprocess.Popen[bytes]:
     """Strace on a process that halts, which kills it at its k-th system call."""
-    calls, fault = how
-    what = ["-e", f"trace={calls}", "-e", f"inject={calls}:{fault}:when={k}"]
+    inject = f"inject={wanted.calls}:{wanted.fault}:when={wanted.k}"
+    what = ["-e", f"trace={wanted.calls}", "-e", inject]
     with log.with_suffix(".err").open("w+") as errors:
         tracer = subprocess.Popen(
             ["strace", "-q", "-o", str(log), *what, "-p", str(pid)],

@@ -1,9 +1,9 @@
 """The fault campaign: kill points by the thousand, counted. scripts/chaos runs it; tests, a sample.
 
-    python tests/faults/campaign.py [--points N] [--seed N] [--victims NAME ...]
+    python tests/faults/campaign.py [--points N] [--shortages N] [--seed N]
 
-Each point is a run of `whole.py` in which one process is killed at one system call. Points are
-spread over all system calls of each victim, which are counted first.
+Each point is a run of `whole.py` in which one process is killed at one system call, or one system
+call fails. Points are spread over all system calls of each victim, which are counted first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 
-from synkhronos.testing.killing import LIMIT, NEVER, Outcome, Stage
+from synkhronos.testing.killing import CALLS, KILL, LIMIT, NEVER, Outcome, Stage
 
 SCENARIO = Path(__file__).parent / "whole.py"
 VICTIMS = ("start", "master", "start of 1", "start of 2", "rank 1", "rank 2")
+# System calls that fail as they do when something is short.
+SHORTAGES = (
+    ("memfd_create", "ENOMEM"),
+    ("eventfd2", "EMFILE"),
+    ("pidfd_open", "EMFILE"),
+    ("pipe2", "EMFILE"),
+    ("fcntl", "EINVAL"),
+    ("ftruncate", "ENOSPC"),
+    ("fallocate", "ENOSPC"),
+    ("mmap", "ENOMEM"),
+    ("clone", "EAGAIN"),  # processes; threads are made by clone3
+)
+SHORT_OF = ("start", "rank 1")  # the victims of these
 PROMPT = 1.0  # seconds from a worker's death to the exception
 LONGEST = 5.0  # seconds from a death to the end of all, a second group included
 
@@ -54,9 +67,9 @@ class Counts:
         delays = sorted(self.delays) or [0.0]
         p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))]
         return (
-            f"{self.points} kill points, {len(self.wrong)} wrong; from a worker's death to the "
-            f"exception {1e3 * delays[len(delays) // 2]:.1f} ms (median), {1e3 * p99:.1f} ms "
-            f"(p99), {1e3 * delays[-1]:.1f} ms (max)"
+            f"{self.points}, {len(self.wrong)} wrong; from a worker's death to the exception "
+            f"{1e3 * delays[len(delays) // 2]:.1f} ms (median), {1e3 * p99:.1f} ms (p99), "
+            f"{1e3 * delays[-1]:.1f} ms (max) in {len(self.delays)} cases"
         )
 
 
@@ -68,11 +81,13 @@ def judge(found: Outcome) -> str:
         return f"left {found.left}"
     if found.died is not None and found.ended - found.died > LONGEST:
         return f"took {found.ended - found.died:.1f} s: {found.events}"
-    worker = found.victim.startswith(("rank", "start of"))
-    if found.reached and not worker:
+    worker, killed = found.victim.startswith(("rank", "start of")), found.fault == KILL
+    if found.reached and killed and not worker:
         return "" if found.status == signal.SIGKILL else f"ended with status {found.status}"
     if found.status or found.said("again") is None:
         return f"ended with status {found.status}: {found.events} {found.printed[-2000:]}"
+    if not killed:
+        return ""
     said, finished = found.said("WorkerDied"), found.said("finished")
     if said is None and finished is None:
         return f"no word of a death: {found.events}"
@@ -92,21 +107,37 @@ def spread(total: int, points: int, draw: random.Random) -> Iterator[int]:
         yield draw.randint(total * i // points + 1, total * (i + 1) // points)
 
 
-def run(work: Sequence[tuple[str, int]], stages: int) -> Counts:
+@dataclass(frozen=True)
+class Point:
+    """A trial to make."""
+
+    victim: str
+    k: int
+    calls: str = CALLS
+    fault: str = KILL
+
+
+def measured(stage: Stage, victim: str, points: int, draw: random.Random, *how: str) -> list[Point]:
+    """Points spread over what the victim does, which is seen first."""
+    total = stage.trial(victim, NEVER, *how).made
+    return [Point(victim, k, *how) for k in spread(total, points, draw)]
+
+
+def run(work: Sequence[Point], stages: int) -> Counts:
     """All points, several stages at a time."""
-    queue: Queue[tuple[str, int]] = Queue()
-    for item in work:
-        queue.put(item)
+    queue: Queue[Point] = Queue()
+    for point in work:
+        queue.put(point)
     counts, lock = Counts(), threading.Lock()
 
     def serve() -> None:
         with Stage(SCENARIO) as stage:
             while True:
                 try:
-                    victim, k = queue.get_nowait()
+                    p = queue.get_nowait()
                 except Empty:
                     return
-                found = stage.trial(victim, k)
+                found = stage.trial(p.victim, p.k, p.calls, p.fault)
                 with lock:
                     counts.add(found)
 
@@ -120,27 +151,31 @@ def run(work: Sequence[tuple[str, int]], stages: int) -> Counts:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=2000)
+    parser.add_argument("--points", type=int, default=2000, help="at which processes are killed")
+    parser.add_argument("--shortages", type=int, default=200, help="system calls that fail")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--victims", nargs="+", default=VICTIMS, choices=VICTIMS)
-    parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--stages", type=int, default=2, help="trials at a time")
     args = parser.parse_args()
     draw = random.Random(args.seed)
     with Stage(SCENARIO) as stage:
-        lengths = {victim: stage.trial(victim, NEVER).calls for victim in args.victims}
-    listed = ", ".join(f"{victim}: {n}" for victim, n in lengths.items())
-    print(f"system calls of each victim: {listed}", flush=True)
-    share = args.points // len(lengths)
-    short = {v: n for v, n in lengths.items() if n <= share}
-    rest = (args.points - sum(short.values())) // max(1, len(lengths) - len(short))
-    work = [(v, k) for v, n in lengths.items() for k in spread(n, n if v in short else rest, draw)]
-    draw.shuffle(work)
-    began = time.monotonic()
-    counts = run(work, args.stages)
-    print(f"{counts.report()}; {time.monotonic() - began:.0f} s")
-    for line in counts.wrong:
+        kills = [p for v in VICTIMS for p in measured(stage, v, args.points // len(VICTIMS), draw)]
+        share = args.shortages // (len(SHORTAGES) * len(SHORT_OF))
+        short = [
+            p
+            for victim in SHORT_OF
+            for calls, error in SHORTAGES
+            for p in measured(stage, victim, share, draw, calls, f"error={error}")
+        ]
+    wrong = []
+    for what, work in (("kill points", kills), ("system calls that failed", short)):
+        draw.shuffle(work)
+        began = time.monotonic()
+        counts = run(work, args.stages)
+        print(f"{what}: {counts.report()}; {time.monotonic() - began:.0f} s", flush=True)
+        wrong += counts.wrong
+    for line in wrong:
         print(line)
-    return bool(counts.wrong)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from campaign import SCENARIO, VICTIMS, judge, spread
+from campaign import SCENARIO, SHORT_OF, SHORTAGES, VICTIMS, judge, measured, spread
 
 from synkhronos.testing.killing import NEVER, Stage
 
@@ -31,10 +31,23 @@ def test_killed_at_some_system_call(stage: Stage, victim: str) -> None:
     whole = stage.trial(victim, NEVER)
     assert not judge(whole)
     assert whole.said("finished") is not None
-    assert whole.calls > 100
-    for k in spread(whole.calls, POINTS, random.Random(victim)):
+    assert whole.made > 100
+    for k in spread(whole.made, POINTS, random.Random(victim)):
         found = stage.trial(victim, k)
         assert not judge(found), f"{victim} killed at call {k}"
+
+
+@pytest.mark.parametrize("victim", SHORT_OF)
+@pytest.mark.parametrize("calls", SHORTAGES, ids=lambda pair: pair[0])
+def test_a_system_call_that_fails(stage: Stage, calls: tuple[str, str], victim: str) -> None:
+    """Promise 10: an error, and the next group works."""
+    how = calls[0], f"error={calls[1]}"
+    for p in measured(stage, victim, 2, random.Random(0), *how):
+        found = stage.trial(victim, p.k, *how)
+        assert not judge(found), f"{calls} at {p.k}"
+        said = [text for _, text in found.events]
+        if found.reached and said[0] != "finished":
+            assert said[0].startswith(("StartFailed", "MemoryError", "WorkerError")), said
 
 
 def test_a_fault_that_is_not_handled_is_seen(stage: Stage) -> None:
