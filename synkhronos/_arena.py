@@ -327,7 +327,7 @@ def _largest_that_maps(fd: int, regions: int) -> int:
 
 def _check_limits(nbytes: int) -> None:
     """Refuse what would end in the OOM killer: fallocate does not see cgroup limits."""
-    free, limit = _available()
+    free, limit = available_memory()
     if nbytes > free:
         raise MemoryError(
             f"asked for {nbytes:,} bytes of shared memory, {free:,} are free ({limit}). {_advice()}"
@@ -341,7 +341,7 @@ def _advice() -> str:
     )
 
 
-def _available() -> tuple[int, str]:
+def available_memory() -> tuple[int, str]:
     """Bytes that may still be taken, and which limit says so."""
     found = [(_meminfo("MemAvailable") + _meminfo("SwapFree"), "the machine's memory")]
     with contextlib.suppress(OSError, ValueError):

@@ -27,8 +27,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_group", "_task", "_compile", "_slicing", "_serial", "_shipping"),
     ("_data", "_latest", "_functions", "_collectives", "_consistency"),
     ("testing",),
-    ("extensions",),
+    ("extensions", "_doctor"),
     ("__init__",),
+    ("__main__",),
 )
 
 # Where libraries may be imported at all, and nowhere else.
@@ -36,7 +37,7 @@ ONLY_IN = {
     "pytensor": (
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
-        "_devices",
+        *("_devices", "_doctor"),
         "extensions",
     ),
     "safetensors": ("extensions.checkpoints",),

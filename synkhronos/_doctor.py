@@ -1,0 +1,298 @@
+"""What works on this machine: the guards, cores, modes, libraries; with a real group in each mode.
+
+``synk doctor`` prints it, to be read and to be pasted into a report; ``--json`` for programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from synkhronos import _arena, _cores
+from synkhronos._channels.safety import reasons_against_fork
+from synkhronos._data import data
+from synkhronos._devices import get_n_gpu
+from synkhronos._functions import function
+from synkhronos._group import Group
+
+GOOD, NOTE, BAD = "ok", "note", "bad"
+MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and what each needs
+EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
+DESCRIPTORS = 256  # fewer are a nuisance
+_SECONDS = 10.0  # for a worker to end after its master was killed
+
+_KILLED_MASTER = """
+import sys, time
+import synkhronos as synk
+group = synk.Group(2)
+sys.stdout.write(f"{group._channel.pid(1)}\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes
+    ----------
+    about, name : str
+    state : {"ok", "note", "bad"}
+    text : str
+        What was found.
+    fix : str
+        What to do about it, in one line.
+    """
+
+    about: str
+    name: str
+    state: str
+    text: str
+    fix: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything, one finding after the other; it takes some seconds, more where modes compile."""
+    for look in (_versions, _guards, _limits, _machine, _extras, _caches, _start, _deaths, _modes):
+        yield from look()
+
+
+def _versions() -> Iterator[Finding]:
+    for name in ("synkhronos", "pytensor", "numpy", "numba"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield Finding("versions", name, GOOD, importlib.metadata.version(name))
+    yield Finding("versions", "Python", GOOD, platform.python_version())
+    yield Finding("versions", "Linux", GOOD, f"{platform.release()}, {platform.machine()}")
+
+
+def _guards() -> Iterator[Finding]:
+    old = "use Linux 5.3 or later, and a sandbox that lets this call through"
+    probes: dict[str, Callable[[], Any]] = {
+        "memfd (shared memory without a name)": _probe_memfd,
+        "eventfd (bells)": lambda: os.close(os.eventfd(0, os.EFD_CLOEXEC)),
+        "pidfd (deaths are seen at once)": lambda: os.close(os.pidfd_open(os.getpid())),
+        "lifeline (workers end with the master)": _probe_lifeline,
+        "parent-death signal (the same, sooner)": _probe_pdeathsig,
+    }
+    for name, probe in probes.items():
+        try:
+            probe()
+        except Exception as exc:
+            yield Finding("guards", name, BAD, f"{type(exc).__name__}: {exc}", old)
+        else:
+            yield Finding("guards", name, GOOD, "active")
+
+
+def _probe_memfd() -> None:
+    fd = os.memfd_create("synkhronos-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, 4096)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    finally:
+        os.close(fd)
+
+
+def _probe_lifeline() -> None:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(read, fcntl.F_SETSIG, signal.SIGKILL)
+        if fcntl.fcntl(read, fcntl.F_GETSIG) != signal.SIGKILL:
+            raise OSError("F_SETSIG has no effect")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def _probe_pdeathsig() -> None:
+    get_pdeathsig, found = 2, ctypes.c_int()  # <sys/prctl.h>
+    if ctypes.CDLL(None, use_errno=True).prctl(get_pdeathsig, ctypes.byref(found)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _limits() -> Iterator[Finding]:
+    free, limit = _arena.available_memory()
+    yield Finding("limits", "memory", GOOD, f"{free / 2**30:.1f} GiB free ({limit})")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = soft < DESCRIPTORS
+    fix = f"raise it: ulimit -n {min(hard, 4096)}" if few else ""
+    yield Finding("limits", "descriptors", NOTE if few else GOOD, f"{soft}", fix)
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        text = f"{space / 2**30:.1f} GiB of addresses"
+        yield Finding("limits", "ulimit -v", NOTE, text, "lift it: ulimit -v unlimited")
+    shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
+    size = "there is none" if shm is None else f"{shm.f_blocks * shm.f_frsize / 2**20:.0f} MiB"
+    yield Finding("limits", "/dev/shm", GOOD, f"{size}; it is not used")
+
+
+def _machine() -> Iterator[Finding]:
+    cores, physical = _cores.available(), _cores.physical()
+    few = physical < 2
+    fix = "give the process more cores (taskset, the container's cpus)" if few else ""
+    text = f"{physical} physical of {len(cores)} that this process may use"
+    yield Finding("machine", "cores", NOTE if few else GOOD, text, fix)
+    try:
+        quiet = os.getloadavg()[0]
+    except OSError:
+        quiet = 0.0
+    busy = quiet > 0.5 * physical
+    yield Finding(
+        *("machine", "load", NOTE if busy else GOOD, f"{quiet:.1f} in the last minute"),
+        "other work slows every call: members wait for the slowest" if busy else "",
+    )
+    for pool in _cores.thread_pools():
+        info = pool.info()
+        if info.get("user_api") == "blas":
+            kind = info.get("architecture") or "of an unknown core type"
+            text = f"{info['internal_api']} {info.get('version')}, {kind}"
+            yield Finding("machine", "BLAS", GOOD, f"{text}, {info['num_threads']} threads")
+    if preset := os.environ.get("OPENBLAS_CORETYPE"):
+        fix = "unset it, unless OpenBLAS detects the wrong core"
+        yield Finding("machine", "OPENBLAS_CORETYPE", NOTE, preset, fix)
+    yield Finding("machine", "GPUs", GOOD, f"{get_n_gpu()} of NVIDIA")
+
+
+def _extras() -> Iterator[Finding]:
+    for name in EXTRAS:
+        try:
+            yield Finding("libraries", name, GOOD, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("libraries", name, GOOD, "not installed")
+
+
+def _caches() -> Iterator[Finding]:
+    folder = Path(str(pytensor.config.base_compiledir))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f"synkhronos-doctor-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as exc:
+        fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to one that can be written"
+        yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)
+    else:
+        yield Finding("caches", "PyTensor", GOOD, str(folder))
+
+
+def _start() -> Iterator[Finding]:
+    reasons = reasons_against_fork()
+    how = "by exec, since " + "; ".join(reasons) if reasons else "by fork"
+    fix = "start the group before these run, and it takes milliseconds" if reasons else ""
+    yield Finding("start", "workers", NOTE if reasons else GOOD, how, fix)
+
+
+def _deaths() -> Iterator[Finding]:
+    """Kill a master, and see its worker end."""
+    name = "a killed master's worker"
+    master = subprocess.Popen(
+        [sys.executable, "-c", _KILLED_MASTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert master.stdout is not None
+    assert master.stderr is not None
+    with master.stdout, master.stderr:
+        line = master.stdout.readline()
+        if not line:
+            text = master.stderr.read().decode().strip().rpartition("\n")[2]
+            master.wait()
+            yield Finding("start", name, BAD, f"no group could be started: {text}")
+            return
+        worker = os.pidfd_open(int(line))
+        master.kill()
+        began = time.perf_counter()
+        gone = bool(select.select([worker], [], [], _SECONDS)[0])
+        took = 1e3 * (time.perf_counter() - began)
+        os.close(worker)
+        master.wait()
+    if gone:
+        yield Finding("start", name, GOOD, f"ended {took:.1f} ms later")
+    else:
+        yield Finding("start", name, BAD, f"still there after {_SECONDS:.0f} s", "report this")
+
+
+def _modes() -> Iterator[Finding]:
+    for mode, needs in MODES.items():
+        if needs and importlib.util.find_spec(needs) is None:
+            yield Finding("modes", mode, GOOD, f"{needs} is not installed")
+        elif mode == "CVM" and not pytensor.config.cxx:
+            yield Finding("modes", mode, GOOD, "there is no C++ compiler")
+        else:
+            yield _round_trip(mode)
+
+
+def _round_trip(mode: str) -> Finding:
+    """Two members, a function, an average over shared memory."""
+    try:
+        began = time.perf_counter()
+        with Group(2) as group:
+            started = time.perf_counter() - began
+            x = pt.vector("x", dtype="float32")
+            f = function([x], x.sum(), mode=mode)
+            rows = data(np.ones(1000, "float32"))
+            began = time.perf_counter()
+            total = float(f(rows))
+            first = time.perf_counter() - began
+            times = []
+            for _ in range(200):
+                began = time.perf_counter()
+                f(rows)
+                times.append(time.perf_counter() - began)
+            how = repr(group).split(", ")[2]
+    except Exception as exc:
+        return Finding("modes", mode, BAD, f"{type(exc).__name__}: {exc}".partition("\n")[0])
+    if total != 1000:
+        return Finding("modes", mode, BAD, f"a sum of 1000 ones is {total}", "report this")
+    return Finding(
+        *("modes", mode, GOOD),
+        f"2 members started by {how} in {1e3 * started:.0f} ms, first call {first:.2f} s, then "
+        f"{1e6 * float(np.median(times)):.0f} us",
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Print the report; 0 if a group can be started, else 1."""
+    findings = []
+    as_json = "--json" in arguments
+    about = ""
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            if finding.about != about:
+                about = finding.about
+                _say(about)
+            _say(f"  {finding.state:<4}  {finding.name}: {finding.text}")
+            if finding.fix:
+                _say(f"        {finding.fix}")
+    works = any(f.about == "modes" and "members started" in f.text for f in findings)
+    if as_json:
+        _say(json.dumps({"works": works, "findings": list(map(dataclasses.asdict, findings))}))
+    else:
+        bad = sum(f.state == BAD for f in findings)
+        _say(f"{'a group can be started' if works else 'NO GROUP CAN BE STARTED'}; {bad} bad")
+    return 0 if works else 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,92 @@
+"""The doctor: what it finds here, what it says where something is missing, what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from synkhronos import __main__ as command_line
+from synkhronos import _doctor
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "synkhronos", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_here() -> None:
+    """The machine that runs the tests can do everything; as JSON, and as text."""
+    code, out = run("doctor", "--json")
+    report = json.loads(out)
+    assert code == 0, out
+    assert report["works"] is True
+    found = {(f["about"], f["name"]): f for f in report["findings"]}
+    assert not [f for f in found.values() if f["state"] == "bad"]
+    assert {name for about, name in found if about == "modes"} == set(_doctor.MODES)
+    assert all(f["text"] == "active" for (about, _), f in found.items() if about == "guards")
+    for mode in ("FAST_COMPILE", "NUMBA", "JAX"):
+        assert "2 members started by" in found["modes", mode]["text"]
+    code, out = run("doctor")
+    assert code == 0
+    assert out.splitlines()[0] == "versions"
+    assert out.splitlines()[-1] == "a group can be started; 0 bad"
+
+
+def test_where_a_guard_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says which, and what to do; where no group starts it exits with 1."""
+
+    def refuses(*args: Any) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(_doctor, "MODES", {"FAST_COMPILE": ""})
+    monkeypatch.setattr(_doctor, "_deaths", lambda: iter(()))
+    monkeypatch.setattr(os, "pidfd_open", refuses)
+    assert _doctor.main([]) == 1
+    out = capsys.readouterr().out
+    assert "bad   pidfd (deaths are seen at once): OSError: [Errno 38]" in out
+    assert "use Linux 5.3 or later" in out
+    assert "bad   FAST_COMPILE: StartFailed: a group of 2 members cannot be started" in out
+    assert out.splitlines()[-1] == "NO GROUP CAN BE STARTED; 2 bad"
+
+
+def test_a_killed_masters_worker_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "_SECONDS", 0.2)
+    # not a worker at all: nothing ends it with its parent
+    script = "import subprocess; print(subprocess.Popen(['sleep', '3']).pid, flush=True); input()"
+    monkeypatch.setattr(_doctor, "_KILLED_MASTER", script)
+    [found] = _doctor._deaths()
+    assert (found.state, found.fix) == ("bad", "report this")
+
+
+def test_a_group_that_cannot_start_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "_KILLED_MASTER", "raise OSError('no room')")
+    [found] = _doctor._deaths()
+    assert found.text == "no group could be started: OSError: no room"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 0), (["--help"], 0), (["doctor", "--xml"], 2), (["nurse"], 2)]
+)
+def test_usage(
+    arguments: list[str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["synk", *arguments])
+    assert command_line.main() == code
+    assert "usage: synk doctor" in "".join(capsys.readouterr())
