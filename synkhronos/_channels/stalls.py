@@ -61,12 +61,15 @@ class Inspector:
 
     @contextlib.contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Another limit, for a while."""
-        before, self.limit = self.limit, seconds
+        """Another limit, for a while; without an end there is no warning either."""
+        before = self.limit, self.warning
+        self.limit = seconds
+        if seconds == math.inf:
+            self.warning = math.inf
         try:
             yield
         finally:
-            self.limit = before
+            self.limit, self.warning = before
 
     def look(self, number: int, what: str) -> None:
         """Warn or raise if command `number` has kept the master waiting for too long.
@@ -123,7 +126,8 @@ class Inspector:
             return ""
         fd = self._stacks[worker.rank]
         before = os.fstat(fd).st_size
-        signal.pidfd_send_signal(worker.pidfd, signal.SIGUSR1)
+        with contextlib.suppress(ProcessLookupError):  # it has just died
+            signal.pidfd_send_signal(worker.pidfd, signal.SIGUSR1)
         until = time.monotonic() + _STACK_SECONDS
         size = before
         while time.monotonic() < until:

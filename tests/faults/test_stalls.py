@@ -96,6 +96,14 @@ def test_a_warning_by_default(caplog: pytest.LogCaptureFixture) -> None:
     assert "faults.py" in warnings[0]
 
 
+def test_a_long_command_takes_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    """What is meant to run for hours is not waited for with a limit."""
+    with synk.Group(2, timeout=0.1, stall_warning=0.1) as group:
+        with caplog.at_level(logging.WARNING):
+            assert group.start(Fault("nap", (1,), False)).wait() == {1: 1}
+        assert not caplog.records
+
+
 def test_who_compiles_has_more_time() -> None:
     with synk.Group(2, timeout=0.2) as group:
         group.run(Fault("compile", (1,)), "a test")
