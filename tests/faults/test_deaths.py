@@ -1,0 +1,132 @@
+"""A worker that dies, of each cause and in each state, is an exception at once (promise 2)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos._commands import Command
+from synkhronos._reductions import Reduction
+from synkhronos.testing.faults import KINDS, Fault
+
+SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTERM")
+STATES = ("idle", "python", "C call", "system call", "barrier", "collective", "allocation")
+PROMPT = 1.0  # seconds from the death to the exception
+VICTIM, OTHER = 2, 1
+
+
+@dataclass(frozen=True)
+class Stay(Command):
+    """Bring the victim into a state, and keep it there."""
+
+    state: str
+
+    def run(self, member: Any) -> None:
+        comm = member.communicator
+        if self.state == "barrier" or member.rank != VICTIM:
+            if member.rank == OTHER and self.state == "barrier":
+                time.sleep(3600)
+            comm.barrier()
+        elif self.state == "python":
+            KINDS["spin"](member)
+        elif self.state == "C call":
+            KINDS["C call"](member)
+        elif self.state == "system call":
+            time.sleep(3600)
+        elif self.state == "collective":
+            arrays = [comm.empty((100_000,), np.dtype(float))]
+            while True:  # alone in it: the others are at another meeting, and never come
+                comm.all_reduce(arrays, Reduction.SUM, members=(VICTIM,))
+        elif self.state == "allocation":
+            while True:
+                comm.empty((100_000,), np.dtype(float))
+
+
+@contextmanager
+def killed(pid: int, number: int, after: float = 0.1) -> Iterator[list[float]]:
+    """Send a signal to a process in a moment, from another thread; yields when that was."""
+    at: list[float] = []
+
+    def kill() -> None:
+        at.append(time.monotonic())
+        os.kill(pid, number)
+
+    timer = threading.Timer(after, kill)
+    timer.start()
+    try:
+        yield at
+    finally:
+        timer.join()
+
+
+def check(group: synk.Group, state: str, number: int) -> None:
+    pid = group._channel.pid(VICTIM)
+    with killed(pid, number) as at:
+        if state == "idle":
+            time.sleep(0.15)
+        with pytest.raises(synk.WorkerDied) as caught:
+            group.run(Stay(state if state != "idle" else "barrier"), "a test")
+        noticed = time.monotonic()
+    assert noticed - at[0] < PROMPT + 0.5 * (
+        state == "barrier"
+    )  # OTHER sleeps: half a second's grace
+    assert caught.value.ranks == (VICTIM,)
+    assert f"rank {VICTIM} (pid {pid}): killed by {signal.Signals(number).name}" in str(
+        caught.value
+    )
+    assert not group.alive
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", SIGNALS)
+def test_killed_by(name: str, state: str) -> None:
+    with synk.Group(3) as group:
+        check(group, state, getattr(signal, name))
+
+
+@pytest.mark.parametrize("start", ["exec"])
+def test_a_fresh_interpreter_dies(start: str) -> None:
+    group = synk.Group(3, start=start)
+    with group, killed(group._channel.pid(VICTIM), signal.SIGKILL):
+        with pytest.raises(synk.WorkerDied, match="SIGKILL"):
+            group.run(Fault("sleep", (VICTIM,)), "a test")
+
+
+def test_all_workers_die_at_once() -> None:
+    with synk.Group(3) as group:
+        for rank in (OTHER, VICTIM):
+            os.kill(group._channel.pid(rank), signal.SIGKILL)
+        with pytest.raises(synk.WorkerDied) as caught:
+            group.run(Stay("barrier"))
+        assert VICTIM in caught.value.ranks or OTHER in caught.value.ranks
+
+
+def busy() -> None:
+    while True:
+        pass
+
+
+def test_a_death_while_all_cores_are_busy() -> None:
+    spinners = [
+        multiprocessing.Process(target=busy, daemon=True) for _ in range(2 * os.cpu_count())
+    ]
+    with synk.Group(3) as group:
+        for spinner in spinners:
+            spinner.start()
+        try:
+            check(group, "system call", signal.SIGKILL)
+        finally:
+            for spinner in spinners:
+                spinner.kill()
+                spinner.join()
