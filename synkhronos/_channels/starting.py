@@ -121,6 +121,8 @@ def exec_worker(wiring: Wiring, module: str) -> subprocess.Popen[bytes]:
 
 def guard(wiring: Wiring) -> None:
     """In a new worker: ignore Ctrl-C, end with the master whatever it dies of."""
+    for fd in wiring.descriptors():  # exec has left them open to whatever this process starts
+        os.set_inheritable(fd, False)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM):

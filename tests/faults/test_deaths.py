@@ -98,9 +98,9 @@ def test_killed_by(name: str, state: str) -> None:
 @pytest.mark.parametrize("start", ["exec"])
 def test_a_fresh_interpreter_dies(start: str) -> None:
     group = synk.Group(3, start=start)
-    with group, killed(group._channel.pid(VICTIM), signal.SIGKILL):
-        with pytest.raises(synk.WorkerDied, match="SIGKILL"):
-            group.run(Fault("sleep", (VICTIM,)), "a test")
+    kill = killed(group._channel.pid(VICTIM), signal.SIGKILL)
+    with group, kill, pytest.raises(synk.WorkerDied, match="SIGKILL"):
+        group.run(Fault("sleep", (VICTIM,)), "a test")
 
 
 def test_all_workers_die_at_once() -> None:
