@@ -16,7 +16,7 @@ from synkhronos import _doctor
 
 def run(*arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "synkhronos", *arguments],
+        [sys.executable, "-P", "-m", "synkhronos", *arguments],
         capture_output=True,
         text=True,
         timeout=100,

@@ -149,7 +149,7 @@ class Stage:
 
     def __init__(self, scenario: str | Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(scenario)],
+            [sys.executable, "-P", "-m", __name__, str(scenario)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
