@@ -3,6 +3,7 @@
 `leaks`         what a process holds before and after
 `faults`        commands that misbehave in one member
 `conformance`   what every channel and every communicator must do
+`killing`       a process killed at its k-th system call, for every k; import it by itself
 """
 
 from synkhronos.testing import conformance, faults, leaks
