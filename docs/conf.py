@@ -19,6 +19,10 @@ doctest_test_doctest_blocks = "default"
 doctest_global_setup = """
 import pytensor
 pytensor.config.mode, pytensor.config.cxx = "FAST_COMPILE", ""  # wait for no compiler
+import numpy as np
 from synkhronos import get_n_gpu
+from synkhronos.extensions import Batches, Loader, checkpoints, updates
+globals().update({k: v for k, v in vars(updates).items() if not k.startswith("_")})
+Checkpoints = checkpoints.Checkpoints
 """
 trim_doctest_flags = True
