@@ -131,9 +131,10 @@ class Arena:
         start = region * self.region_bytes
         return memoryview(np.ndarray((HEAD_BYTES,), np.uint8, self.buffer, start))
 
-    def reserve_head(self) -> None:
-        """Take the physical memory of all heads."""
+    def reserve_heads(self) -> None:
+        """Take the physical memory of all heads, filled with zeros."""
         for region in range(self.regions):
+            self._advise(region * self.region_bytes, HEAD_BYTES, _MADV_REMOVE)
             os.posix_fallocate(self.fd, region * self.region_bytes, HEAD_BYTES)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:

@@ -14,7 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos import _commands as commands
 from synkhronos._batches import Picks, Selection, edges, select
 from synkhronos._data import Data, as_literal
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, enduring
 from synkhronos._group import Group, current
 from synkhronos._reductions import Reduction, parse
 from synkhronos._shipping import distribute_in, share_variables
@@ -25,6 +25,7 @@ Variables = SharedVariable | str | Sequence[SharedVariable | str]
 _REPLACING = ("scatter", "set_value")  # whatever members held, they get other values
 
 
+@enduring
 def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> None:
     """Give all members the master's value, or the value given.
 
@@ -58,6 +59,7 @@ def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> 
     group.run(commands.Broadcast(_numbers(entries)), "broadcast", hand=given)
 
 
+@enduring
 def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> None:
     """Divide the rows of values over the members: each gets its part as its own value.
 
@@ -99,6 +101,7 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     group.run(commands.Scatter(_numbers(entries), borders), "scatter", hand=chosen)
 
 
+@enduring
 def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
     """Bring all members' values to the master.
 
@@ -136,6 +139,7 @@ def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
     return found[0] if single else found
 
 
+@enduring
 def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
     """Give every member all members' values, concatenated along axis 0.
 
@@ -161,6 +165,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
     group.run(commands.AllGather(_numbers(entries)), "all_gather")
 
 
+@enduring
 def reduce(
     shared_vars: Variables,
     op: str = "avg",
@@ -206,6 +211,7 @@ def reduce(
     return found[0] if single and not in_place else found
 
 
+@enduring
 def all_reduce(
     shared_vars: Variables,
     op: str = "avg",
@@ -247,6 +253,7 @@ def all_reduce(
         group.run(_all_reduce(_numbers(entries), kind, shares), "all_reduce")
 
 
+@enduring
 def reduce_scatter(
     shared_vars: Variables, op: str = "avg", weights: Sequence[float] | None = None
 ) -> None:
@@ -278,6 +285,7 @@ def reduce_scatter(
     group.run(commands.ReduceScatter(_numbers(entries), kind, borders, shares), "reduce_scatter")
 
 
+@enduring
 def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None) -> None:
     """Set the values in one member only.
 
@@ -313,6 +321,7 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     group.run(commands.SetValue(_numbers(entries), rank), "set_value", hand=arrays)
 
 
+@enduring
 def get_value(rank: int, shared_vars: Variables) -> Any:
     """Fetch the values of one member.
 
@@ -334,6 +343,7 @@ def get_value(rank: int, shared_vars: Variables) -> Any:
     return found[0] if single else found
 
 
+@enduring
 def get_lengths(shared_vars: Variables) -> Any:
     """The length of each member's value, in the order of ranks.
 
@@ -356,6 +366,7 @@ def get_lengths(shared_vars: Variables) -> Any:
     return lengths[0] if _is_single(shared_vars) else lengths
 
 
+@enduring
 def get_shapes(shared_vars: Variables) -> Any:
     """The shape of each member's value, in the order of ranks.
 

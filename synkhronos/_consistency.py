@@ -11,7 +11,7 @@ import numpy as np
 
 from synkhronos._collectives import Variables, _entries, _numbers, _op, _weights, all_reduce
 from synkhronos._commands import Collective, GetValue
-from synkhronos._errors import GroupError, InputTypeError
+from synkhronos._errors import GroupError, InputTypeError, enduring
 from synkhronos._group import Group
 from synkhronos._variables import Entry, is_array
 
@@ -51,6 +51,7 @@ def checksum(value: np.ndarray) -> bytes:
     return found.digest()
 
 
+@enduring
 def check_consistency(shared_vars: Variables) -> None:
     """Raise unless every member holds the same values, bit for bit.
 
@@ -100,6 +101,7 @@ def check_consistency(shared_vars: Variables) -> None:
         )
 
 
+@enduring
 def sync(shared_vars: Variables, op: str = "avg", weights: Sequence[float] | None = None) -> None:
     """Make local statistics, such as the running means of batch norm, equal in all members.
 

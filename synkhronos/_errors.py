@@ -12,7 +12,7 @@
         StartFailed(OSError)              no processes, descriptors or memory for a group
         GroupTimeout(TimeoutError)        members that did not answer in time
       WorkerError                         a member raised (see its cause); the group goes on
-      WorkerDied                          a member is gone; the group has been closed
+      WorkerDied                          a member is gone; the group is closed or restarted
       StateTorn                           a value was left half written by a failure
       BackendMissing(ImportError)         names the extra to install
 
@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import functools
 import sys
+from collections.abc import Callable
 
 
 class SynkhronosError(Exception):
@@ -168,23 +169,62 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
 
 
 class WorkerDied(SynkhronosError):
-    """A member is gone; the group has been closed cleanly.
+    """A member is gone; the group has been closed cleanly, or its workers were restarted.
 
     Attributes
     ----------
     ranks : tuple of int
         The members found dead.
+    again : bool
+        The workers were restarted and nothing is lost, so the call can be made again; the
+        package's own calls do that, so that this error is not seen.
     """
 
     ranks: tuple[int, ...] = ()
+    again: bool = False
 
     @staticmethod
     def of(deaths: dict[int, tuple[int, str]], what: str) -> WorkerDied:
         """Make the error from {rank: (pid, how it ended)}."""
         listed = "; ".join(f"rank {r} (pid {p}): {how}" for r, (p, how) in deaths.items())
-        error = WorkerDied(
-            f"a worker died during {what}: {listed}. The group has been closed; Data, results and "
-            "shared variables of the master remain readable. Call synk.fork() to start again."
-        )
+        error = WorkerDied(f"a worker died during {what}: {listed}")
         error.ranks = tuple(deaths)
         return error
+
+    def closed(self, restarts: int, first: str) -> None:
+        """Say that the group has ended: at once, or after restarts for which `first` was why."""
+        after = f" after {restarts} restarts (the first death: {first})" if restarts else ""
+        self._add(
+            f"The group has been closed{after}; Data, results and shared variables of the master "
+            "remain readable. Call synk.fork() to start again."
+        )
+
+    def restarted(self, lost: list[str]) -> None:
+        """Say that the workers have been restarted, and what has been lost."""
+        self.again = not lost
+        if lost:
+            self._add(
+                f"The workers have been restarted, but values were lost: {', '.join(lost)}. "
+                "What members held differently is now the master's value everywhere; what was "
+                "half written has to be set, or loaded from a checkpoint. The call was not made."
+            )
+        else:
+            self._add("The workers have been restarted. Nothing is lost; the call was not made.")
+
+    def _add(self, text: str) -> None:
+        self.args = (f"{self.args[0]}. {text}",)
+
+
+def enduring[**P, R](call: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what can be done again after workers were restarted and nothing was lost."""
+
+    @functools.wraps(call)
+    def again(*args: P.args, **kwargs: P.kwargs) -> R:
+        while True:
+            try:
+                return call(*args, **kwargs)
+            except WorkerDied as exc:
+                if not exc.again:
+                    raise
+
+    return again

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from synkhronos._batches import Picks, Selection, Span, edges, per_member, selec
 from synkhronos._commands import Argument, Call, Command
 from synkhronos._compile import Plan, plan
 from synkhronos._data import Data, Staging, data
-from synkhronos._errors import BatchError, InputError, InputTypeError
+from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
 from synkhronos._group import Group, current
 from synkhronos._latest import Latest
+from synkhronos._outputs import Outputs, mode_name
 from synkhronos._reductions import Reduction
 from synkhronos._replicas import Replica
 from synkhronos._serial import Serial
@@ -46,23 +46,16 @@ class Function:
         self.name = plan_.recipe.name
         self._what = f"function {self.name or f'#{self._number}'}"
         self._replica = Replica(plan_.recipe)
-        self._wake = group.wake
         self._lock = group.lock
-        self._shipped = False
         self.refused = False  # it could not be shipped when it was last tried
-        self._compiled: set[tuple[tuple[int, ...], bool]] = set()
-        self._entries: list[Entry] = []
         self._staging = Staging(group.arena)
         self._temporaries: Temporaries | None = None
         scattered = plan_.scattered
         # inputs as the recipe has them: the scattered first
         self._order = sorted(range(len(scattered)), key=lambda i: not scattered[i])
-        self._everything = list(range(len(plan_.outputs)))
-        # whether the recipe's outputs are the user's, one by one
-        self._in_order = [o.partials for o in plan_.outputs] == [(i,) for i in self._everything]
-        self._finishing = any(o.finish is not None for o in plan_.outputs)
-        self._latest = Latest(group)
+        self._outputs = Outputs(plan_, self._what)
         self._serial: Any = None
+        self.restart()
         group.member.replicas[self._number] = self._replica
         group.functions[self._number] = self
         weakref.finalize(self, _forget, group.forgotten, group.member.replicas, self._number)
@@ -77,8 +70,7 @@ class Function:
 
         "inferred" where the members' values are reduced in parts and finished by the master.
         """
-        modes = [_text(o.mode, o.finish) for o in self._plan.outputs]
-        return self._structured(modes, list(range(len(modes))))
+        return self._outputs.modes()
 
     @property
     def update_modes(self) -> dict[SharedVariable, str | None]:
@@ -87,12 +79,13 @@ class Function:
         "inferred" where slices are reduced in parts and finished after.
         """
         updates = self._plan.recipe.updates
-        return {u.shared: _text(u.reduction, u.slicing.finish) for u in updates}
+        return {u.shared: mode_name(u.reduction, u.slicing.finish) for u in updates}
 
     def get_shared(self) -> list[SharedVariable]:
         """The shared variables that the function uses or updates."""
         return list(self._plan.shareds)
 
+    @enduring
     def __call__(
         self,
         *args: Any,
@@ -190,7 +183,7 @@ class Function:
     ) -> Call:
         self._group.check_idle(self._what)
         given = self._bind(args, kwargs)
-        subset = self._subset(output_subset)
+        subset = self._outputs.subset(output_subset)
         selection, rows = self._select(given, batch)
         per_rank = self._batch_s(batch_s)
         slices = self._slices(num_slices, given, rows, subset)
@@ -265,29 +258,6 @@ class Function:
             ) from None
         # strided or read-only arrays would make numba compile the function anew
         return np.require(filtered, requirements=["C", "W"])
-
-    def _subset(self, output_subset: Sequence[Any] | None) -> list[int]:
-        n = len(self._plan.outputs)
-        if output_subset is None:
-            return list(range(n))
-        if isinstance(output_subset, str) or not isinstance(output_subset, Iterable):
-            raise InputTypeError(
-                f"{self._what}: output_subset={output_subset!r} is no list of outputs: "
-                f"give [{output_subset!r}]"
-            )
-        found = []
-        for wanted in output_subset:
-            if isinstance(wanted, str) and wanted in self._plan.keys:
-                found.append(self._plan.keys.index(wanted))
-            elif (
-                isinstance(wanted, int | np.integer)
-                and not isinstance(wanted, bool)
-                and -n <= wanted < n
-            ):
-                found.append(int(wanted) % n)
-            else:
-                raise InputError(f"{self._what} has {n} outputs; output_subset names {wanted!r}")
-        return found
 
     def _select(self, given: list[Any], batch: Any) -> tuple[dict[int, Selection], int | None]:
         """Which rows of each scattered input, and how many."""
@@ -436,33 +406,14 @@ class Function:
         timeout: float | None = None,
     ) -> Any:
         """Run a call, or a command that answers as the call does; returns the user's outputs."""
-        subset = self._everything if output_subset is None else self._subset(output_subset)
-        then = functools.partial(self._finished, call, subset) if self._finishing else None
+        subset = self._outputs.subset(output_subset)
+        then = self._outputs.finishing(call.outputs, subset)
         found = self._group.run(command or call, self._what, then, None, timeout)
         if call.first:
             self._compiled.add(self._variant(call.outputs, call.slices))
-        if then is None and (output_subset is not None or not self._in_order):
-            at = call.outputs.index
-            found = _distinct([found[at(self._plan.outputs[i].partials[0])] for i in subset])
-        return self._structured(found, subset, output_subset is not None)
-
-    def _finished(self, call: Call, subset: list[int], values: list[Any]) -> list[Any]:
-        """The outputs, made of the reduced values."""
-        at = dict(zip(call.outputs, values, strict=True))
-        found = []
-        for i in subset:
-            output = self._plan.outputs[i]
-            reduced = [at[p] for p in output.partials]
-            found.append(reduced[0] if output.finish is None else output.finish(reduced))
-        return _distinct(found)
-
-    def _structured(self, values: list[Any], subset: list[int], partly: bool = False) -> Any:
-        structure = self._plan.structure
-        if structure == "single" and not partly:
-            return values[0]
-        if structure == "dict":
-            return {self._plan.keys[i]: v for i, v in zip(subset, values, strict=True)}
-        return None if structure == "none" else values
+        if then is None:
+            found = self._outputs.chosen(call.outputs, subset, found)
+        return self._outputs.structured(found, subset)
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function in the master only, as pytensor.function would.
@@ -482,7 +433,7 @@ class Function:
         if self._serial is None:
             self._serial = Serial(self._plan)
         found = self._serial(values)
-        return self._structured(found, list(range(len(self._plan.outputs))))
+        return self._outputs.structured(found)
 
     as_theano = as_pytensor
 
@@ -531,20 +482,18 @@ class Function:
             )
         return made[0] if len(made) == 1 else made
 
+    def restart(self) -> None:
+        """Note that no other member has the function (any more)."""
+        self._wake = self._group.wake
+        self._shipped = False
+        self._compiled: set[tuple[tuple[int, ...], bool]] = set()
+        self._entries: list[Entry] = []
+        self._latest = Latest(self._group)
+
     def ship(self, entries: list[Entry]) -> None:
         """Note that all members have the function now."""
         self._shipped = True
         self._entries = entries
-
-
-def _distinct(values: list[Any]) -> list[Any]:
-    """Outputs that are one expression are computed once, and returned as arrays of their own."""
-    seen: set[int] = set()
-    found = []
-    for value in values:
-        found.append(np.array(value) if id(value) in seen else value)
-        seen.add(id(value))
-    return found
 
 
 def _default(value: Any) -> Any:
@@ -556,12 +505,6 @@ def _default(value: Any) -> Any:
 def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> None:
     replicas.pop(number, None)
     forgotten.append(number)
-
-
-def _text(op: Reduction | None, finish: Any) -> str | None:
-    if finish is not None:
-        return "inferred"
-    return None if op is None else str(op)
 
 
 def _array(value: Any) -> Any:

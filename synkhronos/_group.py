@@ -13,17 +13,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from synkhronos import _cores, _errors
-from synkhronos._arena import Arena, Views
+from synkhronos import _cores
+from synkhronos._arena import Arena
 from synkhronos._caching import import_numba
-from synkhronos._channels import Failure, Left
-from synkhronos._channels.inline import InlineChannel
-from synkhronos._channels.interrupts import Interrupts
-from synkhronos._channels.local import LocalChannel
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
-from synkhronos._communicators.shared_memory import SharedMemory
-from synkhronos._communicators.solo import Solo
 from synkhronos._devices import size_of
 from synkhronos._errors import (
     GroupClosed,
@@ -35,9 +29,10 @@ from synkhronos._errors import (
     WorkerDied,
     WorkerError,
 )
-from synkhronos._member import Member, main
+from synkhronos._opening import Opening, check_seconds
+from synkhronos._reports import check_reports
 from synkhronos._task import Task
-from synkhronos._variables import Entry
+from synkhronos._variables import Entry, is_torn
 
 log = logging.getLogger("synkhronos")
 
@@ -74,11 +69,17 @@ class Group:
         GroupTimeout names them and shows their stacks. A member that compiles has ten minutes.
     stall_warning : float, optional
         Seconds after which a warning says the same. None: no warning.
+    max_restarts : int
+        How often, in the group's life, workers are started anew after one has died. They get
+        functions and shared variables from the master, and the call is made again, unless
+        something was lost with the worker: then WorkerDied says what, and the group goes on.
 
     Attributes
     ----------
     lock : threading.RLock
         Held from the making of a command to its end: one thread at a time.
+    restarts : int
+        How often the workers have been restarted.
 
     Raises
     ------
@@ -87,7 +88,8 @@ class Group:
 
     Notes
     -----
-    Cost: a fork of 2 workers takes some 10 ms, by exec about a second, since each imports PyTensor.
+    Cost: a fork of 2 workers takes some 10 ms, by exec about a second, since each imports PyTensor;
+    a restart as much, and the shipping of what is used again.
 
     Examples
     --------
@@ -112,11 +114,18 @@ class Group:
         debug: bool = False,
         timeout: float | None = None,
         stall_warning: float | None = 60.0,
+        max_restarts: int = 0,
     ) -> None:
         self.size = size_of(n_parallel, devices)
-        _check_start(start, master_rank, self.size)
-        _check_seconds("timeout", timeout)
-        _check_seconds("stall_warning", stall_warning)
+        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+            raise InputError(
+                f"max_restarts={max_restarts!r}: give a number of restarts, 0 for none"
+            )
+        self.cores = _cores.shares(devices, cores, self.size)
+        limited = devices is not None or cores is not None
+        self._opening = Opening(
+            master_rank, self.cores, limited, start, profile_workers, debug, timeout, stall_warning
+        )
         self.rank = self.master = master_rank
         self.infer = infer
         self._owner = os.getpid()
@@ -125,21 +134,27 @@ class Group:
         self._task: Task | None = None
         self._unsettled = False  # the last command has had no verdict yet
         self._ending = threading.Lock()  # taken by whoever ends the group, for good
+        self._turning = threading.RLock()  # held while workers are ended or restarted
         self._left = False  # the workers have ended, the rest waits for a command to leave
+        self.restarts = 0
+        self._max_restarts = max_restarts
+        self._first_death = ""
         self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.forgotten: list[int] = []
         self._next_number = 0
-        shares = _cores.shares(devices, cores, self.size)
-        self.cores = shares
         import_numba()
-        limited = devices is not None or cores is not None
+        self.share = self._opening.share()
         try:
-            self._open(shares, start, profile_workers, debug, limited)
+            self.arena = Arena(self.size, self.master)
+            try:
+                self._open()
+            except BaseException:
+                self.arena.close_fd()
+                raise
         except OSError as exc:
             raise StartFailed.of(self.size, exc) from exc
-        self._interrupts: Interrupts = self._channel.interrupts
-        self._channel.inspector.limit = math.inf if timeout is None else timeout
-        self._channel.inspector.warning = math.inf if stall_warning is None else stall_warning
+        if self.size > 1:
+            _cores.keep_freed_memory()
         self._ended = ""
         _groups.add(self)
 
@@ -147,53 +162,11 @@ class Group:
         """A group that nobody can use any more ends."""
         self.close()
 
-    def _open(
-        self,
-        shares: list[list[int]],
-        start: str | None,
-        profile: bool,
-        debug: bool,
-        limited: bool,
-    ) -> None:
-        self.share: _cores.MasterShare | None = None
-        if self.size == 1:
-            self.arena = Arena(1)
-            self._channel: Any = InlineChannel()
-            self.wake: Callable[[], None] = self._channel.wake
-            # alone, the master has all cores, unless the user says which
-            self.share = _cores.MasterShare(shares[0]) if limited else None
-            held = self._channel.interrupts
-            self.member = Member(0, 1, 0, Solo(), Views(self.arena), held, None, self.share)
-            return
-        channel = LocalChannel(
-            self.size,
-            self.master,
-            shares,
-            main,
-            main.__module__,
-            start,
-            profile=profile,
-            debug=debug,
-        )
-        self._channel = channel
-        self.wake = channel.wake
-        node = channel.node
-        self.arena = node.arena
-        self.share = _cores.MasterShare(shares[self.master])
-        if len({core for share in shares for core in share}) >= self.size:
-            self.share.keep_place()
-            node.waiter.keep_place = self.share.keep_place
-        self.member = Member(
-            self.master,
-            self.size,
-            self.master,
-            SharedMemory(node),
-            node.views,
-            channel.interrupts,
-            node,
-            self.share,
-        )
-        _cores.keep_freed_memory()
+    def _open(self) -> None:
+        """Start the members."""
+        self._channel, self.member = self._opening.members(self.arena, self.share)
+        self.wake: Callable[[], None] = self._channel.wake
+        self._interrupts = self._channel.interrupts
 
     def __enter__(self) -> Group:
         global _current
@@ -290,7 +263,7 @@ class Group:
         WorkerError
             A member raised. All values are as before and the group goes on.
         WorkerDied
-            A member is gone. The group has been closed.
+            A member is gone. The group has been closed, or its workers have been restarted.
         GroupTimeout
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
@@ -302,7 +275,7 @@ class Group:
             try:
                 if timeout is None:
                     return self._run(command, what, then, hand)
-                _check_seconds("timeout", timeout)
+                check_seconds("timeout", timeout)
                 with self._channel.inspector.limited(timeout):
                     return self._run(command, what, then, hand)
             finally:
@@ -332,7 +305,7 @@ class Group:
             own = command.run(member)
             reports = channel.collect(number, command.lent)
             if reports:
-                self._check_reports(reports, what)
+                check_reports(reports, what, channel.pid)
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
@@ -387,44 +360,24 @@ class Group:
         if self._left:
             self._finish()
 
-    def _check_reports(self, reports: dict[int, Any], what: str) -> None:
-        for outcome in reports.values():
-            if type(outcome) is Failure or type(outcome) is Left:
-                break
-        else:
-            return
-        failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
-        if failed:
-            raise self._worker_error(failed, what)
-        left = [r for r, o in reports.items() if isinstance(o, Left)]
-        if left:
-            raise GroupError(f"{what}: ranks {left} took another way through the command")
-
-    def _worker_error(self, failed: dict[int, Failure], what: str) -> Exception:
-        rank, failure = min(failed.items())
-        kind = getattr(_errors, failure.kind.rpartition(":")[2], None)
-        if failure.ours and isinstance(kind, type) and issubclass(kind, InputError):
-            return kind(f"{what}: {failure.summary.partition(': ')[2]} (found by rank {rank})")
-        pid = self._channel.pid(rank)
-        ranks = tuple(sorted(failed))
-        return WorkerError.of(
-            rank, pid, ranks, what, failure.summary, failure.traceback, failure.kind
-        )
-
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
         # a member that stands still in the middle of that would go on with it at any time
         writes = isinstance(exc, GroupTimeout) and bool(self.member.in_place)
+        found = exc
         try:
             if self._unsettled:
                 self._settle()
             self._explain(exc, what)
+        except BaseException as explained:
+            found = explained
+            raise
         finally:
             self._interrupts.release()
             if self._channel.broken:
-                self._shut("was closed since a worker died")
+                self._lose(found, "a worker died")
             elif writes:
-                self._shut("was closed since a member stood still while values were written")
+                self._lose(found, "a member stood still while values were written")
 
     def _explain(self, exc: BaseException, what: str) -> None:
         """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
@@ -432,11 +385,58 @@ class Group:
             raise self._channel.loss(what) from None
         if isinstance(exc, PeerFailed):
             reports = self._channel.collect(self._channel.node.number)
-            self._check_reports(reports, what)
+            check_reports(reports, what, self._channel.pid)
             raise GroupError(f"{what}: the members lost each other") from None
         ours = WorkerError | WorkerDied | InputError | GroupError
         if isinstance(exc, Exception) and not isinstance(exc, ours):
             exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
+
+    def _lose(self, found: BaseException, why: str) -> None:
+        """Members are gone: start the workers anew if that is left to do, else end the group."""
+        died = found if isinstance(found, WorkerDied) else None
+        if died is not None and not self._first_death:
+            self._first_death = str(died)
+        lost = self._lost()
+        while not self._ended and self.restarts < self._max_restarts:
+            self.restarts += 1
+            log.warning(
+                "%s: restart %d of %d begins. %s", why, self.restarts, self._max_restarts, found
+            )
+            if self._restarted():
+                if died is not None:
+                    died.restarted(lost)
+                return
+        self._shut(f"was closed since {why}")
+        if died is not None:
+            died.closed(self.restarts, self._first_death)
+
+    def _lost(self) -> list[str]:
+        """What other members cannot get from the master."""
+        variables = list(self.member.variables)
+        lost = [f"{e.label} (half written)" for e in variables if is_torn(e)]
+        differing = [e for e in variables if e.differs and not e.is_stream]
+        return lost + [f"{e.label} (members held different values)" for e in differing]
+
+    def _restarted(self) -> bool:
+        """Replace all workers; whether they have started."""
+        with self._turning, self._interrupts:
+            if self._unsettled:
+                self._settle()
+            replicas = self.member.replicas
+            self._channel.quit(0.0)
+            self._channel.close()
+            self.member.release()
+            try:
+                self._open()
+            except (OSError, GroupError, WorkerDied) as exc:
+                log.warning("restart %d has failed: %s", self.restarts, exc)
+                return False
+            self.member.replicas = replicas
+            for function in list(self.functions.values()):
+                function.restart()
+            if self._ended:  # close() has come meanwhile, and has ended the workers before these
+                self._channel.quit(0.0)
+            return True
 
     def start(self, command: Command, what: str = "a long command") -> Task:
         """Let the workers run a command while the master goes on.
@@ -487,7 +487,7 @@ class Group:
             else:
                 with self._channel.inspector.limited(math.inf):
                     reports = self._channel.collect(task.number)
-            self._check_reports(reports, task.what)
+            check_reports(reports, task.what, self._channel.pid)
             self._commit(task.number)
         except BaseException as exc:
             self._recover(exc, task.what)
@@ -510,7 +510,8 @@ class Group:
         with self._interrupts:
             self._ended = how
             try:
-                self._channel.quit(GRACE_SECONDS)
+                with self._turning:
+                    self._channel.quit(GRACE_SECONDS)
             finally:
                 self._left = True
                 if self.lock.acquire(timeout=LEAVE_SECONDS):
@@ -622,15 +623,3 @@ def close() -> None:
     if _current is not None:
         _current.close()
         _current = None
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, int | float) and value > 0):
-        raise InputError(f"{name}={value!r}: give seconds above 0, or None")
-
-
-def _check_start(start: str | None, master_rank: int, size: int) -> None:
-    if start not in (None, "fork", "exec"):
-        raise InputError(f'start={start!r}: use "fork", "exec" or None')
-    if not 0 <= master_rank < size:
-        raise InputError(f"master_rank={master_rank} is no rank of a group of {size}")

@@ -12,11 +12,12 @@ from pytensor.tensor.elemwise import CAReduce
 
 from synkhronos import _parcels
 from synkhronos._commands import Define, Forget, Replicate
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, enduring
 from synkhronos._group import Group, current
 from synkhronos._variables import Entry, check_dense, define, is_array
 
 
+@enduring
 def distribute() -> None:
     """Ship all functions that have not been shipped yet; a first call does it by itself.
 

@@ -159,19 +159,26 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
 
 
 GUARDED = """
-    import os, sys, time, threading, numpy as np, pytensor.tensor as pt, synkhronos as synk
+    import ctypes, os, signal, sys, time, threading
+    import numpy as np, pytensor.tensor as pt, synkhronos as synk
     how = sys.argv[1]
+    if how == "thread, SIGIO ignored":  # as the workers inherit it
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
     groups = []
     def begin():
-        groups.append(synk.Group(3, start="exec" if how in ("exec", "thread") else "fork"))
+        by_exec = how == "exec" or how.startswith("thread")
+        groups.append(synk.Group(3, start="exec" if by_exec else "fork"))
         if how == "two groups":
             groups.append(synk.Group(2, start="fork"))
-    if how == "thread":
+    if how.startswith("thread"):  # the lifeline has to do it alone
         t = threading.Thread(target=begin); t.start(); t.join()
     else:
         begin()
     if how == "forked child":
         if os.fork() == 0:
+            time.sleep(600)
+    if how == "forked child unknown to Python":  # it holds the lifeline, so PDEATHSIG is alone
+        if ctypes.PyDLL(None).fork() == 0:
             time.sleep(600)
     print(*[w.pid for g in groups for w in g._channel.workers], flush=True)
     print("ready", flush=True)
@@ -182,7 +189,13 @@ GUARDED = """
 """
 
 
-@pytest.mark.parametrize("how", ["fork", "exec", "thread", "two groups", "forked child", "stopped"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("fork", "exec", "two groups", "stopped", "thread", "thread, SIGIO ignored"),
+        *("forked child", "forked child unknown to Python"),
+    ],
+)
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
     """Both guards are the kernel's: no death of the master leaves a worker."""
     path = tmp_path / "pids"
@@ -197,7 +210,8 @@ def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
     while alive(pids) and time.monotonic() < until:
         time.sleep(0.005)
     assert not alive(pids)
-    os.killpg(process.pid, signal.SIGKILL) if how == "forked child" else None
+    if how.startswith("forked child"):
+        os.killpg(process.pid, signal.SIGKILL)
     assert process.stdout is not None
     process.stdout.close()
 

@@ -642,7 +642,7 @@ class SlowRing:
 
 def test_threads_of_a_worker_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
     arena = Arena(2)
-    arena.reserve_head()
+    arena.reserve_heads()
     words = Words(arena)
     pen, reader = Pen(words, 1, 0), Reader(words, [1], 0)
     pen._ring = SlowRing(pen._ring)  # type: ignore[assignment]

@@ -76,6 +76,9 @@ class Channel(Protocol):
     def progress(self, number: int) -> list[int]:
         """What each rank has counted in a long command."""
 
+    def pid(self, rank: int) -> int:
+        """A member's process id."""
+
     def quit(self, grace: float) -> None:
         """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
 

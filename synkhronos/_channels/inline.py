@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -62,6 +63,11 @@ class InlineChannel:
         """Nobody counts."""
         del number
         return []
+
+    def pid(self, rank: int) -> int:
+        """This process's."""
+        del rank
+        return os.getpid()
 
     def quit(self, grace: float) -> None:
         """Nobody to end."""

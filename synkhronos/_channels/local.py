@@ -67,18 +67,18 @@ _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
 
 
 class LocalChannel:
-    """The master's end."""
+    """The master's end; it owns its workers and descriptors, the arena is lent to it."""
 
     def __init__(
         self,
-        size: int,
-        master: int,
+        arena: Arena,
         cores: list[list[int]],
         main: Callable[[dict[str, Any]], None],
         module: str,
         start: str | None,
         **options: Any,
     ) -> None:
+        size = arena.regions
         if size > MAX_MEMBERS:
             raise GroupError(f"asked for {size} members; one machine takes up to {MAX_MEMBERS}")
         self.owner = os.getpid()
@@ -92,12 +92,12 @@ class LocalChannel:
         self.what = "start"  # the latest command's name in messages
         self._descriptors: list[int] = []
         self._open = True
-        self._arena = arena = Arena(size, master)
+        self._arena = arena
         crowded = size > len({core for share in cores for core in share})
         try:
-            arena.reserve_head()
+            arena.reserve_heads()
             self._open_descriptors(size)
-            self._wire(arena, master, crowded)
+            self._wire(arena, crowded)
             with signals_blocked():
                 self._start(self._ranks, cores, crowded, main, module, start, options)
                 _alive.add(self)
@@ -120,8 +120,8 @@ class LocalChannel:
             fcntl.fcntl(opened[-1], fcntl.F_SETFL, os.O_APPEND)
         self._stacks = opened[-size:]
 
-    def _wire(self, arena: Arena, master: int, crowded: bool) -> None:
-        words = Words(arena)
+    def _wire(self, arena: Arena, crowded: bool) -> None:
+        words, master = Words(arena), arena.mine
         waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
         self.interrupts = waiter.interrupts
         self.node = Node(master, master, arena, words, waiter)
@@ -359,7 +359,6 @@ class LocalChannel:
 
     def _close_descriptors(self) -> None:
         self._open = False
-        self._arena.close_fd()
         for fd in [*self._descriptors, *(w.pidfd for w in self.workers)]:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -369,6 +368,7 @@ class LocalChannel:
         for worker in self.workers:
             if worker.popen is not None:
                 worker.popen.returncode = 0  # not ours to wait for
+        self._arena.close_fd()
         self._close_descriptors()
 
 

@@ -26,9 +26,10 @@ from synkhronos._commands import Call
 from synkhronos._compile import plan
 from synkhronos._cores import trim
 from synkhronos._data import Data
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, enduring
 from synkhronos._functions import Function
 from synkhronos._group import current
+from synkhronos._member import Member
 from synkhronos._shipping import distribute_in, share_variables
 from synkhronos._variables import Entry, check_whole
 from synkhronos.extensions._flat import lay_out
@@ -70,6 +71,7 @@ class TrainFunction:
         self._parting = parting
         self._outputs = list(range(n_outputs))
         self._extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
+        self._member: Member | None = None  # that the update is installed in
         self._entries: list[tuple[Entry, np.ndarray]] = []
         self._whole: Any = None
         self._update: Any = None
@@ -94,6 +96,7 @@ class TrainFunction:
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.TrainFunction of {self._function!r}>"
 
+    @enduring
     def __call__(
         self,
         *args: Any,
@@ -136,7 +139,7 @@ class TrainFunction:
         """
         with self._function._lock:
             self._group.check_idle("train")
-            if not self._entries:
+            if self._member is not self._group.member:  # none yet, or of a time before a restart
                 self._install()
             self._settle()
             call = self._function._next_call(args, kwargs, self._outputs, batch, None, num_slices)
@@ -144,6 +147,7 @@ class TrainFunction:
             found = self._function._run(call, self._outputs, self._step(call), timeout)
         return found[0] if len(found) == 1 else found
 
+    @enduring
     def gradients(
         self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
     ) -> list[np.ndarray]:
@@ -244,6 +248,8 @@ class TrainFunction:
         group.run(Install(packed, self._number), "train", hand=flat)
         self._update = group.member.updates[self._number]
         self._entries = self._update.entries
+        self._latest = None
+        self._member = group.member
 
     def _settle(self) -> None:
         """Let all members have the same value of every parameter and state, in one array."""

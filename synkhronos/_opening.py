@@ -1,0 +1,91 @@
+"""What a group consists of, made at its start and again whenever its workers are restarted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from synkhronos import _cores
+from synkhronos._arena import Arena, Views
+from synkhronos._channels import Channel
+from synkhronos._channels.inline import InlineChannel
+from synkhronos._channels.local import LocalChannel
+from synkhronos._communicators.shared_memory import SharedMemory
+from synkhronos._communicators.solo import Solo
+from synkhronos._errors import InputError
+from synkhronos._member import Member, main
+
+
+@dataclass
+class Opening:
+    """How a group was asked to be started.
+
+    Attributes
+    ----------
+    shares : list of list of int
+        For each member, its cores.
+    limited : bool
+        Whether the user has said which.
+    start : {"fork", "exec"} or None
+    timeout, stall_warning : float or None
+        Seconds.
+    """
+
+    master: int
+    shares: list[list[int]]
+    limited: bool
+    start: str | None
+    profile: bool
+    debug: bool
+    timeout: float | None
+    stall_warning: float | None
+
+    def __post_init__(self) -> None:
+        size = len(self.shares)
+        if self.start not in (None, "fork", "exec"):
+            raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
+        if not 0 <= self.master < size:
+            raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
+        check_seconds("timeout", self.timeout)
+        check_seconds("stall_warning", self.stall_warning)
+
+    def share(self) -> _cores.MasterShare | None:
+        """What the master keeps to during its part of a call."""
+        if len(self.shares) > 1 or self.limited:
+            return _cores.MasterShare(self.shares[self.master])
+        return None  # alone, the master has all cores
+
+    def members(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Any, Member]:
+        """Start the workers; returns the channel to them, and the master's own member."""
+        if len(self.shares) == 1:
+            return self._alone(arena, share)
+        channel = LocalChannel(
+            arena,
+            self.shares,
+            main,
+            main.__module__,
+            self.start,
+            profile=self.profile,
+            debug=self.debug,
+        )
+        channel.inspector.limit = math.inf if self.timeout is None else self.timeout
+        warning = self.stall_warning
+        channel.inspector.warning = math.inf if warning is None else warning
+        node = channel.node
+        if share is not None and len({c for cores in self.shares for c in cores}) >= node.size:
+            share.keep_place()
+            node.waiter.keep_place = share.keep_place
+        comm, held = SharedMemory(node), channel.interrupts
+        master = self.master
+        return channel, Member(master, node.size, master, comm, node.views, held, node, share)
+
+    def _alone(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Channel, Member]:
+        channel = InlineChannel()
+        return channel, Member(0, 1, 0, Solo(), Views(arena), channel.interrupts, None, share)
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Refuse a limit that is none."""
+    if value is not None and not (isinstance(value, int | float) and value > 0):
+        raise InputError(f"{name}={value!r}: give seconds above 0, or None")

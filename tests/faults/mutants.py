@@ -1,0 +1,331 @@
+"""The guards, taken out one by one: each mutant must fail a test (promise 23).
+
+    python tests/faults/mutants.py [name ...]
+
+A mutant is the package with one text replaced by another. Its tests run in a copy of the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 300  # seconds: a mutant may hang, which is a failure of its tests too
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A guard taken out."""
+
+    guard: str
+    module: str
+    text: str
+    instead: str
+    tests: str  # where it is expected to be caught: arguments of pytest
+
+    def source(self) -> str:
+        """The module's text, which must have the guard exactly once."""
+        found = (ROOT / "synkhronos" / self.module).read_text()
+        if found.count(self.text) != 1:
+            raise ValueError(f"{self.guard}: {self.text!r} is not once in {self.module}")
+        return found
+
+    def mutated(self) -> str:
+        """The module without the guard."""
+        return self.source().replace(self.text, self.instead)
+
+
+STARTING, LOCAL = "_channels/starting.py", "_channels/local.py"
+WAITING, PROCESSES = "_channels/waiting.py", "_channels/processes.py"
+FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
+SECURITY = "tests/faults/test_security.py"
+CHECKPOINTS = "tests/test_checkpoints.py"
+
+MUTANTS = (
+    Mutant(
+        "PR_SET_PDEATHSIG",
+        STARTING,
+        "ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)",
+        "pass",
+        f"{FAULTS} -k die_with_the_master",
+    ),
+    Mutant(
+        "lifeline",
+        STARTING,
+        "    _hold(wiring.lifeline)\n",
+        "",
+        f"{FAULTS} -k die_with_the_master",
+    ),
+    Mutant(
+        "F_SETSIG",
+        STARTING,
+        "    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)\n",
+        "",
+        f"{FAULTS} -k die_with_the_master",
+    ),
+    Mutant(
+        "ppid check",
+        STARTING,
+        "if os.getppid() != wiring.parent:",
+        "if False:",
+        "tests/faults/test_guards.py",
+    ),
+    Mutant(
+        "forks of the master let go of the lifeline",
+        LOCAL,
+        "os.register_at_fork(after_in_child=_disown_all)",
+        "",
+        f"{FAULTS} tests/test_groups.py -k 'die_with_the_master or fork'",
+    ),
+    Mutant(
+        "workers ignore Ctrl-C",
+        STARTING,
+        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+        "",
+        f"tests/faults {FAULTS} -k 'interrupt or guards'",
+    ),
+    Mutant(
+        "process group of a worker",
+        STARTING,
+        "        os.setpgid(0, 0)  # Ctrl-C of the terminal reaches the master alone\n",
+        "        pass\n",
+        f"{FAULTS} -k grandchildren",
+    ),
+    Mutant(
+        "descriptors of exec'd workers",
+        STARTING,
+        "        os.set_inheritable(fd, False)\n",
+        "        pass\n",
+        SECURITY,
+    ),
+    Mutant(
+        "grandchildren are ended",
+        PROCESSES,
+        "                os.killpg(self.pid, signal.SIGKILL)\n",
+        "                pass\n",
+        f"{FAULTS} -k grandchildren",
+    ),
+    Mutant(
+        "pidfds of workers",
+        LOCAL,
+        "        self.node.waiter.watch({w.rank: w.pidfd for w in self.workers})\n",
+        "",
+        DEATHS,
+    ),
+    Mutant(
+        "pidfds of siblings",
+        LOCAL,
+        "        self._watch_peers()\n        # a copy",
+        "        # a copy",
+        f"{FAULTS} -k sibling",
+    ),
+    Mutant(
+        "abort eventfd",
+        LOCAL,
+        "        os.eventfd_write(self._abort, 1)\n",
+        "",
+        "tests/faults/test_guards.py",
+    ),
+    Mutant(
+        "deadline of the start",
+        LOCAL,
+        "if time.monotonic() > until:",
+        "if False:",
+        "tests/faults/test_guards.py",
+    ),
+    Mutant(
+        "posix_fallocate",
+        "_arena.py",
+        "            os.posix_fallocate(self.fd, offset, length)\n",
+        "            pass\n",
+        "tests/faults/test_guards.py",
+    ),
+    Mutant(
+        "limits of the machine and the cgroup",
+        "_arena.py",
+        "            _check_limits(length)\n",
+        "            pass\n",
+        "tests/faults/test_guards.py",
+    ),
+    Mutant(
+        "seals",
+        "_arena.py",
+        "        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)\n",
+        "",
+        SECURITY,
+    ),
+    Mutant(
+        "freed memory is given back",
+        "_arena.py",
+        "        self._advise(offset, length, _MADV_REMOVE)\n        self._released",
+        "        self._released",
+        SECURITY,
+    ),
+    Mutant(
+        "a fork frees nothing of its parent's",
+        "_arena.py",
+        "        if self._pid != os.getpid():",
+        "        if False:",
+        "tests/test_groups.py tests/test_data.py",
+    ),
+    Mutant(
+        "no core dumps of the data",
+        "_arena.py",
+        "        self._advise(0, regions * region_bytes, mmap.MADV_DONTDUMP)\n",
+        "",
+        SECURITY,
+    ),
+    Mutant(
+        "words begin at zero after a restart",
+        "_arena.py",
+        "            self._advise(region * self.region_bytes, HEAD_BYTES, _MADV_REMOVE)\n",
+        "",
+        "tests/faults/test_restarts.py",
+    ),
+    Mutant(
+        "SIGINT is held back",
+        "_channels/interrupts.py",
+        "        if self._depth == 0:\n            self._exchange()\n",
+        "",
+        f"{FAULTS} -k interrupt",
+    ),
+    Mutant(
+        "a command left without its verdict is settled",
+        "_group.py",
+        "                if self._unsettled or self._left:\n                    self._leave()\n"
+        "\n    def check_idle",
+        "                pass\n\n    def check_idle",
+        f"{FAULTS} tests/test_groups.py",
+    ),
+    Mutant(
+        "what failed is undone",
+        "_member.py",
+        "        for entry, value in self._undo.values():\n            entry.storage[0] = value\n"
+        "        self._forget_command()",
+        "        self._forget_command()",
+        f"{FAULTS} tests/test_functions.py -k 'fail or undo or interrupt or rais'",
+    ),
+    Mutant(
+        "half-written values are marked",
+        "_member.py",
+        "                mark_torn(entry)\n        self.in_place = ()",
+        "                pass\n        self.in_place = ()",
+        f"{FAULTS} tests/faults/test_restarts.py -k 'reduction_writes or half'",
+    ),
+    Mutant(
+        "writing in place begins when all have come",
+        "_channels/node.py",
+        "            for words in peers:\n                self._await(words, here)\n"
+        "            self._mine[BARRIER] = here\n",
+        "            self._mine[BARRIER] = here\n",
+        f"{FAULTS} tests/test_communicators.py tests/test_train.py",
+    ),
+    Mutant(
+        "who leaves a command frees those at its barriers",
+        "_channels/node.py",
+        "            raise PeerFailed",
+        "            pass",
+        f"{FAULTS} -k raising",
+    ),
+    Mutant(
+        "limit of a wait",
+        "_channels/stalls.py",
+        "if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):",
+        "if False:",
+        "tests/faults/test_stalls.py",
+    ),
+    Mutant(
+        "sweep of half-written checkpoints",
+        "extensions/checkpoints.py",
+        "        _make(self.folder)\n        self._clear()\n",
+        "        _make(self.folder)\n",
+        f"{CHECKPOINTS} tests/faults -k 'checkpoint or leavings or kill or save'",
+    ),
+    Mutant(
+        "fsync of a checkpoint",
+        "extensions/checkpoints.py",
+        "                _force(path)\n            if place",
+        "                pass\n            if place",
+        f"{CHECKPOINTS} tests/faults -k 'checkpoint or power'",
+    ),
+    Mutant(
+        "checksum of a checkpoint",
+        "extensions/checkpoints.py",
+        'if _digest(path) != body["blake2b"]:',
+        "if False:",
+        f"{CHECKPOINTS} -k damage",
+    ),
+)
+
+
+def caught(mutant: Mutant) -> str:
+    """The first test that the mutant fails; "" if it passes all of them."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        tree = Path(name)
+        for part in ("synkhronos", "tests", "demos", "pyproject.toml", "README.rst", "setup.py"):
+            source = ROOT / part
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, tree / part)
+        (tree / "synkhronos" / mutant.module).write_text(mutant.mutated())
+        command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider {mutant.tests}"
+        places = [str(tree), str(tree / "tests"), str(tree / "tests" / "faults")]
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            return "the tests hung"
+        finally:
+            _end_session(process.pid)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    if found:
+        return found[1]
+    if process.returncode == 0:
+        return ""
+    return f"pytest ended with status {process.returncode}: {said[-300:]}"
+
+
+def _end_session(session: int) -> None:
+    """Mutants leave processes behind, which is what their tests have noticed."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+
+
+def main(names: list[str]) -> int:
+    missed = 0
+    for mutant in MUTANTS:
+        if names and mutant.guard not in names:
+            continue
+        began = time.monotonic()
+        test = caught(mutant)
+        missed += not test
+        print(
+            f"{mutant.guard}: {test or 'NOT CAUGHT'} ({time.monotonic() - began:.0f} s)", flush=True
+        )
+    print(f"{missed} not caught")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

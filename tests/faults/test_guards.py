@@ -1,0 +1,104 @@
+"""Guards that other tests do not see alone, since another one stands behind them (promise 23)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mutants import MUTANTS, Mutant
+from running import run_script
+
+import synkhronos as synk
+from synkhronos import _arena
+from synkhronos._channels import local, waiting
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.guard)
+def test_the_guard_can_be_taken_out(mutant: Mutant) -> None:
+    """The list is of the package as it is; mutants.py runs the tests on each."""
+    compile(mutant.mutated(), mutant.module, "exec")
+
+
+def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
+    text = """
+        import os, synkhronos as synk
+        from synkhronos._channels import local, starting
+        guard = starting.guard
+        def seen(wiring):
+            guard(wiring)
+            print("serves", flush=True)
+        from synkhronos import _member
+        _member.guard = seen
+        wiring = local.LocalChannel._wiring
+        def orphan(self, *args):
+            made = wiring(self, *args)
+            return type(made)(**{**vars(made), "parent": made.parent + 1})
+        local.LocalChannel._wiring = orphan
+        try:
+            synk.fork(2, start="fork")
+        except synk.WorkerDied as exc:
+            print(exc)
+    """
+    said = run_script(tmp_path, text)
+    assert "rank 1" in said
+    assert "exited with code 1" in said
+    assert "serves" not in said
+
+
+def test_the_end_wakes_all_who_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the abort descriptor, not because they look again after a while."""
+    monkeypatch.setattr(waiting, "NAP_MS", 60_000)
+    group = synk.Group(3, start="fork")
+    workers = group._channel.workers
+    time.sleep(0.1)  # they sleep
+    group.close()
+    assert [w.ended for w in workers] == ["exited with code 0"] * 2
+
+
+def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "READY_SECONDS", 0.3)
+    monkeypatch.setattr(local.LocalEnd, "ready", lambda self: time.sleep(600))
+    with pytest.raises(synk.GroupError, match=r"ranks \[1, 2\] did not start within"):
+        synk.Group(3, start="fork")
+
+
+def test_workers_ignore_interrupts() -> None:
+    with synk.Group(2, start="fork") as group:
+        status = Path(f"/proc/{group._channel.pid(1)}/status").read_text()
+        ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+        assert ignored >> (signal.SIGINT - 1) & 1
+
+
+def test_memory_is_taken_when_it_is_allocated(group2: synk.Group) -> None:
+    """A page that was only promised is a SIGBUS later."""
+    before = os.fstat(group2.arena.fd).st_blocks
+    held = group2.arena.empty((1 << 22,), np.dtype(np.uint8))
+    assert (os.fstat(group2.arena.fd).st_blocks - before) * 512 >= held.nbytes
+
+
+def test_limits_are_asked_first(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocation above a cgroup's limit would end in the OOM killer."""
+    limit = "the limit of cgroup /x is 5,000,000"
+    monkeypatch.setattr(_arena, "available_memory", lambda: (3_000_000, limit))
+    with pytest.raises(MemoryError, match=r"asked for 4,194,304 bytes.*3,000,000 are free \(the"):
+        synk.data(np.zeros(1 << 19))
+    assert synk.data(np.zeros(1 << 18)).data.sum() == 0
+
+
+def test_no_child_of_the_master_frees_its_memory(group2: synk.Group) -> None:
+    d = synk.data(np.ones(1 << 20))
+    del group2
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            del d
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert d.data.all()
