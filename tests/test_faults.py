@@ -174,7 +174,7 @@ GUARDED = """
         t = threading.Thread(target=begin); t.start(); t.join()
     else:
         begin()
-    if how == "forked child":
+    if how in ("forked child", "thread, forked child"):
         if os.fork() == 0:
             time.sleep(600)
     if how == "forked child unknown to Python":  # it holds the lifeline, so PDEATHSIG is alone
@@ -193,7 +193,7 @@ GUARDED = """
     "how",
     [
         *("fork", "exec", "two groups", "stopped", "thread", "thread, SIGIO ignored"),
-        *("forked child", "forked child unknown to Python"),
+        *("forked child", "thread, forked child", "forked child unknown to Python"),
     ],
 )
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
@@ -210,7 +210,7 @@ def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
     while alive(pids) and time.monotonic() < until:
         time.sleep(0.005)
     assert not alive(pids)
-    if how.startswith("forked child"):
+    if "forked child" in how:
         os.killpg(process.pid, signal.SIGKILL)
     assert process.stdout is not None
     process.stdout.close()

@@ -9,18 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutants import MUTANTS, Mutant
 from running import run_script
 
 import synkhronos as synk
 from synkhronos import _arena
 from synkhronos._channels import local, waiting
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.guard)
-def test_the_guard_can_be_taken_out(mutant: Mutant) -> None:
-    """The list is of the package as it is; mutants.py runs the tests on each."""
-    compile(mutant.mutated(), mutant.module, "exec")
 
 
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
