@@ -17,10 +17,12 @@ import bisect
 import contextlib
 import ctypes
 import fcntl
+import functools
 import math
 import mmap
 import os
 import sys
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,24 +76,43 @@ class FilePiece:
     generation: int
 
 
+class _Gone(weakref.ref):
+    """Follows an object's death, by a callback that is C and not Python.
+
+    Where Python code runs in a finalizer a Ctrl-C may be raised there: the interrupt is lost, and
+    so is what the rest of the finalizer would have freed.
+
+    Attributes
+    ----------
+    offset, length : int
+    also : _Gone
+        One that is to live as long.
+    """
+
+    __slots__ = ("also", "length", "offset")
+
+    offset: int
+    length: int
+    also: _Gone
+
+    __hash__ = object.__hash__  # what has gone may have had none, or have it no more
+    __eq__ = object.__eq__
+    _as_parameter_ = 0  # what a function of libc gets: one argument too many, which it ignores
+
+
 class _Block:
     """The life of one allocation: numpy views hold it, and its end frees the memory."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_arena", "length", "offset")
+    __slots__ = ("__array_interface__", "__weakref__", "_arena")
 
     def __init__(self, arena: Arena, offset: int, length: int) -> None:
-        self._arena = arena
-        self.offset = offset
-        self.length = length
+        self._arena = arena  # which is mapped for as long
         self.__array_interface__ = {
             "shape": (length,),
             "typestr": "|u1",
             "data": (arena.address + offset, False),
             "version": 3,
         }
-
-    def __del__(self) -> None:
-        self._arena.release(self.offset, self.length)
 
 
 class Arena:
@@ -117,14 +138,15 @@ class Arena:
         self._advise(0, regions * region_bytes, mmap.MADV_DONTDUMP)
         self.generation = 0
         self.own(mine)
+        _arenas.add(self)
 
     def own(self, mine: int) -> None:
         """Take region `mine` as this process's own (again after a fork)."""
         self.mine = mine
-        self._pid = os.getpid()
         start = mine * self.region_bytes
         self._free = _FreeList(start + HEAD_BYTES, start + self.region_bytes)
-        self._released: deque[tuple[int, int]] = deque()
+        self._blocks: set[_Gone] = set()  # that are in use, or about to be reclaimed
+        self._released: deque[_Gone] = deque()
 
     def head(self, region: int) -> memoryview:
         """The first HEAD_BYTES of a region, which only its owner writes."""
@@ -159,29 +181,39 @@ class Arena:
         offset = self._free.take(length)
         if offset is None:
             raise MemoryError(f"asked for {length:,} bytes of the arena: no address range is free")
+        block = self._block(offset, length)
         try:
             os.posix_fallocate(self.fd, offset, length)
         except OSError as exc:
-            self._free.give(offset, length)
             raise MemoryError(
                 f"asked for {length:,} bytes of shared memory: {exc.strerror}. {_advice()}"
             ) from None
         self.generation += 1
-        return _Block(self, offset, length)
+        return block
 
-    def release(self, offset: int, length: int) -> None:
-        """Give a block's memory back; runs from finalizers, so it takes no lock."""
-        if self._pid != os.getpid():
-            return  # a fork of the owner must not punch holes into the owner's memory
-        self._advise(offset, length, _MADV_REMOVE)
-        self._released.append((offset, length))
+    def _block(self, offset: int, length: int) -> _Block:
+        """A block that gives its memory back, and then its addresses (the last callback first)."""
+        block = _Block(self, offset, length)
+        free = functools.partial(_libc.madvise, self.address + offset, length, _MADV_REMOVE)
+        gone = _Gone(block, self._released.append)
+        gone.offset, gone.length = offset, length
+        gone.also = _Gone(block, free)
+        self._blocks.add(gone)
+        return block
 
     def _advise(self, offset: int, length: int, advice: int) -> None:
         _libc.madvise(self.address + offset, length, advice)
 
     def _reclaim(self) -> None:
         while self._released:
-            self._free.give(*self._released.popleft())
+            gone = self._released[0]
+            self._blocks.discard(gone)
+            self._released.popleft()
+            self._free.give(gone.offset, gone.length)
+
+    def leave_memory(self) -> None:
+        """In a fork of the owner: no block that dies here may punch holes into its memory."""
+        self._blocks.clear()
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array's memory lies in the arena (of any member)."""
@@ -214,7 +246,11 @@ class Arena:
 
 
 class _FreeList:
-    """Address ranges not in use, sorted and merged; first fit."""
+    """Address ranges not in use, sorted and merged; first fit.
+
+    Changes are made by assignments alone, without a call at which Ctrl-C could leave them half
+    done.
+    """
 
     def __init__(self, start: int, stop: int) -> None:
         self._starts = [start]
@@ -224,23 +260,25 @@ class _FreeList:
         for i, start in enumerate(self._starts):
             have = self._lengths[start]
             if have >= length:
-                del self._starts[i], self._lengths[start]
                 if have > length:
-                    self._starts.insert(i, start + length)
                     self._lengths[start + length] = have - length
+                self._starts[i : i + 1] = [start + length] if have > length else []
+                del self._lengths[start]
                 return start
         return None
 
     def give(self, start: int, length: int) -> None:
-        i = bisect.bisect(self._starts, start)
-        if i < len(self._starts) and self._starts[i] == start + length:
-            length += self._lengths.pop(self._starts.pop(i))
-        before = self._starts[i - 1] if i else None
+        first = last = bisect.bisect(self._starts, start)
+        stop, before = start + length, self._starts[first - 1] if first else None
         if before is not None and before + self._lengths[before] == start:
-            self._lengths[before] += length
-        else:
-            self._starts.insert(i, start)
-            self._lengths[start] = length
+            first, start = first - 1, before
+        after = self._starts[last] if last < len(self._starts) else None
+        if after == stop:
+            last, stop = last + 1, stop + self._lengths[stop]
+        self._lengths[start] = stop - start
+        self._starts[first:last] = [start]
+        if after is not None and start < after < stop:
+            del self._lengths[after]
 
 
 def open_file(piece: FilePiece) -> np.ndarray:
@@ -271,27 +309,32 @@ class Views:
         return self._arena.holds(array)
 
 
-class _Memory:
-    """The mapping; numpy views hold it, and it is unmapped when the last one is gone.
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_mappings: set[_Gone] = set()
 
-    Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
-    """
 
-    def __del__(
-        self,
-        munmap: Any = _libc.munmap,
-        addressof: Any = ctypes.addressof,
-        sizeof: Any = ctypes.sizeof,
-    ) -> None:
-        munmap(addressof(self), sizeof(self))
+def _leave_memory() -> None:
+    for arena in list(_arenas):
+        arena.leave_memory()
+
+
+os.register_at_fork(after_in_child=_leave_memory)
 
 
 def _map(fd: int, length: int) -> Any:
+    """Map a file; numpy views hold the mapping, and it is unmapped when the last one is gone.
+
+    Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
+    """
     address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    kind: Any = type("Memory", (ctypes.c_ubyte * length, _Memory), {})
-    return kind.from_address(address)
+    kind: Any = type("Memory", (ctypes.c_ubyte * length,), {})
+    memory = kind.from_address(address)
+    gone = _Gone(memory, _mappings.discard)
+    gone.also = _Gone(memory, functools.partial(_libc.munmap, address, length))
+    _mappings.add(gone)
+    return memory
 
 
 def _create(regions: int) -> tuple[int, int]:

@@ -131,10 +131,11 @@ class Function:
         -----
         Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
         """
-        with self._lock:  # another thread's call would use the same memory for its arrays
+        # another thread's call would use the same memory for its arrays
+        with self._lock if timeout is None else self._group.limited(timeout):
             self._wake()
             call = self._next_call(args, kwargs, output_subset, batch, batch_s, num_slices)
-            return self._run(call, output_subset, timeout=timeout)
+            return self._run(call, output_subset)
 
     def _next_call(
         self,
@@ -403,12 +404,11 @@ class Function:
         call: Call,
         output_subset: Sequence[Any] | None,
         command: Command | None = None,
-        timeout: float | None = None,
     ) -> Any:
         """Run a call, or a command that answers as the call does; returns the user's outputs."""
         subset = self._outputs.subset(output_subset)
         then = self._outputs.finishing(call.outputs, subset)
-        found = self._group.run(command or call, self._what, then, None, timeout)
+        found = self._group.run(command or call, self._what, then)
         if call.first:
             self._compiled.add(self._variant(call.outputs, call.slices))
         if then is None:

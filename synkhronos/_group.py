@@ -275,14 +275,20 @@ class Group:
             try:
                 if timeout is None:
                     return self._run(command, what, then, hand)
-                check_seconds("timeout", timeout)
-                with self._channel.inspector.limited(timeout):
+                with self.limited(timeout):
                     return self._run(command, what, then, hand)
             finally:
                 self._running = False
                 self.member.hand = None
                 if self._unsettled or self._left:
                     self._leave()
+
+    @contextlib.contextmanager
+    def limited(self, timeout: float) -> Iterator[None]:
+        """Another limit than the group's for all that this thread runs inside."""
+        check_seconds("timeout", timeout)
+        with self.lock, self._channel.inspector.limited(timeout):
+            yield
 
     def check_idle(self, what: str) -> None:
         """Raise unless the group takes a command from this thread now."""

@@ -85,7 +85,8 @@ class Join(Collective):
         compared = [member.variables[n] for n in self.compared]
         for entry in compared:
             if not mine and entry.storage[0] is views[entry.number]:
-                member.change(entry, np.array(entry.storage[0]))  # the array will be written
+                # for good: the array will be written, whether the values agree or not
+                entry.storage[0] = np.array(entry.storage[0])
         comm.barrier()
         if mine:
             for entry in self.entries(member):

@@ -137,14 +137,14 @@ class TrainFunction:
         Cost: one round. Each member writes its gradients once, reads its chunk of everybody's, and
         writes its chunk of parameters and states.
         """
-        with self._function._lock:
+        with self._function._lock if timeout is None else self._group.limited(timeout):
             self._group.check_idle("train")
             if self._member is not self._group.member:  # none yet, or of a time before a restart
                 self._install()
             self._settle()
             call = self._function._next_call(args, kwargs, self._outputs, batch, None, num_slices)
             self._post_leaves(args, kwargs)
-            found = self._function._run(call, self._outputs, self._step(call), timeout)
+            found = self._function._run(call, self._outputs, self._step(call))
         return found[0] if len(found) == 1 else found
 
     @enduring

@@ -166,15 +166,15 @@ MUTANTS = (
     Mutant(
         "freed memory is given back",
         "_arena.py",
-        "        self._advise(offset, length, _MADV_REMOVE)\n        self._released",
-        "        self._released",
+        "        gone.also = _Gone(block, free)\n",
+        "",
         SECURITY,
     ),
     Mutant(
         "a fork frees nothing of its parent's",
         "_arena.py",
-        "        if self._pid != os.getpid():",
-        "        if False:",
+        "        self._blocks.clear()\n",
+        "        pass\n",
         "tests/test_groups.py tests/test_data.py",
     ),
     Mutant(

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
+from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
 LIMIT = 0.5
@@ -67,6 +68,21 @@ def test_a_call_with_a_limit_of_its_own(group2: synk.Group) -> None:
         f(np.arange(5.0), timeout=LIMIT)
     os.kill(group2._channel.pid(1), signal.SIGCONT)
     assert f(np.arange(5.0)) == 2
+
+
+def test_the_limit_is_for_the_shipping_too(group2: synk.Group) -> None:
+    """A first call that has to ship the function, and a first step that has to install."""
+    x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(3), name="w")
+    train = make_train_function((x @ w).mean(), [w], x, None, updates.sgd, 0.5, mode="FAST_COMPILE")
+    f, rows = mean(), np.ones((4, 3))
+    os.kill(group2._channel.pid(1), signal.SIGSTOP)
+    for call in (lambda: f(np.arange(5.0), timeout=LIMIT), lambda: train(rows, timeout=LIMIT)):
+        with pytest.raises(synk.GroupTimeout, match="rank 1"):
+            call()
+    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    assert f(np.arange(5.0)) == 2
+    assert train(rows) == 3
+    np.testing.assert_array_equal(synk.get_value(1, w), 0.5)
 
 
 def test_a_stopped_member_is_ended_by_close() -> None:
