@@ -414,7 +414,7 @@ class Group:
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
         # a member that stands still in the middle of that would go on with it at any time
-        writes = isinstance(exc, GroupTimeout) and bool(self.member.in_place)
+        writes = issubclass(type(exc), GroupTimeout) and bool(self.member.in_place)
         try:
             if self._unsettled:
                 self._settle()
@@ -428,15 +428,17 @@ class Group:
 
     def _explain(self, exc: BaseException, what: str) -> None:
         """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
-        if isinstance(exc, PeerDied | GroupEnded):
+        kind = type(exc)  # isinstance would ask the exception, which may be anyone's
+        if issubclass(kind, PeerDied | GroupEnded):
             raise self._channel.loss(what) from None
-        if isinstance(exc, PeerFailed):
+        if issubclass(kind, PeerFailed):
             reports = self._channel.collect(self._channel.node.number)
             self._check_reports(reports, what)
             raise GroupError(f"{what}: the members lost each other") from None
         ours = WorkerError | WorkerDied | InputError | GroupError
-        if isinstance(exc, Exception) and not isinstance(exc, ours):
-            exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
+        if issubclass(kind, Exception) and not issubclass(kind, ours):
+            with contextlib.suppress(Exception):  # where its notes are no list
+                exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
 
     def start(self, command: Command, what: str = "a long command") -> Task:
         """Let the workers run a command while the master goes on.
