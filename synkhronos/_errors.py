@@ -14,6 +14,7 @@
       WorkerError                         a member raised (see its cause); the group goes on
       WorkerDied                          a member is gone; the group is closed or restarted
       StateTorn                           a value was left half written by a failure
+      CheckpointError                     a checkpoint is damaged, or of another format
       BackendMissing(ImportError)         names the extra to install
 
 Every message says what was asked, what was found and what to do.
@@ -100,6 +101,10 @@ class GroupTimeout(GroupError, TimeoutError):
 
 class StateTorn(SynkhronosError):
     """A value was left half written by a failure: set it again or load a checkpoint."""
+
+
+class CheckpointError(SynkhronosError):
+    """A checkpoint is damaged, or of another format: nothing was set; name another step."""
 
 
 class BackendMissing(SynkhronosError, ImportError):

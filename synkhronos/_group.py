@@ -369,7 +369,7 @@ class Group:
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
         # a member that stands still in the middle of that would go on with it at any time
-        writes = isinstance(exc, GroupTimeout) and bool(self.member.in_place)
+        writes = issubclass(type(exc), GroupTimeout) and bool(self.member.in_place)
         found = exc
         try:
             if self._unsettled:
@@ -387,15 +387,17 @@ class Group:
 
     def _explain(self, exc: BaseException, what: str) -> None:
         """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
-        if isinstance(exc, PeerDied | GroupEnded):
+        kind = type(exc)  # isinstance would ask the exception, which may be anyone's
+        if issubclass(kind, PeerDied | GroupEnded):
             raise self._channel.loss(what) from None
-        if isinstance(exc, PeerFailed):
+        if issubclass(kind, PeerFailed):
             reports = self._channel.collect(self._channel.node.number)
             check_reports(reports, what, self._channel.pid)
             raise GroupError(f"{what}: the members lost each other") from None
         ours = WorkerError | WorkerDied | InputError | GroupError
-        if isinstance(exc, Exception) and not isinstance(exc, ours):
-            exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
+        if issubclass(kind, Exception) and not issubclass(kind, ours):
+            with contextlib.suppress(Exception):  # where its notes are no list
+                exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
 
     def _lose(self, found: BaseException, why: str) -> None:
         """Members are gone: start the workers anew if that is left to do, else end the group."""
@@ -405,9 +407,8 @@ class Group:
         lost = self._lost()
         while not self._ended and self.restarts < self._max_restarts:
             self.restarts += 1
-            log.warning(
-                "%s: restart %d of %d begins. %s", why, self.restarts, self._max_restarts, found
-            )
+            news = (why, self.restarts, self._max_restarts, died or "")
+            log.warning("%s: restart %d of %d begins. %s", *news)
             if self._restarted():
                 if died is not None:
                     died.restarted(lost)

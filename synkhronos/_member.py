@@ -393,22 +393,28 @@ def serve(member: Member, end: LocalEnd) -> None:
 
 
 def failure_of(exc: BaseException) -> Failure:
-    """Describe an exception as text; nothing here trusts the exception to behave."""
+    """Describe an exception as text; neither it nor its class is trusted to behave."""
     kind = type(exc)
+    name = _of(type, kind, "__name__")
     try:
         text = "".join(traceback.format_exception(exc))
-    except Exception:
-        text = "".join(traceback.format_tb(exc.__traceback__)) + kind.__name__
+    except BaseException:  # what its own methods raise may be anything
+        text = "".join(traceback.format_tb(_of(BaseException, exc, "__traceback__"))) + name
     try:
         message = str(exc)
-    except Exception:
+    except BaseException:
         message = "<its __str__ raised>"
     return Failure(
-        f"{kind.__module__}:{kind.__qualname__}",
-        _shortened(f"{kind.__name__}: {message}"),
+        f"{_of(type, kind, '__module__')}:{_of(type, kind, '__qualname__')}",
+        _shortened(f"{name}: {message}"),
         _shortened(text),
-        isinstance(exc, SynkhronosError),
+        issubclass(kind, SynkhronosError),
     )
+
+
+def _of(base: type, thing: Any, name: str) -> Any:
+    """An attribute as `base` has it, whatever `thing` has in its place."""
+    return vars(base)[name].__get__(thing)
 
 
 def _shortened(text: str) -> str:

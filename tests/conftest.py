@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,17 @@ SIZES = (1, 2, 3)
 
 # a test run in the background starts with SIGINT ignored, and its scripts would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The fault tests' numbers: a sample of them, or those of scripts/chaos."""
+    parser.addoption("--many", action="store_true", help="the whole numbers of the fault tests")
+
+
+@pytest.fixture(scope="session")
+def trials(request: pytest.FixtureRequest) -> Callable[[Any, Any], Any]:
+    """Which or how many trials: few, or with --many, many."""
+    return lambda few, many: many if request.config.getoption("many") else few
 
 
 @pytest.fixture(autouse=True)
