@@ -292,7 +292,7 @@ def caught(mutant: Mutant) -> str:
         except subprocess.TimeoutExpired:
             return "the tests hung"
         finally:
-            _end_session(process.pid)
+            _end_all(tree)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
     if found:
         return found[1]
@@ -301,14 +301,13 @@ def caught(mutant: Mutant) -> str:
     return f"pytest ended with status {process.returncode}: {said[-300:]}"
 
 
-def _end_session(session: int) -> None:
+def _end_all(tree: Path) -> None:
     """Mutants leave processes behind, which is what their tests have noticed."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
+            if str(tree).encode() in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)
-        except (OSError, ValueError):
+        except OSError:
             continue
 
 
