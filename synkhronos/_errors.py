@@ -166,11 +166,11 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
     body = {"__init__": Exception.__init__, "__str__": Exception.__str__}
     try:
         made = type(f"WorkerError[{name}]", (WorkerError, found), body)
-        made("probe")
-    except Exception:  # classes whose memory layouts or constructors do not go together
-        return WorkerError
-    made.__module__ = WorkerError.__module__
-    return made
+        made.__module__ = WorkerError.__module__
+        usable = made("probe").ranks == () and made.__name__ == f"WorkerError[{name}]"
+    except Exception:  # classes whose layouts, constructors or attributes do not go together
+        usable = False
+    return made if usable else WorkerError
 
 
 class WorkerDied(SynkhronosError):
