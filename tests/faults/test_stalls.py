@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -125,6 +126,18 @@ def test_who_compiles_has_more_time() -> None:
         group.run(Fault("compile", (1,)), "a test")
         with pytest.raises(synk.GroupTimeout):
             group.run(Fault("nap", (1,)), "a test")
+
+
+def test_who_is_stopped_does_not_compile() -> None:
+    with synk.Group(2, timeout=0.3) as group:
+        pid = group._channel.pid(1)
+        timer = threading.Timer(0.1, os.kill, (pid, signal.SIGSTOP))
+        timer.start()
+        with pytest.raises(synk.GroupTimeout, match="stopped"):
+            group.run(Fault("compile", (1,)), "a test")
+        timer.join()
+        os.kill(pid, signal.SIGCONT)
+        group.run(Fault("compile", ()), "a test", timeout=30)
 
 
 def test_a_member_that_stands_still_in_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
