@@ -202,8 +202,8 @@ MUTANTS = (
         "a command left without its verdict is settled",
         "_group.py",
         "                if self._unsettled or self._left:\n                    self._leave()\n"
-        "\n    def check_idle",
-        "                pass\n\n    def check_idle",
+        "\n    @contextlib.contextmanager\n    def limited",
+        "                pass\n\n    @contextlib.contextmanager\n    def limited",
         f"{FAULTS} tests/test_groups.py",
     ),
     Mutant(
