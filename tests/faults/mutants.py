@@ -253,8 +253,8 @@ MUTANTS = (
     Mutant(
         "fsync of a checkpoint",
         "extensions/checkpoints.py",
-        "                _force(path)\n            if place",
-        "                pass\n            if place",
+        "                _force(path)\n            if os.path",
+        "                pass\n            if os.path",
         f"{CHECKPOINTS} tests/faults -k 'checkpoint or power'",
     ),
     Mutant(
