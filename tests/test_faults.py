@@ -439,13 +439,13 @@ def test_deaths_of_signals_without_a_name() -> None:
         group.run(Signalled(40))
 
 
-@pytest.mark.parametrize(("before", "hint"), [(3, "or by hand"), (2, "by the OOM killer: the ")])
+@pytest.mark.parametrize(("before", "hint"), [(3, "or by hand"), (2, "memory limit was reached")])
 def test_the_oom_killer_is_blamed_for_new_deaths_only(
     monkeypatch: pytest.MonkeyPatch, before: int, hint: str
 ) -> None:
-    monkeypatch.setattr(processes, "oom_kills", lambda pid: before)
+    monkeypatch.setattr(processes, "_oom_kills", lambda: before)
     with synk.Group(2) as group:
-        monkeypatch.setattr(processes, "oom_kills", lambda pid: 3)
+        monkeypatch.setattr(processes, "_oom_kills", lambda: 3)
         with pytest.raises(synk.WorkerDied, match=hint):
             group.run(Signalled(signal.SIGKILL))
 
