@@ -1,0 +1,28 @@
+"""Data parallelism inside one chain of PyMC: the likelihood of many rows, evaluated in parts.
+
+==================  ==============================================================================
+``_parallel``       `parallel`: a model whose log-density is divided for a while
+``_terms``          the observed terms of a model, and which of them cannot be divided
+``_rows``           which variables of a term lie along its rows
+``_likelihood``     what the members compute of their rows, and from what
+``_rewrites``       ... with fewer costly functions, and nothing computed of data alone
+``_round``          one round: every member evaluates its part, the parts are added
+``_chains``         which group evaluates: this process's, or one of a chain's own process
+``_op``             the operation in the model's graph (``_numba``, ``_jax``: in compiled code)
+``_proof``          the divided log-density is the plain one, at random points
+==================  ==============================================================================
+
+It needs the extra: ``pip install "synkhronos[pymc]"``.
+"""
+
+from synkhronos._errors import BackendMissing
+
+try:
+    import pymc as _pymc  # noqa: F401
+except ImportError:
+    raise BackendMissing("PyMC", "pymc") from None
+
+from synkhronos.pymc._parallel import Parallel as Parallel
+from synkhronos.pymc._parallel import parallel as parallel
+
+__all__ = ["Parallel", "parallel"]

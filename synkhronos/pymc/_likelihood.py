@@ -1,0 +1,241 @@
+"""The observed likelihood in parts: what the members compute of their rows, and from what.
+
+The graph of a member takes one flat vector *theta* (all parameters that are needed whole), the
+rows of the *latents* (parameters with one value per row), and data. It gives one flat vector
+[log-density, its gradient by theta], which is summed over the members, and the gradient by each
+latent's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+
+from synkhronos._errors import InputError
+from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
+from synkhronos.pymc._rows import Place, dependent
+from synkhronos.pymc._terms import Terms
+
+_PLAIN = Mode(linker="py", optimizer="fast_compile")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A parameter in theta: what it is in the model, and where it stands."""
+
+    variable: Any
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+class Values:
+    """Data of a model as arrays, evaluated anew when one of its shared variables is set."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self._variables = list(variables)
+        self._shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
+        self._seen: list[Any] | None = None
+        self._function: Any = None
+
+    @property
+    def stale(self) -> bool:
+        """Whether a shared variable has another value than when they were last evaluated."""
+        seen = self._seen
+        if seen is None:
+            return True
+        for shared, value in zip(self._shareds, seen, strict=True):
+            if shared.container.storage[0] is not value:
+                return True
+        return False
+
+    def arrays(self) -> list[np.ndarray]:
+        """The values now."""
+        self._seen = [s.container.storage[0] for s in self._shareds]
+        derived = [v for v in self._variables if v.owner is not None]
+        if derived and self._function is None:
+            self._function = pytensor.function([], derived, mode=_PLAIN)
+        computed = iter(self._function() if derived else ())
+        return [
+            np.asarray(next(computed) if v.owner is not None else _value(v))
+            for v in self._variables
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_seen": None, "_function": None}
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
+
+
+class Part:
+    """The terms of one number of rows.
+
+    Attributes
+    ----------
+    rows : int
+    names : list of str
+        The observed variables.
+    latents : list of int
+        Which of the likelihood's latents have these rows.
+    inputs : list of Variable
+        Of the member's graph, those with rows first: latents, data, hoisted data; then theta and
+        the data that is needed whole.
+    n_scattered : int
+    outputs : list of Variable
+        The flat vector, then the gradient by each latent.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        names: list[str],
+        total: Any,
+        theta: Any,
+        pieces: dict[Variable, Piece],
+        latents: dict[int, Variable],
+        scattered: dict[Variable, Variable],
+        whole: dict[Variable, Variable],
+    ) -> None:
+        self.rows = rows
+        self.names = names
+        self.latents = list(latents)
+        self.data = Values(list(scattered))
+        self.whole = Values(list(whole))
+        scattered_places, whole_places = list(scattered.values()), list(whole.values())
+        smooth = [v for v in pieces if v.type.dtype in ("float32", "float64")]
+        graph = lift_choices(rewrite_graph(total, include=("canonicalize", "stabilize")))
+        wrt = [*smooth, *latents.values()]
+        found = pytensor.grad(graph, wrt, disconnected_inputs="ignore") if wrt else []
+        by = dict(zip(wrt, found, strict=True))
+        size = max((p.stop for p in pieces.values()), default=0)
+        slots = sorted(
+            [(p.start, p.stop, by.get(v)) for v, p in pieces.items()], key=lambda slot: slot[0]
+        )
+        flat = _joined(graph, slots, size)
+        outputs = [flat, *(by[v] for v in latents.values())]
+        outputs = rewrite_graph(outputs, include=("canonicalize", "stabilize"))
+        hoisted = hoist(outputs, scattered_places, whole_places)
+        self.hoisted: Hoisted = hoisted
+        unpacked = [
+            (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
+            for v, p in pieces.items()
+        ]
+        self.outputs = clone_replace(hoisted.outputs, replace=unpacked, rebuild_strict=False)
+        used = set(ancestors(self.outputs))
+        self._keep_data = [v in used for v in scattered_places]
+        self._keep_whole = [v in used for v in whole_places]
+        rowed = [v for v, keep in zip(scattered_places, self._keep_data, strict=True) if keep]
+        fixed = [v for v, keep in zip(whole_places, self._keep_whole, strict=True) if keep]
+        self.scattered = [*latents.values(), *rowed, *hoisted.rows]
+        self.broadcast = [theta, *fixed]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the model's data have been set since `arrays`."""
+        return self.data.stale or self.whole.stale
+
+    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The data that is scattered (rows first) and the data that is needed whole."""
+        rowed = self.data.arrays()
+        whole = self.whole.arrays()
+        lengths = {len(a) for a in rowed}
+        if len(lengths) > 1:
+            raise InputError(
+                f"the data of {', '.join(self.names)} differ in their numbers of rows: "
+                f"{sorted(lengths)}"
+            )
+        more = self.hoisted.arrays(rowed, whole)
+        kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
+        fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
+        return [*kept, *more], fixed
+
+
+def _joined(total: Any, slots: Sequence[tuple[int, int, Any]], size: int) -> Any:
+    """[log-density, gradient by theta], zeros where theta holds what has no gradient."""
+    parts = [pt.atleast_1d(pt.cast(total, "float64"))]
+    for start, stop, gradient in slots:
+        zero = gradient is None
+        parts.append(
+            pt.zeros((stop - start,), "float64") if zero else pt.cast(gradient, "float64").ravel()
+        )
+    del size
+    return pt.join(0, *parts)
+
+
+class Likelihood:
+    """The divided terms of a model, as values of its theta and latents.
+
+    Attributes
+    ----------
+    theta : Variable
+        In the model's graph: the vector of all parameters that members need whole.
+    latents : list of Variable
+        In the model's graph: parameters with rows; the row axis comes first.
+    size : int
+        The length of theta.
+    parts : list of Part
+    """
+
+    def __init__(self, terms: Terms, values: Sequence[Any]) -> None:
+        free = dependent([t.variable for ts, _ in terms.readings for t in ts], values)
+        shapes = terms.shapes
+        self.names = terms.names
+        pieces: dict[Place, Piece] = {}
+        latents: dict[Place, int] = {}
+        self.latents: list[Any] = []
+        self.size = 0
+        for _, reading in terms.readings:
+            for place in reading.sources:
+                variable, axis = place
+                if variable not in free or place in pieces or place in latents:
+                    continue
+                if axis is None:
+                    n = int(np.prod(shapes.get(variable, ()), dtype=np.int64))
+                    shape = shapes.get(variable, ())
+                    pieces[place] = Piece(variable, self.size, self.size + n, shape)
+                    self.size += n
+                else:
+                    latents[place] = len(self.latents)
+                    self.latents.append(pt.moveaxis(variable, axis, 0) if axis else variable)
+        ordered = sorted(pieces.values(), key=lambda p: p.start)
+        flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
+        self.theta: Any = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
+        self.parts = []
+        for group, reading in terms.readings:
+            theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
+            rowed = {p: v for p, v in reading.sources.items() if p[1] is not None}
+            self.parts.append(
+                Part(
+                    reading.rows,
+                    [t.name for t in group],
+                    reading.total,
+                    theta,
+                    {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
+                    {latents[p]: v for p, v in rowed.items() if p in latents},
+                    {_leading(p): v for p, v in rowed.items() if p not in latents},
+                    {
+                        p[0]: v
+                        for p, v in reading.sources.items()
+                        if p[1] is None and p not in pieces
+                    },
+                )
+            )
+
+
+def _leading(place: Place) -> Any:
+    """Data with its rows first."""
+    variable, axis = place
+    return pt.moveaxis(variable, axis, 0) if axis else variable
