@@ -8,7 +8,7 @@ latent's rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,9 @@ class Piece:
 class Values:
     """Data of a model as arrays, evaluated anew when one of its shared variables is set."""
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self, variables: Sequence[Any], point: Mapping[Any, np.ndarray]) -> None:
         self._variables = list(variables)
+        self._point = point  # of free variables: data may depend on their shapes
         self._shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
         self._seen: list[Any] | None = None
         self._function: Any = None
@@ -65,8 +66,10 @@ class Values:
         self._seen = [s.container.storage[0] for s in self._shareds]
         derived = [v for v in self._variables if v.owner is not None]
         if derived and self._function is None:
-            self._function = pytensor.function([], derived, mode=_PLAIN)
-        computed = iter(self._function() if derived else ())
+            self._function = pytensor.function(
+                list(self._point), derived, mode=_PLAIN, on_unused_input="ignore"
+            )
+        computed = iter(self._function(*self._point.values()) if derived else ())
         return [
             np.asarray(next(computed) if v.owner is not None else _value(v))
             for v in self._variables
@@ -105,27 +108,25 @@ class Part:
         total: Any,
         theta: Any,
         pieces: dict[Variable, Piece],
+        everything: Sequence[Piece],
         latents: dict[int, Variable],
         scattered: dict[Variable, Variable],
         whole: dict[Variable, Variable],
+        point: Mapping[Any, np.ndarray],
     ) -> None:
         self.rows = rows
         self.names = names
         self.latents = list(latents)
-        self.data = Values(list(scattered))
-        self.whole = Values(list(whole))
+        self.data = Values(list(scattered), point)
+        self.whole = Values(list(whole), point)
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
-        smooth = [v for v in pieces if v.type.dtype in ("float32", "float64")]
         graph = lift_choices(rewrite_graph(total, include=("canonicalize", "stabilize")))
-        wrt = [*smooth, *latents.values()]
+        wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = pytensor.grad(graph, wrt, disconnected_inputs="ignore") if wrt else []
         by = dict(zip(wrt, found, strict=True))
-        size = max((p.stop for p in pieces.values()), default=0)
-        slots = sorted(
-            [(p.start, p.stop, by.get(v)) for v, p in pieces.items()], key=lambda slot: slot[0]
-        )
-        flat = _joined(graph, slots, size)
-        outputs = [flat, *(by[v] for v in latents.values())]
+        used = {p.start: by.get(v) for v, p in pieces.items()}
+        flat = _joined(graph, [(p.stop - p.start, used.get(p.start)) for p in everything])
+        outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
         outputs = rewrite_graph(outputs, include=("canonicalize", "stabilize"))
         hoisted = hoist(outputs, scattered_places, whole_places)
         self.hoisted: Hoisted = hoisted
@@ -163,15 +164,14 @@ class Part:
         return [*kept, *more], fixed
 
 
-def _joined(total: Any, slots: Sequence[tuple[int, int, Any]], size: int) -> Any:
+def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
     """[log-density, gradient by theta], zeros where theta holds what has no gradient."""
     parts = [pt.atleast_1d(pt.cast(total, "float64"))]
-    for start, stop, gradient in slots:
-        zero = gradient is None
+    for length, gradient in slots:
+        none = gradient is None
         parts.append(
-            pt.zeros((stop - start,), "float64") if zero else pt.cast(gradient, "float64").ravel()
+            pt.zeros((length,), "float64") if none else pt.cast(gradient, "float64").ravel()
         )
-    del size
     return pt.join(0, *parts)
 
 
@@ -189,7 +189,8 @@ class Likelihood:
     parts : list of Part
     """
 
-    def __init__(self, terms: Terms, values: Sequence[Any]) -> None:
+    def __init__(self, terms: Terms, point: Mapping[Any, np.ndarray]) -> None:
+        values = list(point)
         free = dependent([t.variable for ts, _ in terms.readings for t in ts], values)
         shapes = terms.shapes
         self.names = terms.names
@@ -224,6 +225,7 @@ class Likelihood:
                     reading.total,
                     theta,
                     {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
+                    ordered,
                     {latents[p]: v for p, v in rowed.items() if p in latents},
                     {_leading(p): v for p, v in rowed.items() if p not in latents},
                     {
@@ -231,8 +233,14 @@ class Likelihood:
                         for p, v in reading.sources.items()
                         if p[1] is None and p not in pieces
                     },
+                    point,
                 )
             )
+
+
+def is_smooth(variable: Any) -> bool:
+    """Whether there are gradients by it."""
+    return variable.type.dtype in ("float32", "float64")
 
 
 def _leading(place: Place) -> Any:

@@ -14,6 +14,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 
 from synkhronos._errors import GroupError
+from synkhronos.pymc._likelihood import is_smooth
 
 _numbers = itertools.count()
 _evaluators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -46,7 +47,7 @@ class DividedLogp(Op):
     def make_node(self, *theta_and_latents: Any) -> Apply:
         """The node."""
         inputs = [pt.as_tensor(v) for v in theta_and_latents]
-        outputs = [pt.dscalar(), *[v.type() for v in inputs]]
+        outputs = [pt.dscalar(), *[v.type() for v in inputs if is_smooth(v)]]
         return Apply(self, inputs, outputs)
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
@@ -56,11 +57,12 @@ class DividedLogp(Op):
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
         """Gradients are as large as what they are by."""
-        return [(), *shapes]
+        smooth = [s for s, v in zip(shapes, node.inputs, strict=True) if is_smooth(v)]
+        return [(), *smooth]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Gradients of gradients are refused, not left out."""
-        return [[True] * len(node.outputs) for _ in node.inputs]
+        return [[is_smooth(v)] * len(node.outputs) for v in node.inputs]
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
@@ -72,7 +74,13 @@ class DividedLogp(Op):
                 grad_not_implemented(self, i, v, "a divided likelihood has no second derivatives")
                 for i, v in enumerate(inputs)
             ]
-        return [(first * g).astype(g.type.dtype) for g in outputs[1:]]
+        found = iter(outputs[1:])
+        return [
+            (first * (g := next(found))).astype(g.type.dtype)
+            if is_smooth(v)
+            else DisconnectedType()()
+            for v in inputs
+        ]
 
 
 def evaluate(number: int, theta: np.ndarray, *latents: np.ndarray) -> tuple[Any, ...]:

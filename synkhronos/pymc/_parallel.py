@@ -95,7 +95,7 @@ class Parallel:
 
     def _divide(self, terms: Terms, mode: Any, members_per_chain: int | None) -> None:
         model = self.model
-        likelihood = Likelihood(terms, model.value_vars)
+        likelihood = Likelihood(terms, _point(model))
         assert self.group is not None
         self._evaluator = Evaluator(likelihood, mode, self.group, members_per_chain or 1)
         op = DividedLogp(self._evaluator)
@@ -124,7 +124,7 @@ class Parallel:
         )
         if not readings:
             return True
-        alone = Likelihood(Terms(readings, (), terms.shapes), self.model.value_vars)
+        alone = Likelihood(Terms(readings, (), terms.shapes), _point(self.model))
         assert self.group is not None
         op = DividedLogp(Evaluator(alone, self._evaluator.mode, self.group, 1))
         value = op(alone.theta, *alone.latents)[0]
@@ -165,6 +165,11 @@ def _model(model: Any) -> Any:
     if not isinstance(model, BaseModel):
         raise InputTypeError(f"parallel takes a pymc.Model, found {type(model).__name__}")
     return model.root
+
+
+def _point(model: Any) -> dict[Any, Any]:
+    start = model.initial_point(0)
+    return {v: start[v.name] for v in model.value_vars}
 
 
 def _group_for(members: int | None) -> tuple[Group, bool]:

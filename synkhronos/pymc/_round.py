@@ -16,6 +16,7 @@ from synkhronos._data import Data, data
 from synkhronos._functions import Function
 from synkhronos._group import Group
 from synkhronos._shipping import distribute_in
+from synkhronos.pymc._likelihood import is_smooth
 
 if TYPE_CHECKING:
     from synkhronos._member import Member
@@ -109,9 +110,11 @@ class Round:
         with group.active():
             self._theta = data(shape=(size,), dtype="float64")
             self._rows = [data(dtype=v.type.dtype, ndim=v.type.ndim) for v in likelihood.latents]
-            self._gradients = [
-                data(dtype=v.type.dtype, ndim=v.type.ndim) for v in likelihood.latents
-            ]
+            self._gradients = {
+                i: data(dtype=v.type.dtype, ndim=v.type.ndim)
+                for i, v in enumerate(likelihood.latents)
+                if is_smooth(v)
+            }
         self._arrays: list[tuple[list[Data], list[Data]]] = [([], []) for _ in self._functions]
         group.run(Install(self._number, (size + 1,) * len(self._functions)), self._what)
 
@@ -156,17 +159,18 @@ class Round:
             total = found[0]
             for more in found[1:]:
                 total += more
-            return total, [d.data for d in self._gradients]
+            return total, [d.data for d in self._gradients.values()]
 
     def _prepare(self, latents: Sequence[np.ndarray]) -> None:
         """Write the model's data where the members read them, and make the command."""
-        for target, value in zip(self._gradients, latents, strict=True):
-            target.set_shape(value.shape)
+        for i, target in self._gradients.items():
+            target.set_shape(latents[i].shape)
         made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
         distribute_in(self.group, self._functions)
         calls = tuple([f._make_call(args, {}, None, None, None, 1) for f, args in made])
         gradients = tuple(
-            tuple(self._gradients[i].piece for i in part.latents) for part in self._likelihood.parts
+            tuple(self._gradients[i].piece for i in part.latents if i in self._gradients)
+            for part in self._likelihood.parts
         )
         everything = [range(len(f._plan.recipe.outputs)) for f in self._functions]
         silent = tuple(

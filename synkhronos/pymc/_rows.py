@@ -9,6 +9,7 @@ reading stops there is a *source*: data, a parameter, or the result of an operat
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,22 +17,28 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Alloc, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
-from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.type import TensorType
 
-from synkhronos._inference._values import Rows, Same, Stuck, Unknown
-from synkhronos._inference._walk import Walk, name_of, transfer
+from synkhronos._inference._values import Position, Rows, Same, Stuck, Unknown
+from synkhronos._inference._walk import Walk, constant_of, name_of, transfer
 
-Shape = tuple[int, ...]
+Lengths = tuple[int, ...]
 Place = tuple[Variable, int | None]  # a variable and its row axis; None: it is needed whole
 
+POSITION = -1  # in place of an axis: the variable holds the numbers of the rows, 0 to n - 1
+
 _INLINE_BYTES = 1 << 12  # smaller constants stay in the graph, where they can be folded
+_ROWLESS = (None, POSITION)
+_MUCH_SMALLER = 8
 _MAX_TRIES = 128  # of the ways in which a node's inputs may have rows
 
 
@@ -72,7 +79,7 @@ class Reader:
         The variables that depend on free random variables; all others are data.
     """
 
-    def __init__(self, rows: int, shapes: Mapping[Variable, Shape], free: set[Variable]) -> None:
+    def __init__(self, rows: int, shapes: Mapping[Variable, Lengths], free: set[Variable]) -> None:
         self._rows = rows
         self._shapes = shapes
         self._free = free
@@ -89,6 +96,7 @@ class Reader:
         bare = [(without_checks(term), axis) for term, axis in terms]
         for place in bare:
             self._follow(place)
+            self._prune(place)
         stuck = {
             i: Unreadable(self._reasons.get(place, "it is not computed row by row"))
             for i, place in enumerate(bare)
@@ -99,11 +107,12 @@ class Reader:
         conditions = self._conditions([term for term, _ in terms]) if checked else []
         for place in conditions:
             self._follow(place)
+            self._prune(place)
         values = [self._build(place) for place in bare]
         total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
         if conditions:
             holds = [pt.all(self._build(place)) for place in conditions]
-            total = pt.switch(pt.and_(*holds) if len(holds) > 1 else holds[0], total, -np.inf)
+            total = pt.switch(functools.reduce(pt.and_, holds), total, -np.inf)
         return Reading(self._rows, total, self.sources)
 
     def _conditions(self, terms: Sequence[Variable]) -> list[Place]:
@@ -122,7 +131,7 @@ class Reader:
     def _axis_of(self, variable: Variable) -> int | None:
         """The row axis of a condition, which has no other sign of it than its length."""
         for axis in self._candidates(variable):
-            if axis is None:
+            if axis is None or axis == POSITION:
                 return None
             self._follow((variable, axis))
             if variable.owner is None or self._ways[variable, axis] is not None:
@@ -139,11 +148,29 @@ class Reader:
             self._ways[here] = self._way(here)
             stack += self._inputs(here)
 
+    def _prune(self, root: Place) -> None:
+        """Stop where a place is much smaller than the parameters with rows that it is made of.
+
+        The product of a covariance's square root (n x n) with a vector has n numbers to scatter.
+        """
+        below: dict[Place, frozenset[Place]] = {}
+        for place in self._order(root, below):
+            found = frozenset[Place]().union(*[below[p] for p in self._inputs(place)])
+            variable, axis = place
+            if self._ways[place] is None and axis not in _ROWLESS and variable in self._free:
+                found = frozenset([place])
+            size = _size(self._shapes.get(variable, ()))
+            total = sum(_size(self._shapes[v]) for v, _ in found)
+            if place != root and axis not in _ROWLESS and total > _MUCH_SMALLER * size:
+                self._ways[place] = None
+                found = frozenset([place])
+            below[place] = found
+
     def _way(self, place: Place) -> tuple[int | None, ...] | None:
         """The row axis of each input of a place's node that counts; None: reading stops here."""
         variable, axis = place
         node = variable.owner
-        if node is None:
+        if node is None or axis == POSITION:
             return None
         if axis is None:
             return (None,) * len(node.inputs) if self._goes_on(variable, node) else None
@@ -175,7 +202,9 @@ class Reader:
         kind: Any = variable.type
         shape = self._shapes.get(variable, ())
         axes = [a for a, n in enumerate(shape) if n == self._rows and kind.shape[a] != 1]
-        return [*axes, None]
+        counts = [POSITION] if len(axes) == 1 and self._rows == _size(shape) else []
+        counts = counts if _counts(variable) else []
+        return [*axes, None, *counts]
 
     def _try(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
         """Find axes of the inputs for which the output is known to have the rows it should."""
@@ -183,9 +212,9 @@ class Reader:
         output = node.outputs.index(variable)
         choices = [self._candidates(v) for v in node.inputs]
         for way in itertools.islice(itertools.product(*choices), _MAX_TRIES):
-            if all(a is None for a in way):
+            if all(a is None or a == POSITION for a in way):
                 continue
-            found = _carry(node, way)
+            found = _carry(_of_any_length(node, way), way)
             if isinstance(found, str):
                 self._reasons.setdefault(place, f"{name_of(node)}: {found}")
                 continue
@@ -196,17 +225,16 @@ class Reader:
 
     def _build(self, place: Place) -> Any:
         """The variable on placeholders."""
-        for here in self._order(place):
-            if here not in self._built:
-                self._built[here] = self._make(here)
+        for here in self._order(place, self._built):
+            self._built[here] = self._make(here)
         return self._built[place]
 
-    def _order(self, place: Place) -> Iterator[Place]:
-        """What a place is built from, first things first."""
+    def _order(self, place: Place, done: Mapping[Place, Any]) -> Iterator[Place]:
+        """What a place is built from, first things first, but for what is in `done`."""
         stack: list[tuple[Place, bool]] = [(place, False)]
         while stack:
             here, ready = stack.pop()
-            if here in self._built:
+            if here in done:
                 continue
             inputs = self._inputs(here)
             if ready or not inputs:
@@ -225,19 +253,19 @@ class Reader:
     def _make(self, place: Place) -> Variable:
         variable, axis = place
         if self._ways[place] is None:
-            return self._source(place)
+            return variable if axis == POSITION else self._source(place)
         node = variable.owner
         assert node is not None
-        inputs = [self._built[p] for p in self._inputs(place)]
+        given = self._inputs(place)
+        inputs = [self._built[p] for p in given]
+        if any(a == POSITION for _, a in given):
+            inputs = _renumbered(given, inputs)
         if axis is not None:
             if isinstance(node.op, CheckAndRaise | SpecifyShape):
                 return inputs[0]
             if type(node.op) in _KEEPS_LENGTH:
                 return _relengthened(node, axis, inputs, self._shapes)
-        made: Variable = node.clone_with_new_inputs(inputs, strict=False).outputs[
-            node.outputs.index(variable)
-        ]
-        return made
+        return _remade(node, inputs)[node.outputs.index(variable)]
 
     def _source(self, place: Place) -> Variable:
         variable, axis = place
@@ -261,9 +289,61 @@ def _placeholder(variable: Variable, axis: int | None) -> Variable:
     return made
 
 
+def _counts(variable: Variable) -> bool:
+    """Whether an array holds 0, 1, 2, ... along one axis, the others being of length 1."""
+    if isinstance(variable, Constant):
+        data = np.ravel(variable.data)
+        return data.dtype.kind in "iu" and np.array_equal(data, np.arange(len(data)))
+    node = variable.owner
+    while node is not None and isinstance(node.op, Reshape | DimShuffle):
+        node = node.inputs[0].owner
+    if node is None or not isinstance(node.op, ARange):
+        return False
+    start, _, step = node.inputs
+    return (constant_of(start), constant_of(step)) == (0, 1)
+
+
+def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a node, the numbers of all rows being those of the rows that are there."""
+    rows = next(v.shape[a] for (_, a), v in zip(given, inputs, strict=True) if a not in _ROWLESS)
+    return [
+        pt.arange(rows, dtype=v.type.dtype).reshape([-1 if n != 1 else 1 for n in v.type.shape])
+        if a == POSITION
+        else v
+        for (_, a), v in zip(given, inputs, strict=True)
+    ]
+
+
+def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
+    """The node as it is read: a graph inside it must not insist on the number of rows."""
+    if not isinstance(node.op, OpFromGraph):
+        return node
+    inputs = [
+        v if axis in _ROWLESS else pt.moveaxis(_placeholder(v, axis), 0, axis)
+        for v, axis in zip(node.inputs, way, strict=True)
+    ]
+    outputs = _remade(node, inputs)
+    owner = outputs[0].owner
+    return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node
+
+
+def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The node's outputs from other inputs, of other lengths perhaps."""
+    if isinstance(node.op, SymbolicOp):  # makes the graph inside it anew
+        found = node.op(*inputs)
+        return found if isinstance(found, Sequence) else [found]
+    if isinstance(node.op, OpFromGraph):
+        inner = list(zip(node.op.fgraph.inputs, inputs, strict=True))
+        return clone_replace(node.op.fgraph.outputs, replace=inner, rebuild_strict=False)
+    return node.clone_with_new_inputs(inputs, strict=False).outputs
+
+
 def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
     """What the outputs are when these inputs have rows; or why nobody knows."""
-    values = [Same() if axis is None else Rows(axis) for axis in way]
+    values = [
+        Same() if a is None else _position(v) if a == POSITION else Rows(a)
+        for v, a in zip(node.inputs, way, strict=True)
+    ]
     try:
         found = transfer(node.op, node, values, Walk(dict(zip(node.inputs, values, strict=True))))
     except Stuck as stop:
@@ -276,6 +356,11 @@ def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
     return (
         "it depends on totals over rows" if any(getattr(v, "factors", ()) for v in each) else each
     )
+
+
+def _position(variable: Variable) -> Position:
+    kind: Any = variable.type
+    return Position(next(i for i, n in enumerate(kind.shape) if n != 1))
 
 
 def without_checks(variable: Variable) -> Any:
@@ -300,14 +385,14 @@ def _all_of(condition: Variable) -> list[Variable]:
     return found
 
 
-def _size(shape: Shape) -> int:
+def _size(shape: Lengths) -> int:
     size = 1
     for n in shape:
         size *= n
     return size
 
 
-def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Shape]) -> int | None:
+def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
     """The row axis of what an Alloc of the rows' length is filled with."""
     filling, output = node.inputs[0], node.outputs[0]
     kind: Any = filling.type
@@ -315,20 +400,20 @@ def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Shape]) -> int 
     return inner if inner >= 0 and kind.shape[inner] != 1 else None
 
 
-def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Shape]) -> int | None:
+def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
     """The row axis before a Reshape: rows that come first stay first."""
     before, after = shapes[node.inputs[0]], shapes[node.outputs[0]]
     return 0 if axis == 0 and before and before[0] == after[0] else None
 
 
-_KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Shape]], int | None]] = {
+_KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int | None]] = {
     Alloc: _allocated,
     Reshape: _folded,
 }
 
 
 def _relengthened(
-    node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Shape]
+    node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Lengths]
 ) -> Variable:
     """The node for any number of rows: its lengths were those of all rows."""
     array, shape = inputs[0], list(shapes[node.outputs[0]])
@@ -347,9 +432,11 @@ def _relengthened(
 
 
 def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:
-    """The variables in the terms' graphs that are computed from any of `on`, those included."""
+    """The variables in the terms' graphs whose values follow from any of `on`, those included."""
     found = set(on)
     for node in toposort(terms):
+        if isinstance(node.op, Shape | Shape_i):  # a parameter's shape does not change
+            continue
         if any(v in found for v in node.inputs):
             found.update(node.outputs)
     return found

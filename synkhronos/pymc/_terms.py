@@ -19,7 +19,8 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from synkhronos._errors import InputError
-from synkhronos.pymc._rows import Place, Reader, Reading, Shape, Unreadable, dependent
+from synkhronos._inference._walk import name_of
+from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
 _PLAIN = Mode(linker="py", optimizer=None)
 
@@ -59,7 +60,7 @@ class Terms:
 
     readings: tuple[tuple[tuple[Term, ...], Reading], ...]
     serial: tuple[Variable, ...]
-    shapes: Mapping[Variable, Shape]
+    shapes: Mapping[Variable, Lengths]
 
     @property
     def names(self) -> list[str]:
@@ -101,6 +102,9 @@ def read_model(model: Any, dim: str | None) -> Terms:
         (tuple(group), _read(rows, group, shapes, free, model.check_bounds))
         for rows, group in by_rows.items()
     )
+    for group, reading in readings:
+        for term in group:
+            _refuse_mixed(model, term, reading, free)
     named = {t.name for t in divided}
     return Terms(readings, tuple(rv for rv in model.observed_RVs if rv.name not in named), shapes)
 
@@ -130,8 +134,8 @@ def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
 def _refuse_kind(model: Any, rv: Any) -> None:
     """Refuse what is known by the kind of observation."""
     op = None if rv.owner is None else rv.owner.op
-    if isinstance(op, PartialObservedRV):
-        name = rv.name.removesuffix("_observed")
+    name = rv.name.removesuffix("_observed")
+    if isinstance(op, PartialObservedRV) or f"{name}_unobserved" in model.named_vars:
         raise InputError(
             f"{name} has missing values, which PyMC makes random variables of their own: rows with "
             "and without them cannot be divided alike. Leave the rows with missing values out, or "
@@ -159,9 +163,9 @@ def _refuse_random(rv: Any, logp: Variable) -> None:
             raise InputError(f"the log-density of {rv.name} draws random numbers")
 
 
-def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Shape]:
+def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Lengths]:
     """The shape of every tensor in the terms' graphs, at the model's initial point."""
-    found: dict[Variable, Shape] = {}
+    found: dict[Variable, Lengths] = {}
     unknown: list[Any] = []
     for variable in ancestors(list(terms)):
         kind: Any = variable.type
@@ -185,7 +189,7 @@ def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Shape]:
 
 
 def _term(
-    model: Any, rv: Any, logp: Any, dim: str | None, shapes: Mapping[Variable, Shape]
+    model: Any, rv: Any, logp: Any, dim: str | None, shapes: Mapping[Variable, Lengths]
 ) -> Term | None:
     """The term to divide; None for a single observation."""
     data, found = _observed_shape(model, rv), shapes[logp]
@@ -199,17 +203,19 @@ def _term(
         raise InputError(_joint(rv, data, found, "by row"))
     else:
         axis = int(np.argmax(found))
+        if found[axis] not in data:
+            raise InputError(_joint(rv, data, found, "by row"))
     return None if found[axis] < 2 else Term(rv.name, logp, axis, found[axis])
 
 
-def _observed_shape(model: Any, rv: Any) -> Shape:
+def _observed_shape(model: Any, rv: Any) -> Lengths:
     value: Any = model.rvs_to_values[rv]
     if isinstance(value, Constant):
         return np.shape(value.data)
     return tuple(map(int, np.shape(value.eval())))
 
 
-def _joint(rv: Any, data: Shape, found: Shape, how: str) -> str:
+def _joint(rv: Any, data: Lengths, found: Lengths, how: str) -> str:
     kind = getattr(getattr(rv.owner, "op", None), "_print_name", ("",))[0] or str(rv.owner.op)
     return (
         f"{rv.name} ({kind}) cannot be divided {how}: its data have shape {data} and its "
@@ -219,10 +225,34 @@ def _joint(rv: Any, data: Shape, found: Shape, how: str) -> str:
     )
 
 
+def _refuse_mixed(model: Any, term: Term, reading: Reading, free: set[Variable]) -> None:
+    """Refuse a term whose observed rows meet one another before each has its density.
+
+    It could be divided from there on; but then what takes the time is done before, by one process.
+    """
+    observed = model.rvs_to_values[model[term.name]]
+    inner = {
+        variable
+        for variable, axis in reading.sources
+        if axis is not None and variable in free and variable.owner is not None
+    }
+    for variable in inner & set(ancestors([term.variable])):
+        if any(_is_same(v, observed) for v in ancestors([variable])):
+            raise InputError(
+                f"the log-density of {term.name} cannot be divided into its {term.rows} rows: "
+                f"{name_of(variable.owner)} mixes rows of the observed data"
+            )
+
+
+def _is_same(variable: Any, observed: Any) -> bool:
+    both = isinstance(variable, Constant) and isinstance(observed, Constant)
+    return variable is observed or (both and variable.data is observed.data)
+
+
 def _read(
     rows: int,
     terms: Sequence[Term],
-    shapes: Mapping[Variable, Shape],
+    shapes: Mapping[Variable, Lengths],
     free: set[Variable],
     checked: bool,
 ) -> Reading:
