@@ -6,23 +6,34 @@
 ``_rows``           which variables of a term lie along its rows
 ``_likelihood``     what the members compute of their rows, and from what
 ``_rewrites``       ... with fewer costly functions, and nothing computed of data alone
+``_fast``           ... and with exponentials and logarithms that vectorise (``_kernels``)
 ``_round``          one round: every member evaluates its part, the parts are added
 ``_chains``         which group evaluates: this process's, or one of a chain's own process
 ``_op``             the operation in the model's graph (``_numba``, ``_jax``: in compiled code)
 ``_proof``          the divided log-density is the plain one, at random points
 ==================  ==============================================================================
 
-It needs the extra: ``pip install "synkhronos[pymc]"``.
+It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported with `parallel`, and not by
+workers, which get graphs of PyTensor's operations.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from synkhronos._errors import BackendMissing
 
-try:
-    import pymc as _pymc  # noqa: F401
-except ImportError:
-    raise BackendMissing("PyMC", "pymc") from None
-
-from synkhronos.pymc._parallel import Parallel as Parallel
-from synkhronos.pymc._parallel import parallel as parallel
+if TYPE_CHECKING:
+    from synkhronos.pymc._parallel import Parallel as Parallel
+    from synkhronos.pymc._parallel import parallel as parallel
 
 __all__ = ["Parallel", "parallel"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import_module("pymc")
+    except ImportError:
+        raise BackendMissing("PyMC", "pymc") from None
+    return getattr(import_module("synkhronos.pymc._parallel"), name)

@@ -9,8 +9,8 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos.pymc._likelihood import is_smooth
 from synkhronos.pymc._op import DividedLogp, evaluate
+from synkhronos.pymc._rows import is_smooth
 
 
 @jax_funcify.register(DividedLogp)

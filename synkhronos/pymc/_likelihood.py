@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._errors import InputError
+from synkhronos.pymc._fast import put_in
 from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
-from synkhronos.pymc._rows import Place, dependent
+from synkhronos.pymc._rows import Place, Reading, dependent, is_smooth
 from synkhronos.pymc._terms import Terms
 
 _PLAIN = Mode(linker="py", optimizer="fast_compile")
@@ -88,7 +91,6 @@ class Part:
 
     Attributes
     ----------
-    rows : int
     names : list of str
         The observed variables.
     latents : list of int
@@ -103,29 +105,30 @@ class Part:
 
     def __init__(
         self,
-        rows: int,
         names: list[str],
-        total: Any,
+        reading: Reading,
         theta: Any,
-        pieces: dict[Variable, Piece],
+        pieces: dict[Any, Piece],
         everything: Sequence[Piece],
-        latents: dict[int, Variable],
-        scattered: dict[Variable, Variable],
-        whole: dict[Variable, Variable],
+        latents: dict[int, Any],
+        scattered: dict[Any, Any],
+        whole: dict[Any, Any],
         point: Mapping[Any, np.ndarray],
     ) -> None:
-        self.rows = rows
         self.names = names
         self.latents = list(latents)
         self.data = Values(list(scattered), point)
         self.whole = Values(list(whole), point)
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
-        graph = lift_choices(rewrite_graph(total, include=("canonicalize", "stabilize")))
+        graph = lift_choices(rewrite_graph(reading.total, include=("canonicalize", "stabilize")))
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = pytensor.grad(graph, wrt, disconnected_inputs="ignore") if wrt else []
         by = dict(zip(wrt, found, strict=True))
-        used = {p.start: by.get(v) for v, p in pieces.items()}
-        flat = _joined(graph, [(p.stop - p.start, used.get(p.start)) for p in everything])
+        used = {id(p): by.get(v) for v, p in pieces.items()}
+        flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
+        if reading.holds is not None:  # of the vector's few elements, not of every row
+            fails = pt.set_subtensor(pt.zeros_like(flat)[0], -np.inf)
+            flat = pt.switch(reading.holds, flat, fails)
         outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
         outputs = rewrite_graph(outputs, include=("canonicalize", "stabilize"))
         hoisted = hoist(outputs, scattered_places, whole_places)
@@ -134,7 +137,9 @@ class Part:
             (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
             for v, p in pieces.items()
         ]
-        self.outputs = clone_replace(hoisted.outputs, replace=unpacked, rebuild_strict=False)
+        self.outputs: list[Any] = clone_replace(
+            hoisted.outputs, replace=unpacked, rebuild_strict=False
+        )
         used = set(ancestors(self.outputs))
         self._keep_data = [v in used for v in scattered_places]
         self._keep_whole = [v in used for v in whole_places]
@@ -142,6 +147,20 @@ class Part:
         fixed = [v for v, keep in zip(whole_places, self._keep_whole, strict=True) if keep]
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
         self.broadcast = [theta, *fixed]
+
+    def compiled_for(self, mode: Any) -> tuple[list[Any], Any]:
+        """The outputs as they are best in a mode, and the mode as it is best for them."""
+        mode = get_mode(mode)
+        if not isinstance(mode.linker, NumbaLinker):
+            return self.outputs, mode
+        found = rewrite_graph(self.outputs, include=("canonicalize", "stabilize", "specialize"))
+        scatters = any(
+            v.owner is not None and isinstance(v.owner.op, AdvancedIncSubtensor)
+            for v in ancestors(found)
+        )
+        if scatters:  # inside a loop, adding to places keeps the rest of it from being vectorised
+            mode = mode.excluding("fuse_indexed_into_elemwise")
+        return put_in(found), mode
 
     @property
     def stale(self) -> bool:
@@ -220,9 +239,8 @@ class Likelihood:
             rowed = {p: v for p, v in reading.sources.items() if p[1] is not None}
             self.parts.append(
                 Part(
-                    reading.rows,
                     [t.name for t in group],
-                    reading.total,
+                    reading,
                     theta,
                     {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
                     ordered,
@@ -236,11 +254,6 @@ class Likelihood:
                     point,
                 )
             )
-
-
-def is_smooth(variable: Any) -> bool:
-    """Whether there are gradients by it."""
-    return variable.type.dtype in ("float32", "float64")
 
 
 def _leading(place: Place) -> Any:

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 
 from synkhronos._errors import GroupError
-from synkhronos.pymc._likelihood import is_smooth
+from synkhronos.pymc._rows import is_smooth
 
 _numbers = itertools.count()
 _evaluators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

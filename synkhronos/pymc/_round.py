@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
 from synkhronos._arena import Piece
 from synkhronos._calls import compute_call
 from synkhronos._commands import Call, Command
@@ -16,7 +17,7 @@ from synkhronos._data import Data, data
 from synkhronos._functions import Function
 from synkhronos._group import Group
 from synkhronos._shipping import distribute_in
-from synkhronos.pymc._likelihood import is_smooth
+from synkhronos.pymc._rows import is_smooth
 
 if TYPE_CHECKING:
     from synkhronos._member import Member
@@ -81,8 +82,9 @@ class Evaluate(Command):
             if targets:
                 assert call.edges is not None
                 lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
+                fails = outputs[0][0] == -np.inf
                 for target, value in zip(targets, outputs[1:], strict=True):
-                    member.view(target)[lo:hi] = value
+                    member.view(target)[lo:hi] = 0 if fails else value
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[np.ndarray]:
         """The sums over the members, in the order of ranks."""
@@ -119,16 +121,17 @@ class Round:
         group.run(Install(self._number, (size + 1,) * len(self._functions)), self._what)
 
     def _make(self, part: Any) -> Function:
+        outputs, mode = part.compiled_for(self._mode)
         recipe = plan(
             self.group.number(),
             part.scattered,
-            [(part.outputs[0], "sum"), *[(v, "gather") for v in part.outputs[1:]]],
+            [(outputs[0], "sum"), *[(v, "gather") for v in outputs[1:]]],
             part.broadcast,
             None,
             None,
             None,
             self.group.infer,
-            {"mode": self._mode, "name": f"logp of {', '.join(part.names)}"}
+            {"mode": mode, "name": f"logp of {', '.join(part.names)}"}
             | {"on_unused_input": "ignore"},
         )
         return Function(self.group, recipe)

@@ -22,6 +22,8 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar import basic as ps
+from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
@@ -57,13 +59,16 @@ class Reading:
     ----------
     rows : int
     total : Variable
-        The sum of the terms over the rows of the placeholders; -inf where a check fails.
+        The sum of the terms over the rows of the placeholders.
+    holds : Variable, or None
+        Whether all checks of parameters hold; the log-density is -inf where one does not.
     sources : dict
         The placeholder of each place in the model's graph. The row axis of placeholders is 0.
     """
 
     rows: int
     total: Any
+    holds: Any
     sources: dict[Place, Variable] = field(default_factory=dict)
 
 
@@ -110,10 +115,9 @@ class Reader:
             self._prune(place)
         values = [self._build(place) for place in bare]
         total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
-        if conditions:
-            holds = [pt.all(self._build(place)) for place in conditions]
-            total = pt.switch(functools.reduce(pt.and_, holds), total, -np.inf)
-        return Reading(self._rows, total, self.sources)
+        checks = [pt.all(self._build(place)) for place in conditions]
+        holds = functools.reduce(pt.and_, checks) if checks else None
+        return Reading(self._rows, total, holds, self.sources)
 
     def _conditions(self, terms: Sequence[Variable]) -> list[Place]:
         found: dict[Place, None] = {}
@@ -123,7 +127,7 @@ class Reader:
                 continue
             for condition in itertools.chain.from_iterable(map(_all_of, node.inputs[1:])):
                 bare = without_checks(condition)
-                if isinstance(bare, Constant):
+                if isinstance(bare, Constant) or _always(bare):
                     continue
                 found[bare, self._axis_of(bare)] = None
         return list(found)
@@ -385,6 +389,24 @@ def _all_of(condition: Variable) -> list[Variable]:
     return found
 
 
+def _always(condition: Variable) -> bool:
+    """Whether a condition holds for every number: that what a sigmoid gives is a probability.
+
+    It does not for nan, but neither -inf nor nan is a log-density that a sampler goes to.
+    """
+    node = condition.owner
+    if node is None or not isinstance(node.op, Elemwise):
+        return False
+    low, high = isinstance(node.op.scalar_op, ps.GE), isinstance(node.op.scalar_op, ps.LE)
+    inner = node.inputs[0].owner
+    if not (low or high) or inner is None or not isinstance(inner.op, Elemwise):
+        return False
+    bound = constant_of(node.inputs[1])
+    if isinstance(inner.op.scalar_op, Sigmoid):
+        return bound == (0 if low else 1)
+    return low and bound == 0 and isinstance(inner.op.scalar_op, ps.Exp | ps.Sqr | Softplus)
+
+
 def _size(shape: Lengths) -> int:
     size = 1
     for n in shape:
@@ -440,3 +462,8 @@ def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable
         if any(v in found for v in node.inputs):
             found.update(node.outputs)
     return found
+
+
+def is_smooth(variable: Any) -> bool:
+    """Whether there are gradients by it."""
+    return variable.type.dtype in ("float32", "float64")
