@@ -16,7 +16,7 @@ import argparse
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np

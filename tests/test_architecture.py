@@ -48,7 +48,7 @@ ONLY_IN = {
     "cloudpickle": ("_parcels",),
     "pickle": ("_parcels",),
     "mpi4py": (),
-    "rich": (),
+    "rich": ("pymc._advice",),
     "multiprocessing": (),
     "socket": (),
 }

@@ -11,6 +11,8 @@
 ``_chains``         which group evaluates: this process's, or one of a chain's own process
 ``_op``             the operation in the model's graph (``_numba``, ``_jax``: in compiled code)
 ``_proof``          the divided log-density is the plain one, at random points
+``_advice``         `advise`: what it will bring, measured before sampling
+``_alarm``          an error in a sampler's thread stops the sampler
 ==================  ==============================================================================
 
 It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported with `parallel`, and not by
@@ -23,10 +25,12 @@ from typing import TYPE_CHECKING
 from synkhronos._errors import BackendMissing
 
 if TYPE_CHECKING:
+    from synkhronos.pymc._advice import Advice as Advice
+    from synkhronos.pymc._advice import advise as advise
     from synkhronos.pymc._parallel import Parallel as Parallel
     from synkhronos.pymc._parallel import parallel as parallel
 
-__all__ = ["Parallel", "parallel"]
+__all__ = ["Advice", "Parallel", "advise", "parallel"]
 
 
 def __getattr__(name: str) -> object:
@@ -36,4 +40,5 @@ def __getattr__(name: str) -> object:
         import_module("pymc")
     except ImportError:
         raise BackendMissing("PyMC", "pymc") from None
-    return getattr(import_module("synkhronos.pymc._parallel"), name)
+    home = "_advice" if name in ("Advice", "advise") else "_parallel"
+    return getattr(import_module(f"synkhronos.pymc.{home}"), name)

@@ -162,7 +162,7 @@ def softplus(x):  # type: ignore[no-untyped-def]
 
 
 _CODE = {FastExp: exp, FastLog: log, FastLog1p: log1p, FastSigmoid: sigmoid, FastSoftplus: softplus}
-_VERSION = 1
+_VERSION = 2  # another one whenever the code changes: it names cached machine code
 
 
 def _register(kind: type, code: Any) -> None:

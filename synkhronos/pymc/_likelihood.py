@@ -17,7 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
@@ -27,7 +27,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 from synkhronos._errors import InputError
 from synkhronos.pymc._fast import put_in
 from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
-from synkhronos.pymc._rows import Place, Reading, dependent, is_smooth
+from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
 
 _PLAIN = Mode(linker="py", optimizer="fast_compile")
@@ -91,6 +91,7 @@ class Part:
 
     Attributes
     ----------
+    rows : int
     names : list of str
         The observed variables.
     latents : list of int
@@ -105,6 +106,7 @@ class Part:
 
     def __init__(
         self,
+        rows: int,
         names: list[str],
         reading: Reading,
         theta: Any,
@@ -115,6 +117,7 @@ class Part:
         whole: dict[Any, Any],
         point: Mapping[Any, np.ndarray],
     ) -> None:
+        self.rows = rows
         self.names = names
         self.latents = list(latents)
         self.data = Values(list(scattered), point)
@@ -209,13 +212,12 @@ class Likelihood:
     """
 
     def __init__(self, terms: Terms, point: Mapping[Any, np.ndarray]) -> None:
-        values = list(point)
-        free = dependent([t.variable for ts, _ in terms.readings for t in ts], values)
-        shapes = terms.shapes
+        free, shapes = terms.free, terms.shapes
         self.names = terms.names
         pieces: dict[Place, Piece] = {}
         latents: dict[Place, int] = {}
         self.latents: list[Any] = []
+        self.latent_shapes: list[tuple[int, ...]] = []
         self.size = 0
         for _, reading in terms.readings:
             for place in reading.sources:
@@ -229,6 +231,8 @@ class Likelihood:
                     self.size += n
                 else:
                     latents[place] = len(self.latents)
+                    moved = list(shapes[variable])
+                    self.latent_shapes.append((moved.pop(axis), *moved))
                     self.latents.append(pt.moveaxis(variable, axis, 0) if axis else variable)
         ordered = sorted(pieces.values(), key=lambda p: p.start)
         flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
@@ -239,6 +243,7 @@ class Likelihood:
             rowed = {p: v for p, v in reading.sources.items() if p[1] is not None}
             self.parts.append(
                 Part(
+                    reading.rows,
                     [t.name for t in group],
                     reading,
                     theta,

@@ -56,16 +56,28 @@ class Terms:
         Observed variables that stay in the model's own graph.
     shapes : mapping
         The shape of every variable of the divided terms.
+    free : set of Variable
+        Those that depend on free random variables.
+    checked : bool
+        Whether the conditions on parameters count.
     """
 
     readings: tuple[tuple[tuple[Term, ...], Reading], ...]
     serial: tuple[Variable, ...]
     shapes: Mapping[Variable, Lengths]
+    free: frozenset[Variable]
+    checked: bool
 
     @property
     def names(self) -> list[str]:
         """The observed variables that are divided."""
         return [t.name for terms, _ in self.readings for t in terms]
+
+    def only(self, name: str) -> Terms:
+        """One of the terms alone."""
+        [term] = [t for terms, _ in self.readings for t in terms if t.name == name]
+        reading = _read(term.rows, [term], self.shapes, set(self.free), self.checked)
+        return Terms((((term,), reading),), (), self.shapes, self.free, self.checked)
 
 
 def read_model(model: Any, dim: str | None) -> Terms:
@@ -106,7 +118,8 @@ def read_model(model: Any, dim: str | None) -> Terms:
         for term in group:
             _refuse_mixed(model, term, reading, free)
     named = {t.name for t in divided}
-    return Terms(readings, tuple(rv for rv in model.observed_RVs if rv.name not in named), shapes)
+    serial = tuple(rv for rv in model.observed_RVs if rv.name not in named)
+    return Terms(readings, serial, shapes, frozenset(free), model.check_bounds)
 
 
 def _called(model: Any) -> str:
