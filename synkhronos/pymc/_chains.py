@@ -47,6 +47,10 @@ class Slots:
             return self._cores[slot * self._width : (slot + 1) * self._width]
         return self._cores[: self._width]
 
+    def __del__(self) -> None:
+        """A model that nobody leaves leaves nothing behind."""
+        self.close()
+
     def close(self) -> None:
         """Let go of the file."""
         if self._fd >= 0:

@@ -123,7 +123,7 @@ class Part:
         self.data = Values(list(scattered), point)
         self.whole = Values(list(whole), point)
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
-        graph = lift_choices(rewrite_graph(reading.total, include=("canonicalize", "stabilize")))
+        graph = lift_choices(_rewritten(reading.total))
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = pytensor.grad(graph, wrt, disconnected_inputs="ignore") if wrt else []
         by = dict(zip(wrt, found, strict=True))
@@ -133,7 +133,7 @@ class Part:
             fails = pt.set_subtensor(pt.zeros_like(flat)[0], -np.inf)
             flat = pt.switch(reading.holds, flat, fails)
         outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
-        outputs = rewrite_graph(outputs, include=("canonicalize", "stabilize"))
+        outputs = _rewritten(outputs)
         hoisted = hoist(outputs, scattered_places, whole_places)
         self.hoisted: Hoisted = hoisted
         unpacked = [
@@ -156,7 +156,7 @@ class Part:
         mode = get_mode(mode)
         if not isinstance(mode.linker, NumbaLinker):
             return self.outputs, mode
-        found = rewrite_graph(self.outputs, include=("canonicalize", "stabilize", "specialize"))
+        found = _rewritten(self.outputs, "specialize")
         scatters = any(
             v.owner is not None and isinstance(v.owner.op, AdvancedIncSubtensor)
             for v in ancestors(found)
@@ -184,6 +184,11 @@ class Part:
         kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
         fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
         return [*kept, *more], fixed
+
+
+def _rewritten(graph: Any, *more: str) -> Any:
+    """A rewritten copy."""
+    return rewrite_graph(graph, include=("canonicalize", "stabilize", *more), clone=True)
 
 
 def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:

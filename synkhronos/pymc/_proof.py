@@ -11,6 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synkhronos._errors import InputError
@@ -103,7 +104,8 @@ def _function(
     more: Sequence[Any],
     check_bounds: bool,
 ) -> Callable[..., Any]:
-    total = rewrite_pregrad(total)
+    [copied] = clone_replace([total])  # rewriting changes graphs in place
+    total = rewrite_pregrad(copied)
     gradients = pytensor.grad(total, list(smooth), disconnected_inputs="ignore") if smooth else []
     check = (
         "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
