@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from synkhronos import _cores
 from synkhronos._jax import runs_jax
 from synkhronos._replicas import compiled
-from synkhronos.pymc._likelihood import Likelihood
+from synkhronos.pymc._likelihood import Likelihood, mode_of
 
 SECONDS = 0.15  # of measuring, for each figure
 _SHOWN = (1, 2, 4, 8, 16, 32)
@@ -209,7 +209,7 @@ def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
 def gradient_of(model: Any, mode: Any) -> Callable[[], Any]:
     """A call of the model's value and gradient, as it is now, at its initial point."""
     start = model.initial_point(0)
-    made = model.logp_dlogp_function(ravel_inputs=True, mode=mode)._pytensor_function
+    made = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))._pytensor_function
     made.trust_input = True
     names = [v.name for v in model.continuous_value_vars]
     point = np.concatenate([np.ravel(start[n]) for n in names]).astype(
@@ -230,7 +230,7 @@ def measure_mode(model: Any, parallel: Any, mode: Any, plain: Callable[[], Any])
         rest = seconds_of(divided)
     inner = max(whole - rest, 1e-7)
     size = parallel.group.size
-    parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode) else {}
+    parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode_of(mode)) else {}
     if not parts:  # what a member's share takes has been seen, and is scaled
         parts = {k: inner * size / k for k in (1, 2, 4, 8)}
     between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else 20e-6
@@ -265,7 +265,7 @@ def available_modes() -> tuple[str, ...]:
     """NUMBA, C where there is a compiler, JAX where it is installed."""
     found = ["NUMBA"]
     if pytensor.config.cxx:
-        found.append("CVM")
+        found.append("C")
     if importlib.util.find_spec("jax") is not None:
         found.append("JAX")
     return tuple(found)
@@ -289,7 +289,7 @@ def advise(
     members : int, optional
         Of the group that measures; default: the current group's, or one for each core.
     modes : sequence of str, optional
-        PyTensor's modes to try, of NUMBA, CVM (C) and JAX; default: all that are there. To try
+        PyTensor's modes to try, of NUMBA, C and JAX; default: all that are there. To try
         JAX starts it in this process.
 
     Returns

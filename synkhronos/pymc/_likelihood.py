@@ -153,7 +153,7 @@ class Part:
 
     def compiled_for(self, mode: Any) -> tuple[list[Any], Any]:
         """The outputs as they are best in a mode, and the mode as it is best for them."""
-        mode = get_mode(mode)
+        mode = mode_of(mode)
         if not isinstance(mode.linker, NumbaLinker):
             return self.outputs, mode
         found = _rewritten(self.outputs, "specialize")
@@ -184,6 +184,11 @@ class Part:
         kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
         fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
         return [*kept, *more], fixed
+
+
+def mode_of(mode: Any) -> Any:
+    """The Mode of a name; "C" is what runs C code where there is some, PyTensor's CVM."""
+    return get_mode("CVM" if mode == "C" else mode)
 
 
 def _rewritten(graph: Any, *more: str) -> Any:
