@@ -17,6 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -125,7 +126,7 @@ class Part:
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
         graph = lift_choices(_rewritten(reading.total))
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
-        found = pytensor.grad(graph, wrt, disconnected_inputs="ignore") if wrt else []
+        found = _gradients(graph, wrt, names)
         by = dict(zip(wrt, found, strict=True))
         used = {id(p): by.get(v) for v, p in pieces.items()}
         flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
@@ -184,6 +185,17 @@ class Part:
         kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
         fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
         return [*kept, *more], fixed
+
+
+def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    try:
+        found: Any = pytensor.grad(graph, list(wrt), disconnected_inputs="ignore") if wrt else []
+    except (NotImplementedError, NullTypeGradError) as exc:
+        raise InputError(
+            f"the log-density of {', '.join(names)} has no gradient by its parameters, and value "
+            f"and gradient are computed together: {exc}"
+        ) from exc
+    return list(found)
 
 
 def mode_of(mode: Any) -> Any:

@@ -14,6 +14,7 @@ from pymc.distributions.distribution import PartialObservedRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
@@ -97,7 +98,7 @@ def read_model(model: Any, dim: str | None) -> Terms:
         _refuse_kind(model, rv)
     factors = type(model).logp(model, sum=False)
     at = [*model.free_RVs, *model.observed_RVs].index
-    logps = {rv: pt.as_tensor(factors[at(rv)], allow_xtensor_conversion=True) for rv in observed}
+    logps = {rv: _as_tensor(factors[at(rv)]) for rv in observed}
     for rv, logp in logps.items():
         _refuse_random(rv, logp)
     shapes = shapes_of(model, list(logps.values()))
@@ -120,6 +121,14 @@ def read_model(model: Any, dim: str | None) -> Terms:
     named = {t.name for t in divided}
     serial = tuple(rv for rv in model.observed_RVs if rv.name not in named)
     return Terms(readings, serial, shapes, frozenset(free), model.check_bounds)
+
+
+def _as_tensor(factor: Any) -> Any:
+    """A term of `pymc.dims`, whose arrays have named axes, as one of plain tensors."""
+    tensor = pt.as_tensor(factor, allow_xtensor_conversion=True)
+    if tensor is factor:
+        return tensor
+    return rewrite_graph(tensor, include=("lower_xtensor", "canonicalize"), clone=True)
 
 
 def _called(model: Any) -> str:

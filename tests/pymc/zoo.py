@@ -332,6 +332,48 @@ def as_many_groups_as_rows() -> pm.Model:
     return model
 
 
+def latent_classes() -> pm.Model:
+    r = rng()
+    with pm.Model() as model:
+        member = pm.Bernoulli("member", 0.5, shape=N)
+        mu = pm.Normal("mu", shape=2)
+        pm.Normal("y", mu[member], 1.0, observed=r.normal(size=N))
+    return model
+
+
+def weights_by_row() -> pm.Model:
+    r = rng()
+    with pm.Model() as model:
+        w = pm.Dirichlet("w", np.ones(2), shape=(N, 2))
+        parts = pm.Normal.dist(pm.Normal("mu", shape=2), 1.0)
+        pm.Mixture("y", w, parts, observed=r.normal(size=N))
+    return model
+
+
+def model_in_a_model() -> pm.Model:
+    r = rng()
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        with pm.Model("inner"):
+            sigma = pm.HalfNormal("sigma")
+            pm.Normal("y", mu, sigma, observed=r.normal(size=N))
+        pm.Normal("z", mu, 1.0, observed=r.normal(size=N))
+    return model
+
+
+def named_axes() -> pm.Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pymc.dims says that it is new
+        import pymc.dims as pmd
+    r = rng()
+    with pm.Model(coords={"obs": range(N)}) as model:
+        x = pmd.Data("x", r.normal(size=N), dims="obs")
+        y = pmd.Data("data", r.normal(size=N), dims="obs")
+        noise = pmd.Normal("noise", dims="obs")
+        pmd.Normal("y", mu=pmd.Normal("b") * x + noise, sigma=1.0, observed=y)
+    return model
+
+
 def missing_values() -> pm.Model:
     y = rng().normal(size=N)
     y[5] = np.nan
@@ -447,6 +489,10 @@ KINDS = {
     "panel, divided by unit": Kind(panel, dim="unit"),
     "panel, divided by time": Kind(panel, dim="time"),
     "as many groups as rows": Kind(as_many_groups_as_rows),
+    "latent classes (one discrete parameter per row)": Kind(latent_classes),
+    "mixture with weights of each row's own": Kind(weights_by_row),
+    "a model in a model": Kind(model_in_a_model),
+    "axes with names (pymc.dims)": Kind(named_axes),
     "missing values": Kind(missing_values, "missing values"),
     "Minibatch": Kind(minibatch, "Minibatch"),
     "autoregression": Kind(autoregressive, "no sum over rows"),
