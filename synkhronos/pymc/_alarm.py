@@ -48,7 +48,8 @@ class Alarm:
         """Give the signal back."""
         if self._armed and threading.current_thread() is threading.main_thread():
             self._armed = False
-            if self._before is not None:
+            # one that was made later stands before this one, and passes signals on
+            if self._before is not None and signal.getsignal(_SIGNAL) == self._handle:
                 signal.signal(_SIGNAL, self._before)
 
 

@@ -45,29 +45,22 @@ class Piece:
 
 
 class Values:
-    """Data of a model as arrays, evaluated anew when one of its shared variables is set."""
+    """Data of a model as arrays.
+
+    Attributes
+    ----------
+    shareds : list of SharedVariable
+        What they depend on.
+    """
 
     def __init__(self, variables: Sequence[Any], point: Mapping[Any, np.ndarray]) -> None:
         self._variables = list(variables)
         self._point = point  # of free variables: data may depend on their shapes
-        self._shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
-        self._seen: list[Any] | None = None
+        self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
         self._function: Any = None
-
-    @property
-    def stale(self) -> bool:
-        """Whether a shared variable has another value than when they were last evaluated."""
-        seen = self._seen
-        if seen is None:
-            return True
-        for shared, value in zip(self._shareds, seen, strict=True):
-            if shared.container.storage[0] is not value:
-                return True
-        return False
 
     def arrays(self) -> list[np.ndarray]:
         """The values now."""
-        self._seen = [s.container.storage[0] for s in self._shareds]
         derived = [v for v in self._variables if v.owner is not None]
         if derived and self._function is None:
             self._function = pytensor.function(
@@ -80,7 +73,7 @@ class Values:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": None, "_function": None}
+        return {**self.__dict__, "_function": None}
 
 
 def _value(leaf: Any) -> Any:
@@ -97,10 +90,10 @@ class Part:
         The observed variables.
     latents : list of int
         Which of the likelihood's latents have these rows.
-    inputs : list of Variable
-        Of the member's graph, those with rows first: latents, data, hoisted data; then theta and
-        the data that is needed whole.
-    n_scattered : int
+    scattered : list of Variable
+        Inputs of the member's graph that have rows: latents, data, hoisted data.
+    broadcast : list of Variable
+        Its other inputs: theta, and data that is needed whole.
     outputs : list of Variable
         The flat vector, then the gradient by each latent.
     """
@@ -167,9 +160,9 @@ class Part:
         return put_in(found), mode
 
     @property
-    def stale(self) -> bool:
-        """Whether the model's data have been set since `arrays`."""
-        return self.data.stale or self.whole.stale
+    def shareds(self) -> list[SharedVariable]:
+        """The model's data that can be set."""
+        return [*self.data.shareds, *self.whole.shareds]
 
     def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The data that is scattered (rows first) and the data that is needed whole."""

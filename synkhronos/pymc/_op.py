@@ -92,4 +92,4 @@ def evaluate(number: int, theta: np.ndarray, *latents: np.ndarray) -> tuple[Any,
             "before this function was called. Compile it inside, or after, not across"
         )
     flat, gradients = evaluator(theta, latents)
-    return np.asarray(flat[0]), flat[1:], *[np.array(g) for g in gradients]
+    return np.asarray(flat[0]), flat[1:], *gradients

@@ -51,8 +51,9 @@ class Divided:
         [total] = clone_replace([self._value])
         if rest:
             others = plain(model, rest, jacobian=jacobian)
-            name, total = others.name, others + total
-            total.name = name
+            [copied] = clone_replace([others])  # a frozen model keeps its graphs
+            total = copied + total
+            total.name = others.name
         return total
 
 
@@ -117,6 +118,7 @@ class Parallel:
         value = op(likelihood.theta, *likelihood.latents)
         value = value[0] if isinstance(value, list) else value
         self._prove(terms, value)
+        _forget_compiled(model)
         model.logp = Divided(model, terms, value)
         self.names = terms.names
 
@@ -201,6 +203,7 @@ class Parallel:
         """Restore the model; a group that was started for it ends. Safe to call again."""
         if isinstance(vars(self.model).get("logp"), Divided):
             del self.model.logp
+            _forget_compiled(self.model)
         if self._evaluator is not None:
             self._evaluator.leave()
         if self._own_group and self.group is not None:
@@ -217,6 +220,11 @@ class Parallel:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _forget_compiled(model: Any) -> None:
+    """A frozen model keeps what it has compiled, for another log-density than it has now."""
+    vars(model).pop("_cache", None)
 
 
 def model_of(model: Any) -> Any:

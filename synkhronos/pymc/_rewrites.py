@@ -85,16 +85,21 @@ class Hoisted:
     rows: list[Any] = field(default_factory=list)
     _given: list[Any] = field(default_factory=list)
     _expressions: list[Any] = field(default_factory=list)
+    _function: Any = None
 
     def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The values of the new inputs, from the data."""
         if not self.rows:
             return []
-        compute = pytensor.function(
-            self._given, self._expressions, mode=_PLAIN, on_unused_input="ignore"
-        )
-        found: list[np.ndarray] = compute(*rowed, *whole)
+        if self._function is None:
+            self._function = pytensor.function(
+                self._given, self._expressions, mode=_PLAIN, on_unused_input="ignore"
+            )
+        found: list[np.ndarray] = self._function(*rowed, *whole)
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
 
 
 def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) -> Hoisted:

@@ -14,6 +14,7 @@ from synkhronos._calls import compute_call
 from synkhronos._commands import Call, Command
 from synkhronos._compile import plan
 from synkhronos._data import Data, data
+from synkhronos._errors import InputError
 from synkhronos._functions import Function
 from synkhronos._group import Group
 from synkhronos._shipping import distribute_in
@@ -108,6 +109,7 @@ class Round:
         self._number = group.number()
         self._functions = [self._make(part) for part in likelihood.parts]
         self._command: Evaluate | None = None
+        self._seen: list[list[Any]] = []
         size = likelihood.size
         with group.active():
             self._theta = data(shape=(size,), dtype="float64")
@@ -139,11 +141,13 @@ class Round:
     def __call__(
         self, theta: np.ndarray, latents: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """[log-density, gradient by theta], and the gradients by latents.
-
-        The latter are views that the next call overwrites.
-        """
+        """[log-density, gradient by theta], and the gradients by latents."""
         group = self.group
+        if len(theta) != self._likelihood.size:
+            raise InputError(
+                f"{self._what}: its parameters had {self._likelihood.size} elements when the model "
+                f"was divided, now they have {len(theta)}: leave it and divide it anew"
+            )
         with group.lock:
             group.wake()
             np.copyto(self._theta.data, theta)
@@ -152,7 +156,7 @@ class Round:
                     self._command = None
                     target.set_shape(value.shape)
                 np.copyto(target.data, value)
-            if self._command is None or any([p.stale for p in self._likelihood.parts]):
+            if self._command is None or self._is_set():
                 self._prepare(latents)
             command = self._command
             assert command is not None
@@ -162,10 +166,20 @@ class Round:
             total = found[0]
             for more in found[1:]:
                 total += more
-            return total, [d.data for d in self._gradients.values()]
+            return total, [np.array(d.data) for d in self._gradients.values()]
+
+    def _is_set(self) -> bool:
+        """Whether the model's data have been set since they were written for the members."""
+        for part, seen in zip(self._likelihood.parts, self._seen, strict=True):
+            for shared, value in zip(part.shareds, seen, strict=True):
+                if shared.container.storage[0] is not value:
+                    return True
+        return False
 
     def _prepare(self, latents: Sequence[np.ndarray]) -> None:
         """Write the model's data where the members read them, and make the command."""
+        self._command = None
+        found = [[s.container.storage[0] for s in p.shareds] for p in self._likelihood.parts]
         for i, target in self._gradients.items():
             target.set_shape(latents[i].shape)
         made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
@@ -181,13 +195,13 @@ class Round:
             for c, e in zip(calls, everything, strict=True)
         )
         self._command = Evaluate(silent, gradients, self._number)
+        self._seen = found
 
     def _prepare_part(self, i: int, part: Any) -> tuple[Function, list[Data]]:
         held_rows, held_whole = self._arrays[i]
-        if part.stale or not (held_rows or held_whole):
-            rowed, whole = part.arrays()
-            self._store(held_rows, rowed)
-            self._store(held_whole, whole)
+        rowed, whole = part.arrays()
+        self._store(held_rows, rowed)
+        self._store(held_whole, whole)
         latents = [self._rows[k] for k in part.latents]
         return self._functions[i], [*latents, *held_rows, self._theta, *held_whole]
 

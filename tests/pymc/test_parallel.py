@@ -121,8 +121,24 @@ def test_data_that_differ_in_length_are_refused(group: synk.Group) -> None:
     with synk.pymc.parallel(model):
         divided = model.compile_logp(mode=IN_PYTHON)
         model["data"].set_value(np.zeros(7))
-        with pytest.raises(synk.InputError, match="differ in their numbers of rows"):
-            divided(points(model, 1)[0])
+        for _ in range(2):  # and the data of before are not used in their place
+            with pytest.raises(synk.InputError, match="differ in their numbers of rows"):
+                divided(points(model, 1)[0])
+
+
+def test_parameters_of_another_length_are_refused(group: synk.Group) -> None:
+    r = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(20)}) as model:
+        model.add_coord("site", length=3)
+        level = pm.Normal("level", dims="site")
+        where = pm.Data("where", r.integers(0, 3, 20), dims="obs")
+        pm.Normal("y", level[where], 1, observed=r.normal(size=20), dims="obs")
+    with synk.pymc.parallel(model, "obs"):
+        divided = model.compile_logp(mode=IN_PYTHON)
+        divided({"level": np.zeros(3)})
+        model.set_dim("site", 5)
+        with pytest.raises(synk.InputError, match=r"had 3 elements .* now they have 5"):
+            divided({"level": np.zeros(5)})
 
 
 def test_parts_of_the_log_density(group: synk.Group) -> None:
@@ -306,6 +322,33 @@ def test_a_function_that_outlives_the_division_says_so(group: synk.Group) -> Non
         kept(point)
     with pytest.raises(synk.GroupClosed, match="divided no longer"):
         kept(point)
+
+
+def test_a_frozen_model_keeps_no_function_of_another_log_density(group: synk.Group) -> None:
+    from pymc.model.transform.optimization import freeze_model
+
+    model = freeze_model(regression())
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model) as parallel:
+        rounds = count_rounds(parallel)
+        check_equal(plain, evaluated(model, at))
+        assert rounds[0] == 4
+    check_equal(plain, evaluated(model, at))
+
+
+def test_two_divided_models_are_left_in_any_order(group: synk.Group) -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGURG)
+    models = [regression(), regression(50)]
+    first, second = [synk.pymc.parallel(m) for m in models]
+    first.close()
+    assert models[1].compile_logp(mode=IN_PYTHON)(points(models[1], 1)[0]) < 0
+    signal.raise_signal(signal.SIGURG)  # nobody minds
+    second.close()
+    signal.raise_signal(signal.SIGURG)
+    signal.signal(signal.SIGURG, before)
 
 
 def test_find_map_advi_and_smc_run_divided(group: synk.Group) -> None:
