@@ -94,3 +94,12 @@ __all__ = [
     "set_value",
     "sync",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`synkhronos.pymc` is imported when it is first used: it imports PyMC."""
+    if name == "pymc":
+        from importlib import import_module
+
+        return import_module("synkhronos.pymc")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -134,6 +134,7 @@ class WorkerError(SynkhronosError):
     rank: int = -1
     pid: int = -1
     ranks: tuple[int, ...] = ()
+    _kind = ""
 
     @staticmethod
     def of(
@@ -146,8 +147,13 @@ class WorkerError(SynkhronosError):
             "No value of any member was changed, and the group goes on."
         )
         error.rank, error.pid, error.ranks = rank, pid, ranks
+        error._kind = kind
         error.__cause__ = RemoteTraceback(f"\n{text}")
         return error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled by what it says: its class may have been made for it."""
+        return _worker_error, (str(self), self.rank, self.pid, self.ranks, self._kind)
 
 
 @functools.cache
@@ -171,6 +177,12 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
     except Exception:  # classes whose layouts, constructors or attributes do not go together
         usable = False
     return made if usable else WorkerError
+
+
+def _worker_error(text: str, rank: int, pid: int, ranks: tuple[int, ...], kind: str) -> WorkerError:
+    error = _worker_error_type(kind)(text)
+    error.rank, error.pid, error.ranks, error._kind = rank, pid, ranks, kind
+    return error
 
 
 class WorkerDied(SynkhronosError):

@@ -15,10 +15,15 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.shape import Shape_i
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 
 from synkhronos._batches import slices as cut
 from synkhronos._jax import declared_dtypes, runs_jax, typified
@@ -231,7 +236,11 @@ class Replica:
 
 
 # Ops that run in one thread in every mode; any other may be BLAS or have one inside.
-_ONE_THREAD = (Elemwise, CAReduce, DimShuffle, Subtensor, Shape_i, MakeVector)
+_ONE_THREAD = (
+    *(Elemwise, CAReduce, DimShuffle, Shape_i, Shape, Reshape, SpecifyShape, MakeVector, Join),
+    *(Alloc, Subtensor, IncSubtensor, AdvancedSubtensor, AdvancedIncSubtensor),
+    *(ScalarFromTensor, TensorFromScalar),
+)
 
 
 def _may_use_threads(recipe: Recipe) -> bool:

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_opening", "_group", "_task", "_compile", "_slicing", "_serial", "_shipping", "_outputs"),
     ("_data", "_latest", "_functions", "_collectives", "_consistency"),
     ("testing",),
-    ("extensions", "_doctor"),
+    ("extensions", "_doctor", "pymc"),
     ("__init__",),
     ("__main__",),
 )
@@ -38,16 +38,18 @@ ONLY_IN = {
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
         *("_devices", "_doctor"),
-        "extensions",
+        *("extensions", "pymc"),
     ),
     "safetensors": ("extensions.checkpoints",),
-    "jax": ("_jax",),
-    "numba": ("_kernels",),
+    "pymc": ("pymc",),
+    "jax": ("_jax", "pymc._jax"),
+    "numba": ("_kernels", "pymc._numba", "pymc._kernels"),
+    "llvmlite": ("pymc._kernels",),
     "cloudpickle": ("_parcels",),
     "pickle": ("_parcels",),
     "pytest": ("testing.plugin",),
     "mpi4py": (),
-    "rich": (),
+    "rich": ("pymc._advice",),
     "multiprocessing": (),
     "socket": (),
 }
@@ -185,6 +187,8 @@ def test_public_names_are_documented(name: str) -> None:
     ["synkhronos"] + [m.name for m in pkgutil.walk_packages(synk.__path__, "synkhronos.")],
 )
 def test_docstring_examples_run(name: str) -> None:
+    if name.startswith("synkhronos.pymc."):
+        pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     synk.close()
     assert result.failed == 0
