@@ -296,6 +296,12 @@ class Member:
             current = entry.storage[0]
         return current
 
+    def move(self, entry: Entry, value: Any) -> None:
+        """Keep the same value in another place, where a function reads it without a copy."""
+        if entry.seen is entry.storage[0]:
+            entry.seen = value
+        entry.storage[0] = value
+
     def release(self) -> None:
         """Give every variable that lives in the arena a copy of its own."""
         for entry in self.variables:

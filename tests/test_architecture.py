@@ -19,13 +19,22 @@ PACKAGE = Path(synk.__file__).parent
 # cycle. A new module is put on its floor here, with a reason in the commit that does it.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("_errors",),
-    ("_reductions", "_batches", "_arena", "_cores", "_devices", "_parcels", "_inference"),
+    (
+        "_reductions",
+        "_batches",
+        "_arena",
+        "_cores",
+        "_devices",
+        "_parcels",
+        "_inference",
+        "_lengths",
+    ),
     ("_channels.words", "_channels.interrupts", "_jax", "_caching"),
     ("_channels.waiting", "_relay", "_kernels", "_variables", "_replicas"),
     ("_channels", "_communicators"),
     ("_calls", "_commands", "_member", "_reports"),
     ("_opening", "_group", "_task", "_compile", "_slicing", "_serial", "_shipping", "_outputs"),
-    ("_data", "_latest", "_functions", "_collectives", "_consistency"),
+    ("_data", "_latest", "_programs", "_functions", "_collectives", "_consistency"),
     ("testing",),
     ("extensions", "_doctor"),
     ("__init__",),
@@ -37,7 +46,7 @@ ONLY_IN = {
     "pytensor": (
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
-        *("_devices", "_doctor"),
+        *("_devices", "_doctor", "_programs"),
         "extensions",
     ),
     "safetensors": ("extensions.checkpoints",),
