@@ -13,7 +13,7 @@ from synkhronos._arena import FilePiece, Piece
 from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
-from synkhronos._jax import resident
+from synkhronos._jax import brought, is_far
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._variables import stream
@@ -106,7 +106,7 @@ def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], li
         return again
 
     def repeat() -> list[Any]:
-        _keep_resident(member, replica)
+        _bring(member, replica)
         return again()
 
     return repeat
@@ -283,7 +283,7 @@ def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer
 
 def _compute(member: Member, replica: Replica, part: Part) -> Answer:
     if replica.recipe.jax:
-        _keep_resident(member, replica)
+        _bring(member, replica)
         return _run(replica, part)
     if not replica.threaded:
         return _run(replica, part)
@@ -291,13 +291,14 @@ def _compute(member: Member, replica: Replica, part: Part) -> Answer:
         return _run(replica, part)
 
 
-def _keep_resident(member: Member, replica: Replica) -> None:
+def _bring(member: Member, replica: Replica) -> None:
     """Move values that have been set to where JAX reads them without a copy."""
     for shared in replica.shareds_of_jax:
         value = shared.container.storage[0]
-        found = resident(value)
-        if found is not value:
-            member.move(member.variables.of(shared), found)
+        if is_far(value):
+            entry = member.variables.of(shared)
+            if not member.is_placed(entry):
+                member.move(entry, brought(value))
 
 
 def _run(replica: Replica, part: Part) -> Answer:

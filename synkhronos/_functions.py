@@ -13,13 +13,13 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._arena import Piece
 from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
 from synkhronos._commands import Argument, Call, Command
+from synkhronos._compilations import Compilations
 from synkhronos._compile import Plan, plan
 from synkhronos._data import Data, Staging, data
 from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
 from synkhronos._group import Group, current
 from synkhronos._latest import Latest
 from synkhronos._outputs import Outputs, mode_name
-from synkhronos._programs import Programs
 from synkhronos._reductions import Reduction
 from synkhronos._replicas import Replica
 from synkhronos._serial import Serial
@@ -194,7 +194,7 @@ class Function:
         changed, sent = self._changed()
         partials = self._partials(subset)
         borders = None if rows is None else edges(rows, self._group.size)
-        cut = self._programs.cut(partials + self.extra, slices, borders)
+        cut = self._compilations.cut(partials + self.extra, slices, borders)
         posted = self._posted(selection, post)
         arguments = tuple(self._argument(i, given[i], selection, posted) for i in self._order)
         return Call(
@@ -412,7 +412,7 @@ class Function:
         then = self._outputs.finishing(call.outputs, subset)
         found = self._group.run(command or call, self._what, then, None, timeout)
         if call.first or call.pieces is not None:
-            self._programs.note(call)
+            self._compilations.note(call)
         if then is None:
             found = self._outputs.chosen(call.outputs, subset, found)
         return self._outputs.structured(found, subset)
@@ -488,7 +488,7 @@ class Function:
         """Note that no other member has the function (any more)."""
         self._wake = self._group.wake
         self._shipped = False
-        self._programs = Programs(self._plan.recipe, self._group.infer)
+        self._compilations = Compilations(self._plan.recipe, self._group.infer)
         self._entries: list[Entry] = []
         self._latest = Latest(self._group)
 

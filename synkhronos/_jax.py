@@ -185,16 +185,17 @@ def is_copied(array: Any) -> bool:
     return bool(misplaced or not array.flags.c_contiguous)
 
 
-def resident(value: Any) -> Any:
-    """A shared variable's value where JAX need not copy it at each call: aligned, or on the GPU."""
-    if not isinstance(value, np.ndarray):
-        return value
+def is_far(value: Any) -> bool:
+    """Whether JAX would copy a shared variable's value at each call, be it to a GPU."""
+    return isinstance(value, np.ndarray) and (not on_cpu() or is_copied(value))
+
+
+def brought(value: np.ndarray) -> Any:
+    """The same value where JAX need not copy it: on a 64-byte border, or as an array of JAX's."""
     if not on_cpu():
         import jax
 
         return jax.device_put(value)
-    if not is_copied(value):
-        return value
     found = aligned_empty(value.shape, value.dtype)
     np.copyto(found, value)
     return found

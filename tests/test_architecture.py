@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_channels", "_communicators"),
     ("_calls", "_commands", "_member", "_reports"),
     ("_opening", "_group", "_task", "_compile", "_slicing", "_serial", "_shipping", "_outputs"),
-    ("_data", "_latest", "_programs", "_functions", "_collectives", "_consistency"),
+    ("_data", "_latest", "_compilations", "_functions", "_collectives", "_consistency"),
     ("testing",),
     ("extensions", "_doctor"),
     ("__init__",),
@@ -46,7 +46,7 @@ ONLY_IN = {
     "pytensor": (
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
-        *("_devices", "_doctor", "_programs"),
+        *("_devices", "_doctor", "_compilations"),
         "extensions",
     ),
     "safetensors": ("extensions.checkpoints",),

@@ -171,7 +171,7 @@ class TrainFunction:
                 extra=(),
             )
             values = self._group.run(every, "train.gradients")[len(call.outputs) :]
-            self._function._programs.note(every)
+            self._function._compilations.note(every)
         n = len(self._goal.partials)
         if self._goal.factor is None:
             return [np.asarray(v) for v in values[n:]]

@@ -37,7 +37,7 @@ class Cut:
     first: bool
 
 
-class Programs:
+class Compilations:
     """What the members of a group have compiled of a function.
 
     JAX compiles for each length of a part. Where it is proved how the values of slices make those
