@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from pytensor.tensor.basic import Alloc, constant
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._errors import InputTypeError
+from synkhronos._devices import Device
+from synkhronos._errors import GroupError, InputTypeError
 
 _LAST = 1000.0  # after all rewrites of PyTensor's own
 _BORDER = 64  # bytes: what begins there XLA's CPU reads in place, everything else it copies
@@ -199,6 +202,76 @@ def brought(value: np.ndarray) -> Any:
     found = aligned_empty(value.shape, value.dtype)
     np.copyto(found, value)
     return found
+
+
+_bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
+
+
+def has_run() -> bool:
+    """Whether JAX has started a backend in this process."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))
+
+
+def bind(device: Device) -> Callable[[], None]:
+    """Hold JAX in this process to a device, until what is returned is called.
+
+    Raises
+    ------
+    GroupError
+        JAX has started on another device.
+    """
+    if not device.asked:
+        return lambda: None
+    if has_run():
+        if device in _bound or _runs_on(device):
+            return lambda: None
+        raise GroupError(
+            f"devices: the master's is {device}, and JAX runs on another one in this process "
+            "already: call synk.fork() before anything computes with JAX"
+        )
+    if _bound and device not in _bound:
+        raise GroupError(
+            f"devices: the master's is {device}, and it is {_bound[-1]} in another group that is "
+            "alive: JAX has one in a process"
+        )
+    _bound.append(device)
+    settings = {"JAX_PLATFORMS": "cpu"}
+    if device.kind == "cuda":
+        number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
+        settings = {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(os.environ)
+    before = {name: os.environ.get(name) for name in settings}
+    _set(settings)
+    return functools.partial(_release, device, before)
+
+
+def _runs_on(device: Device) -> bool:
+    """Whether JAX, which has started, is on this device without having been held to it."""
+    import jax
+
+    first: Any = jax.devices()[0]
+    if device.kind == "cpu" or device.sharers > 1:
+        return device.kind == first.platform
+    return bool(first.platform == "gpu" and first.local_hardware_id == device.number)
+
+
+def _release(device: Device, before: dict[str, str | None]) -> None:
+    if not has_run():
+        _bound.remove(device)
+    _set(before)
+
+
+def _set(settings: Mapping[str, str | None]) -> None:
+    """Set or unset environment variables, and what an imported JAX has read from them."""
+    jax = sys.modules.get("jax")
+    defaults = {"JAX_PLATFORMS": None, "JAX_CUDA_VISIBLE_DEVICES": "all"}
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+        if jax is not None and name in defaults and not has_run():
+            jax.config.update(name.lower(), defaults[name] if value is None else value)
 
 
 @contextlib.contextmanager
