@@ -21,11 +21,11 @@ from pytensor.tensor.basic import Alloc, constant
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.random.type import RandomType
 
+from synkhronos._arena import BORDER, aligned_empty
 from synkhronos._devices import Device
 from synkhronos._errors import GroupError, InputTypeError
 
 _LAST = 1000.0  # after all rewrites of PyTensor's own
-_BORDER = 64  # bytes: what begins there XLA's CPU reads in place, everything else it copies
 _WORD, _HALF = (1 << 32) - 1, (1 << 64) - 1
 _BIG = 1 << 16  # bytes from which on a copy is worth looking for
 
@@ -172,19 +172,11 @@ def on_cpu() -> bool:
     return bool(jax.default_backend() == "cpu")
 
 
-def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Fresh memory on a 64-byte border: what JAX can use without a copy."""
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(nbytes + _BORDER, np.uint8)
-    start = -raw.ctypes.data % _BORDER
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
-
-
 def is_copied(array: Any) -> bool:
     """Whether JAX on the CPU would copy a large array into fresh memory at each call."""
     if not isinstance(array, np.ndarray) or array.nbytes < _BIG:
         return False
-    misplaced = array.__array_interface__["data"][0] % _BORDER
+    misplaced = array.__array_interface__["data"][0] % BORDER
     return bool(misplaced or not array.flags.c_contiguous)
 
 

@@ -22,6 +22,7 @@ from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.subtensor import Subtensor
 
 from synkhronos import _jax
+from synkhronos._arena import aligned_empty
 from synkhronos._reductions import Accumulator, Reduction
 
 
@@ -196,7 +197,7 @@ class Replica:
         found = self._buffers.get(key)
         fits = found is not None and (found.dtype, found.shape[1:]) == (like.dtype, like.shape[1:])
         if found is None or not fits or len(found) < rows:
-            found = self._buffers[key] = _jax.aligned_empty((rows, *like.shape[1:]), like.dtype)
+            found = self._buffers[key] = aligned_empty((rows, *like.shape[1:]), like.dtype)
         return found[:rows]
 
     def run(

@@ -17,6 +17,7 @@ from running import run_script
 
 import synkhronos as synk
 from synkhronos import _jax
+from synkhronos._arena import aligned_empty
 from synkhronos._commands import Command
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -476,7 +477,7 @@ def test_what_jax_copies() -> None:
     """Of large arrays, those off a 64-byte border; the others it reads where they are."""
     import jax
 
-    memory = _jax.aligned_empty((1 << 18,), np.dtype(np.uint8))
+    memory = aligned_empty((1 << 18,), np.dtype(np.uint8))
     for offset in (0, 4, 16, 32, 60, 64, 128):
         array = memory[offset : offset + (1 << 17)].view(np.float32)
         address = array.__array_interface__["data"][0]
