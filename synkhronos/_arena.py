@@ -33,6 +33,7 @@ import numpy as np
 
 PAGE = mmap.PAGESIZE
 HEAD_BYTES = 1 << 20  # of each region: its owner's words, boards and boxes; see _channels/words.py
+BORDER = 64  # bytes, a cache line: what begins there XLA reads in place, all else it copies
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
 # Equal places of two regions must not lie a power of two apart: the first-level cache of AMD's Zen
@@ -49,6 +50,14 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Fresh memory of this process alone, on a 64-byte border."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + BORDER, np.uint8)
+    start = -raw.ctypes.data % BORDER
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -127,33 +127,49 @@ class WorkerError(SynkhronosError):
     ----------
     rank, pid : int
         The member that raised; the lowest rank where several did.
+    device : str
+        What it computes on: "cpu", "cuda:0", ...
     ranks : tuple of int
         All the members that raised.
     """
 
     rank: int = -1
     pid: int = -1
+    device: str = ""
     ranks: tuple[int, ...] = ()
     _kind = ""
 
     @staticmethod
     def of(
-        rank: int, pid: int, ranks: tuple[int, ...], what: str, summary: str, text: str, kind: str
+        rank: int,
+        pid: int,
+        device: str,
+        ranks: tuple[int, ...],
+        what: str,
+        summary: str,
+        text: str,
+        kind: str,
     ) -> WorkerError:
         """Make the error, an instance of the member's own exception type too where it is known."""
         others = f" (so did ranks {[r for r in ranks if r != rank]})" if len(ranks) > 1 else ""
         error = _worker_error_type(kind)(
-            f"rank {rank} (pid {pid}) failed in {what}{others}: {summary}\n"
+            f"{_member(rank, pid, device)} failed in {what}{others}: {summary}\n"
             "No value of any member was changed, and the group goes on."
         )
-        error.rank, error.pid, error.ranks = rank, pid, ranks
+        error.rank, error.pid, error.device, error.ranks = rank, pid, device, ranks
         error._kind = kind
         error.__cause__ = RemoteTraceback(f"\n{text}")
         return error
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled by what it says: its class may have been made for it."""
-        return _worker_error, (str(self), self.rank, self.pid, self.ranks, self._kind)
+        said = (str(self), self.rank, self.pid, self.device, self.ranks, self._kind)
+        return _worker_error, said
+
+
+def _member(rank: int, pid: int, device: str) -> str:
+    """How messages name a member; that it computes on cores goes without saying."""
+    return f"rank {rank} (pid {pid}{'' if device in ('', 'cpu') else f', {device}'})"
 
 
 @functools.cache
@@ -179,9 +195,12 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
     return made if usable else WorkerError
 
 
-def _worker_error(text: str, rank: int, pid: int, ranks: tuple[int, ...], kind: str) -> WorkerError:
+def _worker_error(
+    text: str, rank: int, pid: int, device: str, ranks: tuple[int, ...], kind: str
+) -> WorkerError:
     error = _worker_error_type(kind)(text)
-    error.rank, error.pid, error.ranks, error._kind = rank, pid, ranks, kind
+    error.rank, error.pid, error.device, error.ranks = rank, pid, device, ranks
+    error._kind = kind
     return error
 
 
@@ -201,9 +220,9 @@ class WorkerDied(SynkhronosError):
     again: bool = False
 
     @staticmethod
-    def of(deaths: dict[int, tuple[int, str]], what: str) -> WorkerDied:
-        """Make the error from {rank: (pid, how it ended)}."""
-        listed = "; ".join(f"rank {r} (pid {p}): {how}" for r, (p, how) in deaths.items())
+    def of(deaths: dict[int, tuple[int, str, str]], what: str) -> WorkerDied:
+        """Make the error from {rank: (pid, device, how it ended)}."""
+        listed = "; ".join(f"{_member(r, p, on)}: {how}" for r, (p, on, how) in deaths.items())
         error = WorkerDied(f"a worker died during {what}: {listed}")
         error.ranks = tuple(deaths)
         return error

@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._arena import Piece
 from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
 from synkhronos._commands import Argument, Call, Command
+from synkhronos._compilations import Compilations
 from synkhronos._compile import Plan, plan
 from synkhronos._data import Data, Staging, data
 from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
@@ -48,6 +49,7 @@ class Function:
         self._replica = Replica(plan_.recipe)
         self._lock = group.lock
         self.refused = False  # it could not be shipped when it was last tried
+        self.extra: tuple[int, ...] = ()  # outputs of the recipe that stay in the members
         self._staging = Staging(group.arena)
         self._temporaries: Temporaries | None = None
         scattered = plan_.scattered
@@ -192,20 +194,24 @@ class Function:
             distribute_in(self._group, (self,))
         changed, sent = self._changed()
         partials = self._partials(subset)
+        borders = None if rows is None else edges(rows, self._group.size)
+        cut = self._compilations.cut(partials + self.extra, slices, borders)
         posted = self._posted(selection, post)
         arguments = tuple(self._argument(i, given[i], selection, posted) for i in self._order)
         return Call(
             function=self._number,
             arguments=arguments,
-            edges=None if rows is None else edges(rows, self._group.size),
+            edges=borders,
             outputs=partials,
             reductions=self._reductions(partials, subset),
             slices=slices,
             batch_s=per_rank,
             changed=changed,
             sent=sent,
-            first=self._group.size > 1 and self._variant(partials, slices) not in self._compiled,
+            first=cut.first and (self._group.size > 1 or self._plan.recipe.jax),
             pure=self._plan.pure and not (changed or sent),
+            extra=self.extra,
+            pieces=cut.pieces,
         )
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -306,10 +312,6 @@ class Function:
         # arrays of the user's may change before they are pickled
         return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
 
-    def _variant(self, partials: tuple[int, ...], slices: int) -> tuple[tuple[int, ...], bool]:
-        """What members compile for these outputs and slices."""
-        return partials, self._plan.recipe.apart(partials, slices)
-
     def _slices(
         self, num_slices: int | str, given: list[Any], rows: int | None, subset: list[int]
     ) -> int:
@@ -409,8 +411,8 @@ class Function:
         subset = self._outputs.subset(output_subset)
         then = self._outputs.finishing(call.outputs, subset)
         found = self._group.run(command or call, self._what, then)
-        if call.first:
-            self._compiled.add(self._variant(call.outputs, call.slices))
+        if call.first or call.pieces is not None:
+            self._compilations.note(call)
         if then is None:
             found = self._outputs.chosen(call.outputs, subset, found)
         return self._outputs.structured(found, subset)
@@ -486,7 +488,7 @@ class Function:
         """Note that no other member has the function (any more)."""
         self._wake = self._group.wake
         self._shipped = False
-        self._compiled: set[tuple[tuple[int, ...], bool]] = set()
+        self._compilations = Compilations(self._plan.recipe, self._group.infer)
         self._entries: list[Entry] = []
         self._latest = Latest(self._group)
 

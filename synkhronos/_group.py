@@ -18,7 +18,6 @@ from synkhronos._arena import Arena
 from synkhronos._caching import import_numba
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
-from synkhronos._devices import size_of
 from synkhronos._errors import (
     GroupClosed,
     GroupError,
@@ -50,8 +49,10 @@ class Group:
     n_parallel : int, optional
         Members, the master included. Default: one per GPU where there are GPUs and the mode is
         JAX, else one per physical core that this process may use.
-    devices : sequence, optional
-        For each member, the cores it works on (a list of core numbers).
+    devices : str or sequence, optional
+        What the members compute on in mode JAX: "cpu"; "cuda", a member for each GPU; or one for
+        each, as in "cuda:0,cuda:2" or ["cuda:0", "cuda:0", "cpu"], where two share a GPU. They
+        count as this process sees them. Or for each member its cores (a list of their numbers).
     master_rank : int
         The master's rank; it decides which part of the rows is the master's.
     start : {"fork", "exec"}, optional
@@ -76,6 +77,8 @@ class Group:
 
     Attributes
     ----------
+    devices : tuple of Device
+        What each member computes on.
     lock : threading.RLock
         Held from the making of a command to its end: one thread at a time.
     restarts : int
@@ -84,7 +87,11 @@ class Group:
     Raises
     ------
     InputError
-        Sizes or ranks that cannot be.
+        Sizes, ranks or devices that cannot be.
+    BackendMissing
+        GPUs were asked for, and JAX has no plugin for them.
+    GroupError
+        JAX runs on another device than the master's in this process.
 
     Notes
     -----
@@ -116,16 +123,16 @@ class Group:
         stall_warning: float | None = 60.0,
         max_restarts: int = 0,
     ) -> None:
-        self.size = size_of(n_parallel, devices)
         if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
             raise InputError(
                 f"max_restarts={max_restarts!r}: give a number of restarts, 0 for none"
             )
-        self.cores = _cores.shares(devices, cores, self.size)
-        limited = devices is not None or cores is not None
-        self._opening = Opening(
-            master_rank, self.cores, limited, start, profile_workers, debug, timeout, stall_warning
+        self._opening = Opening.of(
+            *(n_parallel, devices, cores, master_rank, start),
+            *(profile_workers, debug, timeout, stall_warning),
         )
+        self.devices, self.cores = self._opening.devices, self._opening.shares
+        self.size = len(self.devices)
         self.rank = self.master = master_rank
         self.infer = infer
         self._owner = os.getpid()
@@ -144,6 +151,7 @@ class Group:
         self._next_number = 0
         import_numba()
         self.share = self._opening.share()
+        self._unbind = self._opening.bind()
         try:
             self.arena = Arena(self.size, self.master)
             try:
@@ -151,8 +159,11 @@ class Group:
             except BaseException:
                 self.arena.close_fd()
                 raise
-        except OSError as exc:
-            raise StartFailed.of(self.size, exc) from exc
+        except BaseException as exc:
+            self._unbind()
+            if isinstance(exc, OSError):
+                raise StartFailed.of(self.size, exc) from exc
+            raise
         if self.size > 1:
             _cores.keep_freed_memory()
         self._ended = ""
@@ -311,7 +322,7 @@ class Group:
             own = command.run(member)
             reports = channel.collect(number, command.lent)
             if reports:
-                check_reports(reports, what, channel.pid)
+                check_reports(reports, what, channel)
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
@@ -392,12 +403,13 @@ class Group:
             raise self._channel.loss(what) from None
         if issubclass(kind, PeerFailed):
             reports = self._channel.collect(self._channel.node.number)
-            check_reports(reports, what, self._channel.pid)
+            check_reports(reports, what, self._channel)
             raise GroupError(f"{what}: the members lost each other") from None
         ours = WorkerError | WorkerDied | InputError | GroupError
         if issubclass(kind, Exception) and not issubclass(kind, ours):
+            on = "" if (device := self.devices[self.rank]).kind == "cpu" else f" on {device}"
             with contextlib.suppress(Exception):  # where its notes are no list
-                exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
+                exc.add_note(f"synkhronos: raised in rank {self.rank}{on}, the master, in {what}")
 
     def _lose(self, found: BaseException, why: str) -> None:
         """Members are gone: start the workers anew if that is left to do, else end the group."""
@@ -494,7 +506,7 @@ class Group:
             else:
                 with self._channel.inspector.limited(math.inf):
                     reports = self._channel.collect(task.number)
-            check_reports(reports, task.what, self._channel.pid)
+            check_reports(reports, task.what, self._channel)
             self._commit(task.number)
         except BaseException as exc:
             self._recover(exc, task.what)
@@ -537,6 +549,7 @@ class Group:
             finally:
                 self.arena.close_fd()
                 self.member.release()
+                self._unbind()
                 if self.share is not None:
                     self.share.release()
                 if self.size > 1:

@@ -296,6 +296,17 @@ class Member:
             current = entry.storage[0]
         return current
 
+    def is_placed(self, entry: Entry) -> bool:
+        """Whether a variable's value must stay where it is, since it is written in place."""
+        value = entry.storage[0]
+        return entry.view is value or self._views.hold(value)
+
+    def move(self, entry: Entry, value: Any) -> None:
+        """Keep the same value in another place, where a function reads it without a copy."""
+        if entry.seen is entry.storage[0]:
+            entry.seen = value
+        entry.storage[0] = value
+
     def release(self) -> None:
         """Give every variable that lives in the arena a copy of its own."""
         for entry in self.variables:

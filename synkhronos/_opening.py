@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from synkhronos import _cores
+from synkhronos import _cores, _jax
 from synkhronos._arena import Arena, Views
 from synkhronos._channels import Channel
 from synkhronos._channels.inline import InlineChannel
 from synkhronos._channels.local import LocalChannel
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
+from synkhronos._devices import Device, are_cores, devices_for
 from synkhronos._errors import InputError
 from synkhronos._member import Member, main
 
@@ -25,8 +28,10 @@ class Opening:
     ----------
     shares : list of list of int
         For each member, its cores.
+    devices : tuple of Device
+        For each member, what it computes on.
     limited : bool
-        Whether the user has said which.
+        Whether the user has said which cores.
     start : {"fork", "exec"} or None
     timeout, stall_warning : float or None
         Seconds.
@@ -34,6 +39,7 @@ class Opening:
 
     master: int
     shares: list[list[int]]
+    devices: tuple[Device, ...]
     limited: bool
     start: str | None
     profile: bool
@@ -49,6 +55,37 @@ class Opening:
             raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
         check_seconds("timeout", self.timeout)
         check_seconds("stall_warning", self.stall_warning)
+        # JAX in a fork of this process would look for the GPU that the master has
+        if any(d.kind != "cpu" for d in self.devices) and size > 1:
+            if self.start == "fork":
+                raise InputError('start="fork": members on GPUs start by exec; leave it out')
+            self.start = "exec"
+        self.environments = [d.environment(os.environ) for d in self.devices]
+
+    @staticmethod
+    def of(
+        n_parallel: int | None,
+        devices: Any,
+        cores: Any,
+        master: int,
+        start: str | None,
+        profile: bool,
+        debug: bool,
+        timeout: float | None,
+        stall_warning: float | None,
+    ) -> Opening:
+        """Read how many members, on which devices and cores, are asked for."""
+        found = devices_for(devices, n_parallel)
+        given = devices if are_cores(devices) else None
+        shares = _cores.shares(given, cores, len(found))
+        limited = given is not None or cores is not None
+        return Opening(
+            master, shares, found, limited, start, profile, debug, timeout, stall_warning
+        )
+
+    def bind(self) -> Callable[[], None]:
+        """Hold JAX to the master's device; returns what lets it go again."""
+        return _jax.bind(self.devices[self.master])
 
     def share(self) -> _cores.MasterShare | None:
         """What the master keeps to during its part of a call."""
@@ -66,6 +103,8 @@ class Opening:
             main,
             main.__module__,
             self.start,
+            [str(d) for d in self.devices],
+            self.environments,
             profile=self.profile,
             debug=self.debug,
         )

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,8 @@ class LocalChannel:
         main: Callable[[dict[str, Any]], None],
         module: str,
         start: str | None,
+        devices: Sequence[str],
+        environments: Sequence[dict[str, str]],
         **options: Any,
     ) -> None:
         size = arena.regions
@@ -90,6 +92,8 @@ class LocalChannel:
         self.broken = False  # a worker is gone
         self.workers: list[Worker] = []
         self.what = "start"  # the latest command's name in messages
+        self._devices = devices
+        self._environments = environments
         self._descriptors: list[int] = []
         self._open = True
         self._arena = arena
@@ -159,7 +163,7 @@ class LocalChannel:
         for rank in ranks:
             wiring = self._wiring(rank, cores[rank], crowded, options)
             if self.started == "exec":
-                popen = exec_worker(wiring, module)
+                popen = exec_worker(wiring, module, self._environments[rank])
                 self.workers.append(Worker(rank, popen.pid, popen))
             else:
                 self.workers.append(Worker(rank, fork_worker(wiring, main, self._not_for(rank))))
@@ -225,7 +229,8 @@ class LocalChannel:
         dead = [w for w in self.workers if w.dead()]
         for worker in dead:
             worker.reap()
-        error = WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
+        deaths = {w.rank: (w.pid, self.device(w.rank), w.ended) for w in dead}
+        error = WorkerDied.of(deaths, during)
         for worker in dead:
             if stack := self.inspector.left(worker.rank):
                 error.add_note(f"rank {worker.rank} left this stack:\n{stack}")
@@ -336,6 +341,10 @@ class LocalChannel:
     def pid(self, rank: int) -> int:
         """A member's process id."""
         return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])
+
+    def device(self, rank: int) -> str:
+        """What a member computes on."""
+        return self._devices[rank]
 
     def quit(self, grace: float) -> None:
         """End the workers within `grace` seconds, or kill them; waits of the master end, too."""

@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+from synkhronos import _jax
+
 _LOOKS = 5
 
 
@@ -21,7 +23,7 @@ def reasons_against_fork() -> list[str]:
     found = []
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
         found.append(f"{threading.active_count()} Python threads are alive")
-    if jax_has_run():
+    if _jax.has_run():
         found.append("JAX has run")
     if "torch" in sys.modules:
         found.append("torch is loaded")
@@ -37,12 +39,6 @@ def reasons_against_fork() -> list[str]:
     if extra > 0:
         found.append(f"{extra} threads of unknown libraries are alive")
     return found
-
-
-def jax_has_run() -> bool:
-    """Whether JAX has started a backend in this process."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", None))
 
 
 def numba_parallel_has_run() -> bool:

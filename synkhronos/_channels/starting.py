@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -102,8 +102,11 @@ def fork_worker(
         os._exit(code)
 
 
-def exec_worker(wiring: Wiring, module: str) -> subprocess.Popen[bytes]:
-    """Start a worker in a fresh interpreter that runs `module.main(wiring)`."""
+def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker in a fresh interpreter that runs `module.main(wiring)`.
+
+    `device`: what its environment says of the device it computes on.
+    """
     hello = {
         "path": sys.path,
         "module": module,
@@ -115,7 +118,7 @@ def exec_worker(wiring: Wiring, module: str) -> subprocess.Popen[bytes]:
         [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
         stdin=None if wiring.debug else subprocess.DEVNULL,
         pass_fds=wiring.descriptors(),
-        env=os.environ | environment(len(wiring.cores)),
+        env={**os.environ, **environment(len(wiring.cores)), **device},
     )
 
 

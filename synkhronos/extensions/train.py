@@ -70,7 +70,7 @@ class TrainFunction:
         self._goal = goal
         self._parting = parting
         self._outputs = list(range(n_outputs))
-        self._extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
+        function.extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
         self._member: Member | None = None  # that the update is installed in
         self._entries: list[tuple[Entry, np.ndarray]] = []
         self._whole: Any = None
@@ -166,10 +166,12 @@ class TrainFunction:
             call = make(args, kwargs, self._outputs, batch, None, num_slices)
             every = replace(
                 call,
-                outputs=call.outputs + self._extra,
-                reductions=call.reductions + tuple(kinds[i] for i in self._extra),
+                outputs=call.outputs + call.extra,
+                reductions=call.reductions + tuple(kinds[i] for i in call.extra),
+                extra=(),
             )
             values = self._group.run(every, "train.gradients")[len(call.outputs) :]
+            self._function._compilations.note(every)
         n = len(self._goal.partials)
         if self._goal.factor is None:
             return [np.asarray(v) for v in values[n:]]
@@ -209,8 +211,7 @@ class TrainFunction:
     def _step(self, call: Call) -> Step:
         """The command, the same for the same call, so that it need not be sent again."""
         if self._latest is None or self._latest[0] is not call:
-            extended = replace(call, extra=self._extra)
-            step = Step(extended, self._number, self._goal.average, self._partials)
+            step = Step(call, self._number, self._goal.average, self._partials)
             self._latest = call, step
         return self._latest[1]
 
