@@ -515,6 +515,8 @@ def test_memory_shortage_is_an_error_with_figures(group: synk.Group) -> None:
 def test_no_slow_leak() -> None:
     """1,000 groups, 100,000 calls, 1,000 Data: descriptors and memory back to the start."""
     before = leaks.snapshot()
+    with synk.Group(2):  # what the first group imports stays
+        pass
     rss = _rss()
     for _ in range(1000):
         with synk.Group(2):
