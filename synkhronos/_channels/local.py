@@ -412,11 +412,11 @@ class LocalEnd:
 
         while True:
             try:
-                self.node.waiter.wait(posted)
+                self.node.waiter.wait(posted, idle=True)
             except GroupEnded:
                 return None
             except PeerDied:  # the master will notice and end the group
-                time.sleep(0.001)
+                self.node.waiter.rest()
                 continue
             break
         number = orders[POSTED]
@@ -495,6 +495,6 @@ class LocalEnd:
             try:
                 self.node.waiter.wait(spoken)
             except PeerDied:
-                time.sleep(0.001)
+                self.node.waiter.rest()
                 continue
             return bool(orders[COMMITTED] == number)
