@@ -45,6 +45,7 @@ ONLY_IN = {
     "numba": ("_kernels",),
     "cloudpickle": ("_parcels",),
     "pickle": ("_parcels",),
+    "pytest": ("testing.plugin",),
     "mpi4py": (),
     "rich": (),
     "multiprocessing": (),

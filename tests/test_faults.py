@@ -509,33 +509,3 @@ def test_memory_shortage_is_an_error_with_figures(group: synk.Group) -> None:
     with pytest.raises(MemoryError, match=r"asked for [\d,]+ bytes.*free"):
         synk.data(shape=(1 << 44,), dtype="float64")
     assert _mean()(np.arange(5.0)) == 2
-
-
-@pytest.mark.slow
-def test_no_slow_leak() -> None:
-    """1,000 groups, 100,000 calls, 1,000 Data: descriptors and memory back to the start."""
-    before = leaks.snapshot()
-    with synk.Group(2):  # what the first group imports stays
-        pass
-    rss = _rss()
-    for _ in range(1000):
-        with synk.Group(2):
-            pass
-    assert _rss() - rss < 30 << 20
-    with synk.Group(2) as group:
-        f = _mean()
-        d = synk.data(np.arange(100.0))
-        for _ in range(1000):
-            f(d)
-        rss, blocks = _rss(), os.fstat(group.arena.fd).st_blocks
-        for _ in range(100_000):
-            f(d)
-        for n in range(1000):
-            synk.data(np.zeros(10_000 + n))
-        assert _rss() - rss < 4 << 20
-        assert os.fstat(group.arena.fd).st_blocks <= blocks + 256
-    leaks.check(before)
-
-
-def _rss() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -1,9 +1,16 @@
-"""What this process holds: children, descriptors, threads, shared memory."""
+"""What this process holds: children, descriptors, threads, shared memory.
+
+Of descriptors those count that groups and subprocesses are made of: memfd, eventfd, pidfd, pipes.
+/dev/shm is the whole machine's: a file there that is another user's, or that another process has
+open, is left out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +27,9 @@ class Snapshot:
     shm: frozenset[str]
 
 
+NAMED = Path("/dev/shm")  # where shared memory has names, for the whole machine
+
+
 def snapshot() -> Snapshot:
     """Take stock.
 
@@ -29,7 +39,7 @@ def snapshot() -> Snapshot:
         frozenset(_children()),
         frozenset(_descriptors()),
         threading.active_count(),
-        frozenset(os.listdir("/dev/shm")),
+        frozenset(_named()),
     )
 
 
@@ -57,8 +67,31 @@ def _more(before: Snapshot, after: Snapshot) -> dict[str, object]:
         found["descriptors"] = sorted(after.descriptors - before.descriptors)
     if after.threads > before.threads:
         found["threads"] = after.threads - before.threads
-    if after.shm - before.shm:
-        found["/dev/shm"] = sorted(after.shm - before.shm)
+    if named := after.shm - before.shm:
+        found["shared memory"] = sorted(named - _held_by_others())
+    return {what: more for what, more in found.items() if more}
+
+
+def _named() -> list[str]:
+    """Shared memory with a name, of this user."""
+    found = []
+    for file in NAMED.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if file.lstat().st_uid == os.geteuid():
+                found.append(str(file))
+    return found
+
+
+def _held_by_others() -> set[str]:
+    """Files that processes have mapped or open which are not ours."""
+    mine = {str(os.getpid()), *map(str, _children())}
+    found: set[str] = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and process.name not in mine:
+            with contextlib.suppress(OSError):  # it has gone, or is not for us to see
+                lines = (process / "maps").read_text().splitlines()
+                found |= {line[line.find("/") :] for line in lines if "/" in line}
+                found |= {os.readlink(link) for link in (process / "fd").iterdir()}
     return found
 
 
@@ -80,7 +113,6 @@ def _descriptors() -> list[str]:
             target = os.readlink(link)
         except OSError:
             continue
-        kind = target.split(" ")[0]
-        if "synkhronos" in target or "eventfd" in target or "pidfd" in target:
-            found.append(f"{link.name} -> {kind}")
+        if any(word in target for word in ("synkhronos", "eventfd", "pidfd", "pipe:")):
+            found.append(f"{link.name} -> {re.split(r'[ 0-9]', target)[0]}")
     return found
