@@ -38,7 +38,7 @@ def start_value(name: str, seed: int) -> Array:
         "m": ((seed % 6, 2), "float32"),
         "k": ((seed % 9,), "int64"),
         "u": ((seed % 5 + 1,), "uint8"),
-        "z": ((2, seed % 3), "complex128"),
+        "z": ((seed % 4, 2), "complex128"),
         "big": ((9_000 + seed,), "float64"),  # reduced in chunks by all members
     }
     shape, dtype = shapes[name]

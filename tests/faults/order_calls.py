@@ -238,7 +238,7 @@ class Calls(Sides):
                 lambda: f(given, batch=[len(array)]),
                 lambda: f(),
                 lambda: f(given, num_slices=0),
-                lambda: f(strangers[0] if strangers else given, other=1),
+                lambda: f(strangers[0]) if strangers else f(given, other=1),
                 lambda: synk.get_value(side.crew.size, self.variables["w"]),
                 lambda: synk.all_reduce(self.variables["w"], "median"),
                 lambda: synk.scatter(self.variables["count"]),
