@@ -365,6 +365,8 @@ class LocalChannel:
             self._arena.empty_other_regions()
             self._close_descriptors()
             _alive.discard(self)
+            if self.workers:  # no cycle shall keep the memory mapped until it is collected
+                self.node.waiter.tick = self.node.waiter.inspect = None
 
     def _close_descriptors(self) -> None:
         self._open = False

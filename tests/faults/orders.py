@@ -1,6 +1,6 @@
 """Any order of calls, with faults among them, against a model (promise 20): a state machine.
 
-    python tests/faults/orders.py [--steps N] [--seed N]
+    python tests/faults/orders.py [--steps N] [--seed N] [--shrink]
 
 Each step is a call of the public interface, or a fault, or both; after it all that the master can
 see is compared with the model, and now and then what every member holds.
@@ -65,7 +65,7 @@ class Orders(Values, Faults):
                     side.crew.alike(name, self.masters[name])
 
 
-def how(sequences: int, length: int) -> settings:
+def how(sequences: int, length: int, shrink: bool = True) -> settings:
     """Hypothesis's settings."""
     return settings(
         max_examples=sequences,
@@ -73,7 +73,7 @@ def how(sequences: int, length: int) -> settings:
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         report_multiple_bugs=False,
     )
 
@@ -87,6 +87,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--length", type=int, default=100, help="steps of a sequence")
+    parser.add_argument("--shrink", action="store_true", help="look for shorter failing sequences")
     args = parser.parse_args()
     counts, began = Orders.counts, time.monotonic()
     signal.signal(signal.SIGALRM, hang)
@@ -94,10 +95,11 @@ def main() -> int:
     for number in itertools.count(args.seed):
         machine = seed(number)(type("Orders", (Orders,), {"whole": True}))
         try:
-            run_state_machine_as_test(machine, settings=how(10, args.length))
+            run_state_machine_as_test(machine, settings=how(10, args.length, args.shrink))
         except (Exception, BaseExceptionGroup, pytest.fail.Exception):
             counts.wrong.append(traceback.format_exc())
             print(f"seed {number}: {counts.wrong[-1]}", flush=True)
+        print(f"{counts.steps} steps, {time.monotonic() - began:.0f} s", flush=True)
         gc.collect()
         if counts.steps >= args.steps:
             break
