@@ -22,6 +22,7 @@ def arguments(description: str, rows: int) -> argparse.Namespace:
     parser.add_argument("--members", type=int, help="default: one for each core")
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--tune", type=int, default=300)
+    parser.add_argument("--max-treedepth", type=int, default=10)
     parser.add_argument("--modes", nargs="+", help="that advise tries; default: all there are")
     parser.add_argument("--mode", help="of the members and the sampler; default: PyTensor's")
     return parser.parse_args()
@@ -43,6 +44,7 @@ def sampled(model: Any, args: argparse.Namespace) -> tuple[float, dict[str, np.n
         compute_convergence_checks=False,
         discard_tuned_samples=False,
         compile_kwargs={"mode": args.mode},
+        nuts={"max_treedepth": args.max_treedepth},
     )
     seconds = time.perf_counter() - began
     steps = sum(int(g["n_steps"].sum()) for g in (trace.sample_stats, trace.warmup_sample_stats))

@@ -59,8 +59,12 @@ def cuda_is_open() -> bool:
 
 
 def _foreign_threads() -> int:
-    """Native threads beyond Python's own and the pools of OpenBLAS."""
-    alive = len(os.listdir("/proc/self/task"))
+    """Native threads beyond Python's own, the pools of OpenBLAS and jemalloc's.
+
+    jemalloc (in pyarrow, which pandas and so PyMC import) sees to its background thread at a fork.
+    """
+    tasks = os.listdir("/proc/self/task")
+    alive = len(tasks) - sum(_name_of(task) == "jemalloc_bg_thd" for task in tasks)
     if alive == threading.active_count():
         return 0
     from threadpoolctl import ThreadpoolController
@@ -71,3 +75,10 @@ def _foreign_threads() -> int:
         if library.internal_api == "openblas"
     )
     return alive - threading.active_count() - pools
+
+
+def _name_of(task: str) -> str:
+    try:
+        return Path(f"/proc/self/task/{task}/comm").read_text().strip()
+    except OSError:  # it has just ended
+        return ""

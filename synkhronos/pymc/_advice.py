@@ -123,13 +123,23 @@ class Advice:
         found = {m.mode: m for m in self.modes}
         return (found[mode] if mode else self.best).speedup(members)
 
-    def chains(self, count: int, mode: str | None = None) -> ChainPlan:
-        """The fastest way to sample so many chains: several at once, or one after another."""
+    def chains(self, count: int, mode: str | None = None, together: int | None = None) -> ChainPlan:
+        """The fastest way to sample so many chains: several at once, or one after another.
+
+        Parameters
+        ----------
+        count : int
+        mode : str, optional
+            Default: the fastest.
+        together : int, optional
+            The members that work on chains one after another; default: one for each core.
+        """
         found = {m.mode: m for m in self.modes}
         timing = found[mode] if mode else self.best
         plans = []
-        for members in range(1, self.cores + 1):
-            at_once = min(count, self.cores // members)
+        several = [k for k in range(1, self.cores + 1) if min(count, self.cores // k) > 1]
+        for members in [*several, together or self.cores]:
+            at_once = min(count, self.cores // members) if members in several else 1
             seconds = math.ceil(count / at_once) * timing.seconds(members)
             plans.append(ChainPlan(count, members, at_once, seconds))
         return min(plans, key=lambda p: p.seconds)

@@ -157,6 +157,13 @@ class Evaluator:
             self._pid = os.getpid()
         log.info("chain process %d evaluates with %d members of its own", self._pid, members)
 
+    def give_each_chain(self, members: int) -> None:
+        """Change the size of the chains' own groups, before there are any."""
+        self.members = members
+        if self._slots is not None:
+            self._slots.close()
+        self._slots = Slots(_cores.available(), members)
+
     def leave(self) -> None:
         """The model is whole again."""
         if self._pid == os.getpid() and not self._left:

@@ -97,7 +97,7 @@ class Parallel:
         self.plan: ChainPlan | None = None
         self.group: Group | None
         self._evaluator: Evaluator | None = None
-        self.group, self._own_group = group_for(members)
+        self.group, self._own_group = group_for(members_per_chain if members is None else members)
         try:
             plain = None if min_speedup is None else gradient_of(model, mode)
             self._divide(terms, mode, members_per_chain or 1)
@@ -115,8 +115,7 @@ class Parallel:
         assert self.group is not None
         self._evaluator = Evaluator(likelihood, mode, self.group, members_per_chain)
         op = DividedLogp(self._evaluator)
-        value = op(likelihood.theta, *likelihood.latents)
-        value = value[0] if isinstance(value, list) else value
+        value = op(likelihood.theta, *likelihood.latents)[0]
         self._prove(terms, value)
         _forget_compiled(model)
         model.logp = Divided(model, terms, value)
@@ -169,9 +168,11 @@ class Parallel:
         """Choose how the chains share the cores, as it was asked for or as is predicted fastest."""
         cores = len(_cores.available())
         assert self._evaluator is not None
+        assert self.group is not None
         if members is not None:
             at_once = max(1, min(chains, cores // members))
-            self.plan = ChainPlan(chains, members, at_once, float("nan"))
+            together = self.group.size if at_once == 1 else members
+            self.plan = ChainPlan(chains, together, at_once, float("nan"))
         else:
             divided = vars(self.model).pop("logp")
             try:
@@ -180,8 +181,8 @@ class Parallel:
                 self.model.logp = divided
             timing = measure_mode(self.model, self, mode, plain)
             advice = Advice(tuple(self.names), (), cores, (timing,))
-            self.plan = advice.chains(chains)
-            self._evaluator.members = self.plan.members
+            self.plan = advice.chains(chains, together=self.group.size)
+            self._evaluator.give_each_chain(self.plan.members)
         log.info("%s", self.plan)
         sys.stdout.write(f"synkhronos: {self.plan}\n")
 

@@ -51,6 +51,7 @@ def test_the_fastest_mode_and_the_plan_for_chains() -> None:
     # two chains leave half of the cores: two members each
     assert (advice.chains(2).members, advice.chains(2).at_once) == (2, 2)
     assert str(advice.chains(1)) == "1 chains, all 4 members on one after another"
+    assert advice.chains(1, together=3).members == 3
 
 
 def test_what_does_not_pay_is_predicted_not_to() -> None:
@@ -105,7 +106,8 @@ def test_what_cannot_be_divided_is_not_advised_on() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("demo", ["logistic", "hierarchical_poisson", "glmm"])
 def test_demo(demo: str) -> None:
-    small = "--rows 100 --members 2 --draws 40 --tune 40 --modes FAST_COMPILE --mode FAST_COMPILE"
+    small = "--rows 100 --members 2 --draws 25 --tune 25 --max-treedepth 4"
+    small += " --modes FAST_COMPILE --mode FAST_COMPILE"
     done = subprocess.run(
         [sys.executable, str(DEMOS / f"{demo}.py"), *small.split()],
         capture_output=True,

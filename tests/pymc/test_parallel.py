@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, check_equal, evaluated, points
+from running import run_script
 
 import synkhronos as synk
 from synkhronos.pymc import _likelihood, _proof, _rows, _terms
@@ -54,6 +56,21 @@ def test_without_a_group_it_has_one_of_its_own() -> None:
         assert own is not None
         assert own.size == 2
     assert not own.alive
+
+
+def test_pymc_does_not_keep_workers_from_being_forked(tmp_path: Path) -> None:
+    """It loads pyarrow, whose allocator has a thread that is none of a fork's business."""
+    out = run_script(
+        tmp_path,
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        import pymc, synkhronos as synk
+        with synk.Group(2) as group:
+            print(group)
+        """,
+    )
+    assert "fork, alive" in out
 
 
 def test_an_error_inside_restores_the_model(group: synk.Group) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,7 @@ def test_the_plan_for_chains_is_printed_stored_and_carried_out(
         plan = parallel.plan
         assert plan is not None
         assert (plan.chains, plan.members) == (2, 2)
+        assert plan.at_once == max(1, min(2, len(os.sched_getaffinity(0)) // 2))
         assert "synkhronos: 2 chains" in capsys.readouterr().out
         given = {"draws": 10, "tune": 10, "random_seed": 7, "progressbar": False, "quiet": True}
         with warnings.catch_warnings():
