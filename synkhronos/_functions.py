@@ -170,9 +170,12 @@ class Function:
         names = ("output_subset", "batch", "batch_s", "num_slices")
         special = {name: kwargs.pop(name, None) for name in names}
         slices = special["num_slices"] or 1
-        return self._make_call(
+        call = self._make_call(
             args, kwargs, special["output_subset"], special["batch"], special["batch_s"], slices
         )
+        if self._plan.recipe.jax:  # nobody says when the program has run
+            self._compilations.note(call)
+        return call
 
     def _make_call(
         self,

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from synkhronos._devices import Device
 from synkhronos._errors import GroupError, InputTypeError
 
 _LAST = 1000.0  # after all rewrites of PyTensor's own
+_NOTHING = contextlib.nullcontext()
 _WORD, _HALF = (1 << 32) - 1, (1 << 64) - 1
 _BIG = 1 << 16  # bytes from which on a copy is worth looking for
 
@@ -74,7 +76,7 @@ def _hand_on(op: Any, **kwargs: Any) -> Any:
 
 
 class _Declared(JAXLinker):
-    """JAX, with the outputs in the dtypes that the graph declares.
+    """JAX, with the outputs in the dtypes that the graph declares; to be used in `wide`.
 
     JAX's own rules for mixed dtypes are not PyTensor's: they widen some values and narrow others.
     """
@@ -125,6 +127,19 @@ def declared_dtypes(mode: Any) -> Mode:
     if not issubclass(kind, _Declared):
         found = Mode(type(kind.__name__, (_Declared, kind), {})(), found.provided_optimizer)
     return found
+
+
+def wide() -> AbstractContextManager[Any]:
+    """A context in which JAX has 64-bit dtypes: PyTensor denies it them where floatX is float32."""
+    import jax
+
+    if jax.config.jax_enable_x64:
+        return _NOTHING
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64
+
+    return enable_x64()
 
 
 def typified(state: Any) -> Any:
@@ -190,7 +205,8 @@ def brought(value: np.ndarray) -> Any:
     if not on_cpu():
         import jax
 
-        return jax.device_put(value)
+        with wide():
+            return jax.device_put(value)
     found = aligned_empty(value.shape, value.dtype)
     np.copyto(found, value)
     return found

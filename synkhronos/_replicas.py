@@ -342,7 +342,7 @@ class _Compiled:
         values = [v for s in self.slicing for v in s.variables] if variant.apart else self._values
         computed: list[Any] = [*values, *self._goes_on]
         inputs = list(recipe.inputs) if variant.rows else []
-        with configured(recipe.config):
+        with configured(recipe.config), _jax.wide() if recipe.jax else contextlib.nullcontext():
             function = compiled(
                 [*inputs, *recipe.places, *places],
                 computed,
@@ -364,7 +364,8 @@ class _Compiled:
             plain: list[Any] = self.function(*arguments, *sliceables, *state)
             return plain
         held = [storage[0] for storage in self._storages]
-        values: list[Any] = self.function(*arguments, *sliceables, *state, *held)
+        with _jax.wide():
+            values: list[Any] = self.function(*arguments, *sliceables, *state, *held)
         _jax.ready(values)  # memory that JAX reads in place is the user's after the call
         return values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ class Serial:
         self._n = len(plan_.outputs)
         self._drawn = [s.shared for s in recipe.streams] if recipe.jax else []
         states = [s.type(name=s.name) for s in self._drawn]
-        with configured(recipe.config):
+        self._width = _jax.wide if recipe.jax else contextlib.nullcontext
+        with configured(recipe.config), self._width():
             self._function = compiled(
                 [*plan_.inputs, *states],
                 [*(o.variable for o in plan_.outputs), *new],
@@ -41,7 +43,8 @@ class Serial:
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         before = {s: s.container.storage[0] for s in self._drawn}
-        found = self._function(*values, *map(_jax.typified, before.values()))
+        with self._width():
+            found = self._function(*values, *map(_jax.typified, before.values()))
         for shared, value in zip(self._updated, found[self._n :], strict=True):
             new = _jax.generator(value, before[shared]) if shared in before else value
             shared.set_value(new, borrow=True)

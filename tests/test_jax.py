@@ -319,6 +319,49 @@ def test_graphs_of_float32_stay_float32(jax_pair: synk.Group) -> None:
     assert "xf64" not in graph
 
 
+WIDE = """
+import warnings
+warnings.filterwarnings("ignore", "Skipping Assert")
+import numpy as np, pytensor, pytensor.tensor as pt
+import synkhronos as synk
+
+x, d = pt.fmatrix("x"), pt.dvector("d")
+w = pytensor.shared(np.ones(4, "float32"), name="w")
+n = pytensor.shared(np.int64(2**40), name="n")
+with synk.Group(2, start="exec"):
+    outputs = [x.argmax(axis=1), (x > 0).sum(), x.mean(), d.sum(), n * 2]
+    f = synk.function([x, d], outputs, updates=[(w, w * 2), (n, n + 1)], mode="JAX")
+    tiny = np.full(9, 1 + 2.0**-40)
+    for rows in (9, 7, 5):
+        found = f(np.ones((rows, 4), "float32"), tiny[:rows])
+        print(*[v.dtype for v in found], w.get_value().dtype, n.get_value().dtype)
+        print(float(found[3]) == rows * tiny[0], int(found[4]) - 2**41, int(n.get_value()) - 2**40)
+    found = f.as_pytensor(np.ones((9, 4), "float32"), tiny)
+    print(*[v.dtype for v in found], w.get_value().dtype, n.get_value().dtype)
+    print(float(found[3]) == 9 * tiny[0], int(found[4]) - 2**41, int(n.get_value()) - 2**40)
+"""
+
+
+def test_dtypes_where_floatx_is_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTensor then denies JAX 64-bit dtypes; results are as declared, and no number is cut."""
+    monkeypatch.setenv("PYTENSOR_FLAGS", "floatX=float32")
+    lines = run_script(tmp_path, WIDE).splitlines()
+    assert lines[::2] == ["int64 int64 float32 float64 int64 float32 int64"] * 4
+    assert lines[1::2] == [f"True {2 * n} {n + 1}" for n in range(4)]
+
+
+def test_programs_of_any_lengths(jax_pair: synk.Group) -> None:
+    """Calls as commands, which nobody counts when they run: few compilations all the same."""
+    x = pt.fmatrix("x")
+    f = synk.function([x], (x**2).sum(), mode="JAX")
+    jax_pair.run(Listen())
+    rows = np.ones((200, 3), "float32")
+    for n in range(2, 200, 3):
+        [[total]] = jax_pair.run(synk._commands.Program((f.command(rows[:n]),)))
+        assert total == 3 * n
+    assert max(asked for asked, _, _ in jax_pair.run(Counts())) <= 4 + 7
+
+
 def test_streams(jax_group: synk.Group) -> None:
     """They move with every call and from slice to slice, and each member has its own.
 
