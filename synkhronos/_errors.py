@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import resource
 import sys
 
 
@@ -65,9 +66,11 @@ class StartFailed(GroupError, OSError):
     def of(size: int, cause: OSError) -> StartFailed:
         """Make the error."""
         cures = {
-            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`",
+            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`, which is "
+            f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]}",
             errno.ENFILE: "the whole machine has no descriptors left (fs.file-max)",
-            errno.EAGAIN: "raise the limit of processes: `ulimit -u`, a container's pids limit",
+            errno.EAGAIN: f"it takes {size - 1} processes: raise `ulimit -u`, which is "
+            f"{resource.getrlimit(resource.RLIMIT_NPROC)[0]}, or the container's pids limit",
             errno.ENOMEM: "free memory, or ask for fewer members",
             errno.ENOSPC: "free memory, or ask for fewer members",
             errno.ENOSYS: "it takes Linux 5.3 or later, and a sandbox that lets memfd, eventfd "
@@ -165,11 +168,11 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
     body = {"__init__": Exception.__init__, "__str__": Exception.__str__}
     try:
         made = type(f"WorkerError[{name}]", (WorkerError, found), body)
-        made("probe")
-    except Exception:  # classes whose memory layouts or constructors do not go together
-        return WorkerError
-    made.__module__ = WorkerError.__module__
-    return made
+        made.__module__ = WorkerError.__module__
+        usable = made("probe").ranks == () and made.__name__ == f"WorkerError[{name}]"
+    except Exception:  # classes whose layouts, constructors or attributes do not go together
+        usable = False
+    return made if usable else WorkerError
 
 
 class WorkerDied(SynkhronosError):

@@ -110,7 +110,8 @@ def _raise(error: BaseException) -> Any:
 
 def _nameless(member: Member) -> None:
     """Raise an exception whose class raises whatever is asked of it."""
-    raise _Nameless("Nameless", (Exception,), {})
+    made: Any = _Nameless("Nameless", (Exception,), {})
+    raise made
 
 
 def _chained(member: Member) -> None:

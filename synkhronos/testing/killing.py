@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synkhronos._commands import Command
+from synkhronos.testing.leaks import forsaken
 
 if TYPE_CHECKING:
     from synkhronos._group import Group
@@ -220,7 +221,8 @@ class Stage:
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
             self._run(found, folder, argument)
-            found.left += [f"/dev/shm/{n}" for n in set(os.listdir("/dev/shm")) - before]
+            more = set(os.listdir("/dev/shm")) - before
+            found.left += [f"/dev/shm/{name}" for name in forsaken(more)]
             found.printed = _text(folder / "printed")
             found.events = [tuple(json.loads(x)) for x in _text(folder / "events").splitlines()]
         finally:

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +58,31 @@ def _more(before: Snapshot, after: Snapshot) -> dict[str, object]:
         found["descriptors"] = sorted(after.descriptors - before.descriptors)
     if after.threads > before.threads:
         found["threads"] = after.threads - before.threads
-    if after.shm - before.shm:
-        found["/dev/shm"] = sorted(after.shm - before.shm)
+    if left := forsaken(after.shm - before.shm):
+        found["/dev/shm"] = left
     return found
+
+
+def forsaken(names: Collection[str]) -> list[str]:
+    """Which of these files of /dev/shm are this process's, or nobody's; others' programs go on."""
+    ours = {os.getpid(), *_children()}
+    left = set(names)
+    for folder in Path("/proc").iterdir() if left else ():
+        if folder.name.isdigit() and int(folder.name) not in ours:
+            left -= {path.removeprefix("/dev/shm/") for path in _in_use(folder)}
+    return sorted(name for name in left if os.path.lexists(f"/dev/shm/{name}"))
+
+
+def _in_use(process: Path) -> Iterator[str]:
+    """The files of /dev/shm that a process has mapped or open."""
+    try:
+        for line in (process / "maps").read_text().splitlines():
+            if "/dev/shm/" in line:
+                yield line[line.index("/dev/shm/") :]
+        for link in (process / "fd").iterdir():
+            yield os.readlink(link)
+    except OSError:  # it ends, or is not ours to look into
+        return
 
 
 def _children() -> list[int]:
