@@ -79,6 +79,7 @@ WAYS = {
     "beside a worker in C": """
         begin()
         group().start(Fault("C call", (1,), meet=False))
+        time.sleep(0.1)
         end()
     """,
     "in the master's part of a command": """
@@ -116,9 +117,12 @@ WAYS = {
     "by a handler, while it closes": """
         begin()
         group().start(Fault("C call", (1,), meet=False))
-        signal.signal(signal.SIGALRM, lambda *_: end())
+        time.sleep(0.1)
+        heard = []
+        signal.signal(signal.SIGALRM, lambda *_: (end(), heard.append(1)))
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         end()
+        assert heard
     """,
     "by the collector, in a command": """
         f = begin()

@@ -12,6 +12,7 @@ TEXT = """
     import os, random, signal, sys, time
     import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
     from synkhronos.extensions import Batches, make_train_function, updates
+    from synkhronos.extensions._streams import fetch_states
     from synkhronos.extensions.checkpoints import Checkpoints
 
     EPOCHS, rows = 3, np.random.default_rng(1).normal(size=(30, 4))
@@ -41,7 +42,7 @@ TEXT = """
                 if count % 2 == 0:
                     kept.save(count)
         final = [p.get_value().tobytes() for p in (w, v, *step.state)]
-        draws = [synk.get_value(r, rng).normal(size=3).tobytes() for r in range(2)]
+        draws = fetch_states(synk._group.current(), [rng])
         synk.close()
         return repr((count, final, draws)).encode()
 
