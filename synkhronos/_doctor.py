@@ -29,7 +29,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from synkhronos import _arena, _cores
+from synkhronos import _cores, _memory
 from synkhronos._channels.safety import reasons_against_fork
 from synkhronos._data import data
 from synkhronos._devices import get_n_gpu, has_plugin, visible_gpus
@@ -132,8 +132,8 @@ def _probe_pdeathsig() -> None:
 
 
 def _limits() -> Iterator[Finding]:
-    free, limit = _arena.available_memory()
-    yield Finding("limits", "memory", GOOD, f"{free / 2**30:.1f} GiB free ({limit})")
+    limit = _memory.available()
+    yield Finding("limits", "memory", GOOD, f"{limit.free / 2**30:.1f} GiB free ({limit.text})")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = soft < DESCRIPTORS
     fix = f"raise it: ulimit -n {min(hard, 4096)}" if few else ""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import resource
 import sys
 from collections.abc import Callable
 
@@ -66,9 +67,11 @@ class StartFailed(GroupError, OSError):
     def of(size: int, cause: OSError) -> StartFailed:
         """Make the error."""
         cures = {
-            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`",
+            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`, which is "
+            f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]}",
             errno.ENFILE: "the whole machine has no descriptors left (fs.file-max)",
-            errno.EAGAIN: "raise the limit of processes: `ulimit -u`, a container's pids limit",
+            errno.EAGAIN: f"it takes {size - 1} processes: raise `ulimit -u`, which is "
+            f"{resource.getrlimit(resource.RLIMIT_NPROC)[0]}, or the container's pids limit",
             errno.ENOMEM: "free memory, or ask for fewer members",
             errno.ENOSPC: "free memory, or ask for fewer members",
             errno.ENOSYS: "it takes Linux 5.3 or later, and a sandbox that lets memfd, eventfd "

@@ -123,13 +123,15 @@ class Group:
         stall_warning: float | None = 60.0,
         max_restarts: int = 0,
     ) -> None:
-        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
-            raise InputError(
-                f"max_restarts={max_restarts!r}: give a number of restarts, 0 for none"
-            )
         self._opening = Opening.of(
-            *(n_parallel, devices, cores, master_rank, start),
-            *(profile_workers, debug, timeout, stall_warning),
+            *(n_parallel, devices, cores),
+            master=master_rank,
+            start=start,
+            profile=profile_workers,
+            debug=debug,
+            timeout=timeout,
+            stall_warning=stall_warning,
+            max_restarts=max_restarts,
         )
         self.devices, self.cores = self._opening.devices, self._opening.shares
         self.size = len(self.devices)
@@ -144,26 +146,21 @@ class Group:
         self._turning = threading.RLock()  # held while workers are ended or restarted
         self._left = False  # the workers have ended, the rest waits for a command to leave
         self.restarts = 0
-        self._max_restarts = max_restarts
         self._first_death = ""
         self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.forgotten: list[int] = []
         self._next_number = 0
         import_numba()
         self.share = self._opening.share()
-        self._unbind = self._opening.bind()
         try:
-            self.arena = Arena(self.size, self.master)
-            try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._opening.bind())
+                self.arena = Arena(self.size, self.master)
+                undo.callback(self.arena.close_fd)
                 self._open()
-            except BaseException:
-                self.arena.close_fd()
-                raise
-        except BaseException as exc:
-            self._unbind()
-            if isinstance(exc, OSError):
-                raise StartFailed.of(self.size, exc) from exc
-            raise
+                self._undo = undo.pop_all()
+        except OSError as exc:
+            raise StartFailed.of(self.size, exc) from exc
         if self.size > 1:
             _cores.keep_freed_memory()
         self._ended = ""
@@ -416,11 +413,10 @@ class Group:
         died = found if isinstance(found, WorkerDied) else None
         if died is not None and not self._first_death:
             self._first_death = str(died)
-        lost = self._lost()
-        while not self._ended and self.restarts < self._max_restarts:
+        lost, most = self._lost(), self._opening.max_restarts
+        while not self._ended and self.restarts < most:
             self.restarts += 1
-            news = (why, self.restarts, self._max_restarts, died or "")
-            log.warning("%s: restart %d of %d begins. %s", *news)
+            log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")
             if self._restarted():
                 if died is not None:
                     died.restarted(lost)
@@ -547,9 +543,8 @@ class Group:
             try:
                 self._channel.close()
             finally:
-                self.arena.close_fd()
+                self._undo.close()
                 self.member.release()
-                self._unbind()
                 if self.share is not None:
                     self.share.release()
                 if self.size > 1:

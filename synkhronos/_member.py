@@ -15,10 +15,11 @@ import numpy as np
 
 from synkhronos._arena import Arena, FilePiece, Piece, Views
 from synkhronos._channels import Failure, Left
+from synkhronos._channels.guards import guard
 from synkhronos._channels.interrupts import Interrupts
 from synkhronos._channels.local import LocalEnd
 from synkhronos._channels.node import Node
-from synkhronos._channels.starting import Wiring, guard
+from synkhronos._channels.starting import Wiring
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
 from synkhronos._channels.words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
@@ -324,7 +325,8 @@ class Member:
 def main(wiring_fields: dict[str, Any]) -> None:
     """The life of a worker process, from its start to the group's end."""
     wiring = Wiring(**wiring_fields)
-    guard(wiring)
+    if wiring.forked:  # a fresh interpreter has done it before its imports
+        guard(wiring)
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes)
     words = Words(arena)

@@ -35,17 +35,19 @@ class Opening:
     start : {"fork", "exec"} or None
     timeout, stall_warning : float or None
         Seconds.
+    max_restarts : int
     """
 
-    master: int
     shares: list[list[int]]
     devices: tuple[Device, ...]
     limited: bool
+    master: int
     start: str | None
     profile: bool
     debug: bool
     timeout: float | None
     stall_warning: float | None
+    max_restarts: int
 
     def __post_init__(self) -> None:
         size = len(self.shares)
@@ -53,6 +55,9 @@ class Opening:
             raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
         if not 0 <= self.master < size:
             raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
+        most = self.max_restarts
+        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+            raise InputError(f"max_restarts={most!r}: give a number of restarts, 0 for none")
         check_seconds("timeout", self.timeout)
         check_seconds("stall_warning", self.stall_warning)
         # JAX in a fork of this process would look for the GPU that the master has
@@ -63,25 +68,13 @@ class Opening:
         self.environments = [d.environment(os.environ) for d in self.devices]
 
     @staticmethod
-    def of(
-        n_parallel: int | None,
-        devices: Any,
-        cores: Any,
-        master: int,
-        start: str | None,
-        profile: bool,
-        debug: bool,
-        timeout: float | None,
-        stall_warning: float | None,
-    ) -> Opening:
+    def of(n_parallel: int | None, devices: Any, cores: Any, **options: Any) -> Opening:
         """Read how many members, on which devices and cores, are asked for."""
         found = devices_for(devices, n_parallel)
         given = devices if are_cores(devices) else None
         shares = _cores.shares(given, cores, len(found))
         limited = given is not None or cores is not None
-        return Opening(
-            master, shares, found, limited, start, profile, debug, timeout, stall_warning
-        )
+        return Opening(shares, found, limited, **options)
 
     def bind(self) -> Callable[[], None]:
         """Hold JAX to the master's device; returns what lets it go again."""

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_reductions",
         "_batches",
         "_arena",
+        "_memory",
         "_cores",
         "_devices",
         "_parcels",
@@ -142,6 +144,27 @@ def test_libraries_are_imported_only_where_named(library: str) -> None:
         if any(t.split(".")[0] == library for t in imports(tree)):
             allowed = ONLY_IN[library]
             assert any(name == a or name.startswith(f"{a}.") for a in allowed), name
+
+
+# What makes code of data, and the one module that may, since it reads only what the group wrote.
+RUNS_DATA = re.compile(
+    r"(eval|exec|(pickle|cloudpickle|marshal|dill|joblib)\.(loads?|Unpickler)|(np|numpy)\.load"
+    r"|shelve\.open)$"
+)
+
+
+def test_data_is_run_as_code_in_one_module() -> None:
+    """T5: what comes from a file never becomes code."""
+    found = set()
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and RUNS_DATA.match(ast.unparse(node.func)):
+                found.add(name)
+            elif isinstance(node, ast.ClassDef):
+                found |= {name for base in node.bases if RUNS_DATA.match(ast.unparse(base))}
+            elif isinstance(node, ast.keyword):
+                assert node.arg != "allow_pickle", name
+    assert found == {"_parcels"}
 
 
 def test_module_variables() -> None:

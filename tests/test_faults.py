@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import time
@@ -18,10 +19,12 @@ import pytest
 from running import alive, run_script, start_script
 
 import synkhronos as synk
+from synkhronos import _arena
 from synkhronos._channels import processes
 from synkhronos._channels.interrupts import Interrupts
 from synkhronos._commands import Command
 from synkhronos._communicators import shared_memory
+from synkhronos._memory import Limit
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
@@ -321,6 +324,36 @@ def test_an_interrupt_before_the_command_is_posted(
     assert f(d) == 2
 
 
+def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is raised, none is swallowed by a finalizer; no range is free and in use at once."""
+    plenty = Limit(1 << 40, 1 << 40, "none")
+    monkeypatch.setattr(_arena, "available", lambda: plenty)  # it reads files, which would be left
+    arena, draw = _arena.Arena(1), random.Random(1)
+    held: dict[int, np.ndarray] = {}
+
+    def go_on() -> None:
+        until = time.monotonic() + PROMPT
+        signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 1e-3))
+        while time.monotonic() < until:
+            held[draw.randrange(20)] = arena.empty((draw.randrange(9_000_000),), "uint8")
+            held.pop(draw.randrange(20), None)
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(400):
+            with pytest.raises(KeyboardInterrupt):
+                go_on()
+            used = [(o := arena.offset(a), o + a.size) for a in held.values() if a.size]
+            edges = [edge for span in sorted([*arena._free._ranges, *used]) for edge in span]
+            assert edges == sorted(edges)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    held.clear()
+    assert not arena.empty((9_000_000,), "uint8").any()
+    assert os.fstat(arena.fd).st_blocks * 512 < 4 * 9_000_000
+    arena.close_fd()
+
+
 def test_interrupts_are_noted() -> None:
     held = Interrupts()
     before = signal.getsignal(signal.SIGINT)
@@ -439,13 +472,13 @@ def test_deaths_of_signals_without_a_name() -> None:
         group.run(Signalled(40))
 
 
-@pytest.mark.parametrize(("before", "hint"), [(3, "or by hand"), (2, "memory limit was reached")])
+@pytest.mark.parametrize(("before", "hint"), [(3, "or by hand"), (2, "by the OOM killer: the ")])
 def test_the_oom_killer_is_blamed_for_new_deaths_only(
     monkeypatch: pytest.MonkeyPatch, before: int, hint: str
 ) -> None:
-    monkeypatch.setattr(processes, "_oom_kills", lambda: before)
+    monkeypatch.setattr(processes, "oom_kills", lambda _: before)
     with synk.Group(2) as group:
-        monkeypatch.setattr(processes, "_oom_kills", lambda: 3)
+        monkeypatch.setattr(processes, "oom_kills", lambda _: 3)
         with pytest.raises(synk.WorkerDied, match=hint):
             group.run(Signalled(signal.SIGKILL))
 

@@ -215,7 +215,7 @@ class Round:
 
     def _note_compiled(self, command: Evaluate) -> None:
         """The functions are compiled everywhere: from now on the command is no first one."""
-        for f in self._functions:
-            f._compiled.add(f._variant(tuple(range(len(f._plan.recipe.outputs))), 1))
+        for f, call in zip(self._functions, command.calls, strict=True):
+            f._compilations.note(call)
         calls = tuple([replace(call, first=False) for call in command.calls])
         self._command = replace(command, calls=calls)

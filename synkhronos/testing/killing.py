@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synkhronos._commands import Command
+from synkhronos.testing import leaks
 
 if TYPE_CHECKING:
     from synkhronos._group import Group
@@ -216,11 +217,11 @@ class Stage:
             The scenario never came to where the victim halts, or strace could not take hold of it.
         """
         found = Outcome(victim, k, calls, fault)
-        before = set(os.listdir("/dev/shm"))
+        before = leaks.named()
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
             self._run(found, folder, argument)
-            found.left += [f"/dev/shm/{n}" for n in set(os.listdir("/dev/shm")) - before]
+            found.left += leaks.forsaken(leaks.named() - before)
             found.printed = _text(folder / "printed")
             found.events = [tuple(json.loads(x)) for x in _text(folder / "events").splitlines()]
         finally:

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def snapshot() -> Snapshot:
         frozenset(_children()),
         frozenset(_descriptors()),
         threading.active_count(),
-        frozenset(_named()),
+        frozenset(named()),
     )
 
 
@@ -67,32 +68,39 @@ def _more(before: Snapshot, after: Snapshot) -> dict[str, object]:
         found["descriptors"] = sorted(after.descriptors - before.descriptors)
     if after.threads > before.threads:
         found["threads"] = after.threads - before.threads
-    if named := after.shm - before.shm:
-        found["shared memory"] = sorted(named - _held_by_others())
-    return {what: more for what, more in found.items() if more}
+    if left := forsaken(after.shm - before.shm):
+        found["shared memory"] = left
+    return found
 
 
-def _named() -> list[str]:
+def named() -> set[str]:
     """Shared memory with a name, of this user."""
-    found = []
+    found = set()
     for file in NAMED.iterdir():
         with contextlib.suppress(FileNotFoundError):
             if file.lstat().st_uid == os.geteuid():
-                found.append(str(file))
+                found.add(str(file))
     return found
 
 
-def _held_by_others() -> set[str]:
-    """Files that processes have mapped or open which are not ours."""
-    mine = {str(os.getpid()), *map(str, _children())}
-    found: set[str] = set()
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and process.name not in mine:
-            with contextlib.suppress(OSError):  # it has gone, or is not for us to see
-                lines = (process / "maps").read_text().splitlines()
-                found |= {line[line.find("/") :] for line in lines if "/" in line}
-                found |= {os.readlink(link) for link in (process / "fd").iterdir()}
-    return found
+def forsaken(paths: Collection[str]) -> list[str]:
+    """Which of these files are this process's, or nobody's; the programs of others go on."""
+    ours = {os.getpid(), *_children()}
+    left = set(paths)
+    for folder in Path("/proc").iterdir() if left else ():
+        if folder.name.isdigit() and int(folder.name) not in ours:
+            left.difference_update(_in_use(folder))
+    return sorted(path for path in left if os.path.lexists(path))
+
+
+def _in_use(process: Path) -> Iterator[str]:
+    """The files that a process has mapped or open."""
+    with contextlib.suppress(OSError):  # it ends, or is not ours to look into
+        for line in (process / "maps").read_text().splitlines():
+            if "/" in line:
+                yield line[line.index("/") :]
+        for link in (process / "fd").iterdir():
+            yield os.readlink(link)
 
 
 def _children() -> list[int]:

@@ -44,7 +44,7 @@ class Mutant:
         return self.source().replace(self.text, self.instead)
 
 
-STARTING, LOCAL = "_channels/starting.py", "_channels/local.py"
+GUARDS, LOCAL = "_channels/guards.py", "_channels/local.py"
 WAITING, PROCESSES = "_channels/waiting.py", "_channels/processes.py"
 FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
@@ -53,28 +53,28 @@ CHECKPOINTS = "tests/test_checkpoints.py"
 MUTANTS = (
     Mutant(
         "PR_SET_PDEATHSIG",
-        STARTING,
+        GUARDS,
         "ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)",
         "pass",
         f"{FAULTS} -k die_with_the_master",
     ),
     Mutant(
         "lifeline",
-        STARTING,
+        GUARDS,
         "    _hold(wiring.lifeline)\n",
         "",
         f"{FAULTS} -k die_with_the_master",
     ),
     Mutant(
         "F_SETSIG",
-        STARTING,
+        GUARDS,
         "    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)\n",
         "",
         f"{FAULTS} -k die_with_the_master",
     ),
     Mutant(
         "ppid check",
-        STARTING,
+        GUARDS,
         "if os.getppid() != wiring.parent:",
         "if False:",
         "tests/faults/test_guards.py",
@@ -88,21 +88,21 @@ MUTANTS = (
     ),
     Mutant(
         "workers ignore Ctrl-C",
-        STARTING,
+        GUARDS,
         "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
         "",
         f"tests/faults {FAULTS} -k 'interrupt or guards'",
     ),
     Mutant(
         "process group of a worker",
-        STARTING,
+        GUARDS,
         "        os.setpgid(0, 0)  # Ctrl-C of the terminal reaches the master alone\n",
         "        pass\n",
         f"{FAULTS} -k grandchildren",
     ),
     Mutant(
         "descriptors of exec'd workers",
-        STARTING,
+        GUARDS,
         "        os.set_inheritable(fd, False)\n",
         "        pass\n",
         SECURITY,
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "limits of the machine and the cgroup",
         "_arena.py",
-        "            _check_limits(length)\n",
+        "            self._check(length)\n",
         "            pass\n",
         "tests/faults/test_guards.py",
     ),
