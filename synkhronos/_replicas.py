@@ -224,28 +224,30 @@ class Replica:
             Of the slices to cut the part into; all see the same shared values, random streams go
             on from one to the next.
         """
-        compiled = self._compiled.get(variant) or self.variant(variant)
         if self.recipe.jax:
-            return self._run_jax(compiled, arguments, sliceables, lengths)
-        if compiled.plain and len(lengths) == 1:
+            return self._run_jax(variant, arguments, sliceables, lengths)
+        compiled = self._compiled.get(variant) or self.variant(variant)
+        whole = len(lengths) == 1 and not variant.apart
+        if compiled.plain and whole:
             return Answer(compiled(arguments, sliceables, ()), [], [])
         state = [s.shared.container.storage[0] for s in self.recipe.streams]
-        if len(lengths) == 1:
+        if whole:
             values = compiled(arguments, sliceables, state)
             return compiled.answer(values, state)
         return self._run_slices(compiled, arguments, sliceables, state, lengths)
 
     def _run_jax(
         self,
-        compiled: _Compiled,
+        variant: Variant,
         arguments: Sequence[Any],
         sliceables: Sequence[Any],
         lengths: Sequence[int],
     ) -> Answer:
         """The same; generators are JAX's meanwhile, and arrays lie where it reads them in place."""
+        compiled = self.variant(variant)
         before = [s.shared.container.storage[0] for s in self.recipe.streams]
         state = [_jax.typified(s) for s in before]
-        if len(lengths) == 1:
+        if len(lengths) == 1 and not variant.apart:
             values = compiled(self._placed(arguments), self._placed(sliceables, "s"), state)
             answer = compiled.answer(values, state)
         else:

@@ -358,9 +358,11 @@ def points(made: Sequence[str]) -> list[tuple[str, int]]:
     return found
 
 
-def sweep(stage: Stage, victim: str, calls: str = CALLS, argument: str = "") -> Iterator[Outcome]:
-    """A trial for each system call of the victim in a run in which nothing happens to it."""
-    for name, k in points(stage.trial(victim, NEVER, calls, argument=argument).made):
+def sweep(
+    stage: Stage, victim: str, calls: str = CALLS, argument: str = "", step: int = 1
+) -> Iterator[Outcome]:
+    """A trial for each, or each `step`-th, system call of a run in which nothing happens."""
+    for name, k in points(stage.trial(victim, NEVER, calls, argument=argument).made)[::step]:
         yield stage.trial(victim, k, name, argument=argument)
 
 

@@ -165,8 +165,8 @@ def serve(path: str, orders: int, events: int) -> Callable[[], None] | None:
         if not pid:
             lines.close()
             _come_to_the_front(os.getpid())
-            for number in (signal.SIGTSTP, signal.SIGTTOU, signal.SIGQUIT):
-                signal.signal(number, signal.SIG_DFL)
+            for number in (signal.SIGTSTP, signal.SIGTTOU, signal.SIGQUIT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)  # below nohup SIGHUP is ignored too
             signal.signal(signal.SIGINT, signal.default_int_handler)
             return lambda: module.program(say, *json.loads(line))
         _come_to_the_front(pid)

@@ -184,6 +184,7 @@ WAYS = {
         process.start()
         process.join()
         assert process.exitcode == 0
+        process.close()
         assert f(np.arange(4.0)) == 1.5
         end()
     """,

@@ -20,8 +20,8 @@ from synkhronos._memory import Limit
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
     text = """
         import os, synkhronos as synk
-        from synkhronos._channels import local, starting
-        guard = starting.guard
+        from synkhronos._channels import guards, local
+        guard = guards.guard
         def seen(wiring):
             guard(wiring)
             print("serves", flush=True)

@@ -25,7 +25,7 @@ MOMENTS = {"start_exec": 2.0}  # seconds within which the keys are pressed
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> None:
+def nothing_is_left() -> None:
     """All processes are the terminal's, which `end` looks at."""
 
 
