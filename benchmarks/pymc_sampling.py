@@ -1,6 +1,7 @@
 """NUTS with one chain, plain and divided: time, posterior means, log-densities, maxima.
 
-    python benchmarks/pymc_sampling.py [--seeds 4] [--draws 300] [--points 100] [MODEL ...]
+    python benchmarks/pymc_sampling.py [--seeds 4] [--draws 300] [--points 100] [--max-treedepth 10]
+        [MODEL ...]
 
 Times are PyMC's own sampling times, without compilation, for each gradient that was evaluated
 (the steps of warm-up too): plain and divided chains of one seed part ways after some rounding.
@@ -45,7 +46,9 @@ MODELS: dict[str, Callable[[], pm.Model]] = {
 }
 
 
-def sampled(model: pm.Model, seed: int, draws: int) -> tuple[float, np.ndarray, np.ndarray]:
+def sampled(
+    model: pm.Model, seed: int, draws: int, depth: int
+) -> tuple[float, np.ndarray, np.ndarray]:
     """Microseconds for a gradient; means of all free parameters, and their standard errors."""
     trace = pm.sample(
         draws,
@@ -60,6 +63,7 @@ def sampled(model: pm.Model, seed: int, draws: int) -> tuple[float, np.ndarray, 
         compute_convergence_checks=False,
         discard_tuned_samples=False,
         compile_kwargs={"mode": MODE},
+        nuts={"max_treedepth": depth},
     )
     groups = (trace.sample_stats, trace.warmup_sample_stats)
     steps = sum(int(g["n_steps"].sum()) for g in groups)
@@ -93,11 +97,12 @@ def compare(name: str, args: argparse.Namespace) -> None:
     with synk.Group(2) as group, group.active():
         predicted = synk.pymc.advise(model, modes=[MODE]).speedup(2)
         plain, plain_best = compiled(model, MODE), best(model)
-        alone = [sampled(model, seed, args.draws) for seed in range(args.seeds)]
+        how = args.draws, args.max_treedepth
+        alone = [sampled(model, seed, *how) for seed in range(args.seeds)]
         with synk.pymc.parallel(model, mode=MODE):
             difference = worst_difference(model, plain, compiled(model, MODE), args.points)
             divided_best = best(model)
-            together = [sampled(model, seed, args.draws) for seed in range(args.seeds)]
+            together = [sampled(model, seed, *how) for seed in range(args.seeds)]
     rows = []
     for seed, (a, b) in enumerate(zip(alone, together, strict=True)):
         apart = np.abs(a[1] - b[1]) / np.hypot(a[2], b[2])
@@ -118,6 +123,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--points", type=int, default=100)
+    parser.add_argument("--max-treedepth", type=int, default=10)
     args = parser.parse_args()
     describe_machine()
     for name in args.models:
