@@ -44,6 +44,9 @@ class Entry:
         The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
     view : numpy.ndarray or None
         The array that is the variable's value in all members of the node, where there is one.
+    lent : numpy.ndarray or None
+        The array that was so last, while it may still be the value in some: its memory is the
+        master's, and would be free for something else.
     """
 
     ref: Callable[[], SharedVariable | None]
@@ -52,6 +55,7 @@ class Entry:
     watched: bool = False
     differs: bool = False
     view: np.ndarray | None = None
+    lent: np.ndarray | None = None
     _seen: Any = field(default=None, init=False)
     _sample: np.ndarray | None = field(default=None, init=False)
     _print: int = field(default=0, init=False)

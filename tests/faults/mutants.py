@@ -234,7 +234,7 @@ MUTANTS = (
         "_channels/node.py",
         "            raise PeerFailed",
         "            pass",
-        f"{FAULTS} -k raising",
+        "tests/faults/test_exceptions.py -k raising",
     ),
     Mutant(
         "limit of a wait",
