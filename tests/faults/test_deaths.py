@@ -79,7 +79,7 @@ def check(group: synk.Group, state: str, number: int) -> float:
         if state == "idle":
             time.sleep(0.15)
         with pytest.raises(synk.WorkerDied) as caught:
-            group.run(Stay(state if state != "idle" else "barrier"), "a test")
+            group.run(Stay(state if state != "idle" else "system call"), "a test")
         took = time.monotonic() - at[0]
     took -= GRACE_SECONDS * (state == "barrier")  # which OTHER, who sleeps, is given
     assert took < PROMPT
