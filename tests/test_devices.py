@@ -9,17 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from telling import Fails, Told
 
 import synkhronos as synk
 from synkhronos import _devices, _doctor, _jax
-from synkhronos._commands import Command
 from synkhronos._devices import Device, choose, visible_gpus
 
 ASKED: list[tuple[Any, int | None, list[str]]] = [
@@ -128,20 +127,6 @@ def test_shares_of_memory(environ: dict[str, str], sharers: int, name: str, shar
     assert found["CUDA_VISIBLE_DEVICES"] == "5"
 
 
-@dataclass(frozen=True)
-class Told(Command):
-    """By rank, what each member's environment says of devices."""
-
-    def run(self, member: Any) -> dict[str, str]:
-        """This member's."""
-        names = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
-        return {n: v for n in (*names, _devices._FRACTIONS[1]) if (v := os.environ.get(n))}
-
-    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[dict[str, str]]:
-        """All members'."""
-        return [own if r == member.master else reports[r] for r in range(member.size)]
-
-
 @pytest.fixture
 def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of three GPUs of which CUDA shows two, and a JAX that can use them."""
@@ -230,18 +215,6 @@ def test_without_a_word() -> None:
         assert list(map(str, found)) == ["cuda:0", "cuda:1", "cuda:0"]
         assert [d.sharers for d in found] == [2, 1, 2]
         assert {d.kind for d in _devices.devices_for("cpu", 2)} == {"cpu"}
-
-
-@dataclass(frozen=True)
-class Fails(Command):
-    """Raise in one member."""
-
-    rank: int
-
-    def run(self, member: Any) -> None:
-        """Only there."""
-        if member.rank == self.rank:
-            raise ValueError("no luck")
 
 
 @pytest.mark.usefixtures("three_gpus")
