@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from synkhronos import _devices
+from synkhronos import _devices, _jax
 from synkhronos._commands import Command
 
 
@@ -34,3 +34,52 @@ class Fails(Command):
         """Only there."""
         if member.rank == self.rank:
             raise ValueError("no luck")
+
+
+@dataclass(frozen=True)
+class Listen(Command):
+    """Begin to count what JAX compiles, or loads from its cache, in each member."""
+
+    def run(self, member: Any) -> None:
+        """JAX's own events."""
+        from jax import monitoring
+
+        member.counted = {"backend_compile_duration": 0, "cache_hits": 0, "cache_misses": 0}
+
+        def count(name: str, *args: Any, **kwargs: Any) -> None:
+            kind = name.rpartition("/")[2]
+            if kind in member.counted:
+                member.counted[kind] += 1
+
+        monitoring.register_event_listener(count)
+        monitoring.register_event_duration_secs_listener(count)
+
+
+@dataclass(frozen=True)
+class Counts(Command):
+    """By rank: (programs that were asked for, those loaded from the cache, those compiled)."""
+
+    def run(self, member: Any) -> tuple[int, ...]:
+        """Since the last time."""
+        found = tuple(member.counted.values())
+        member.counted.update(dict.fromkeys(member.counted, 0))
+        return found
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[tuple[int, ...]]:
+        """All members'."""
+        return [own if r == member.master else reports[r] for r in range(member.size)]
+
+
+@dataclass(frozen=True)
+class Copied(Command):
+    """By rank, whether JAX would copy the value of a variable."""
+
+    number: int
+
+    def run(self, member: Any) -> bool:
+        """This member's."""
+        return _jax.is_copied(member.variables[self.number].storage[0])
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[bool]:
+        """All members'."""
+        return [own if r == member.master else reports[r] for r in range(member.size)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from running import run_script
+from telling import Copied, Counts, Listen
 
 import synkhronos as synk
 from synkhronos import _jax
 from synkhronos._arena import aligned_empty
-from synkhronos._commands import Command
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
 
@@ -44,40 +43,6 @@ def jax_pair() -> Iterator[synk.Group]:
     """Two members, by exec."""
     with synk.Group(2, start="exec") as made:
         yield made
-
-
-@dataclass(frozen=True)
-class Listen(Command):
-    """Begin to count what JAX compiles, or loads from its cache, in each member."""
-
-    def run(self, member: Any) -> None:
-        """JAX's own events."""
-        from jax import monitoring
-
-        member.counted = {"backend_compile_duration": 0, "cache_hits": 0, "cache_misses": 0}
-
-        def count(name: str, *args: Any, **kwargs: Any) -> None:
-            kind = name.rpartition("/")[2]
-            if kind in member.counted:
-                member.counted[kind] += 1
-
-        monitoring.register_event_listener(count)
-        monitoring.register_event_duration_secs_listener(count)
-
-
-@dataclass(frozen=True)
-class Counts(Command):
-    """By rank: (programs that were asked for, those loaded from the cache, those compiled)."""
-
-    def run(self, member: Any) -> tuple[int, ...]:
-        """Since the last time."""
-        found = tuple(member.counted.values())
-        member.counted.update(dict.fromkeys(member.counted, 0))
-        return found
-
-    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[tuple[int, ...]]:
-        """All members'."""
-        return [own if r == member.master else reports[r] for r in range(member.size)]
 
 
 class Regression:
@@ -550,21 +515,6 @@ def test_values_are_kept_where_jax_reads_them(jax_pair: synk.Group) -> None:
     assert f(rows) == 7 * ((1 << 16) - 1)
     synk.broadcast(w, np.full((1 << 16) - 1, 2, "float32"))
     assert f(rows) == 14 * ((1 << 16) - 1)
-
-
-@dataclass(frozen=True)
-class Copied(Command):
-    """By rank, whether JAX would copy the value of a variable."""
-
-    number: int
-
-    def run(self, member: Any) -> bool:
-        """This member's."""
-        return _jax.is_copied(member.variables[self.number].storage[0])
-
-    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[bool]:
-        """All members'."""
-        return [own if r == member.master else reports[r] for r in range(member.size)]
 
 
 def test_parts_off_a_border(jax_pair: synk.Group) -> None:
