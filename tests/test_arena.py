@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -54,6 +55,8 @@ def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.Mon
             held[draw.randrange(20)] = arena.empty((draw.randrange(9_000_000),), "uint8")
             held.pop(draw.randrange(20), None)
 
+    gc.collect()
+    gc.disable()  # finalizers of what other tests have left would swallow an interrupt
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for _ in range(400):
@@ -64,6 +67,7 @@ def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.Mon
             assert edges == sorted(edges)
     finally:
         signal.signal(signal.SIGALRM, before)
+        gc.enable()
     held.clear()
     assert not arena.empty((9_000_000,), "uint8").any()
     assert os.fstat(arena.fd).st_blocks * 512 < 4 * 9_000_000
