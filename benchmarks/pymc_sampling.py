@@ -5,7 +5,8 @@
 
 Times are PyMC's own sampling times, without compilation, for each gradient that was evaluated
 (the steps of warm-up too): plain and divided chains of one seed part ways after some rounding.
-Both run in mode NUMBA; the plain model with all threads.
+Both run in mode NUMBA, with one thread of BLAS: two make PyMC's own products of vectors slower, up
+to 40 times on virtual cores.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import pymc as pm
 from common import describe_machine, show
 from pymc_gradient import compiled, hierarchical_poisson, logistic
+from threadpoolctl import threadpool_limits
 
 import synkhronos as synk
 
@@ -94,7 +96,7 @@ def best(model: pm.Model) -> float:
 
 def compare(name: str, args: argparse.Namespace) -> None:
     model = MODELS[name]()
-    with synk.Group(2) as group, group.active():
+    with threadpool_limits(1), synk.Group(2) as group, group.active():
         predicted = synk.pymc.advise(model, modes=[MODE]).speedup(2)
         plain, plain_best = compiled(model, MODE), best(model)
         how = args.draws, args.max_treedepth
