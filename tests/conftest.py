@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +72,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish() -> None:
     """No group may outlive the tests."""
     synk.close()
-    left = [p for p in Path("/dev/shm").glob("*synk*")]
+    left = list(Path("/dev/shm").glob("*synk*"))
     assert not left, left
-    assert os.getpid()

@@ -14,10 +14,22 @@ LIMIT = 100  # seconds; a hang fails
 
 def run_script(tmp_path: Path, text: str, *args: str, check: bool = True) -> str:
     """Run a script (no `__main__` guard) and return what it printed, errors included."""
+    done = ended(tmp_path, script_command(tmp_path, text, *args))
+    assert not check or done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def script_command(tmp_path: Path, text: str, *args: str) -> list[str]:
+    """Write a script, and what runs it, warnings being errors."""
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(text))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path), *args],
+    return [sys.executable, "-W", "error", str(path), *args]
+
+
+def ended(tmp_path: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    return subprocess.run(
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -26,8 +38,6 @@ def run_script(tmp_path: Path, text: str, *args: str, check: bool = True) -> str
         start_new_session=True,
         check=False,
     )
-    assert not check or done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def start_script(tmp_path: Path, text: str, *args: str) -> subprocess.Popen[str]:

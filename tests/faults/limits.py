@@ -6,15 +6,13 @@ import contextlib
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from running import LIMIT
+from running import ended, script_command
 
 _SYSTEM = Path("/sys/fs/cgroup")
 
@@ -29,19 +27,8 @@ class Ended:
 
 def run_after(prelude: str, tmp_path: Path, text: str, *args: str, below: str = "") -> Ended:
     """Run a script from a shell that has done something first, by a program that runs programs."""
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(text))
-    command = shlex.join([sys.executable, "-W", "error", str(path), *args])
-    done = subprocess.run(
-        ["sh", "-c", f"{prelude}\nexec {below} {command}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        cwd=tmp_path,
-        start_new_session=True,
-        check=False,
-    )
+    command = shlex.join(script_command(tmp_path, text, *args))
+    done = ended(tmp_path, ["sh", "-c", f"{prelude}\nexec {below} {command}"])
     return Ended(done.returncode, done.stdout)
 
 
