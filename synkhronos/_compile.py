@@ -23,6 +23,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._inference import Proof, Unproved, depends_on, prove
 from synkhronos._jax import runs_jax
+from synkhronos._meetings import meets
 from synkhronos._reductions import Reduction, parse
 from synkhronos._replicas import Finish, Recipe, Slicing, Stream, Update, settings
 
@@ -57,6 +58,9 @@ class OutputPlan:
     fixed: bool = False
     shareds: tuple[SharedVariable, ...] = ()
     whole: str = ""
+
+
+_MET = "the statistics that its members meet for: compute each part at once"
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,7 @@ def plan(
         config=settings(),
         options=options,
         jax=runs_jax(mode),
+        meets=meets([*partials, *(u.new for u, _ in made)]),
     )
     return Plan(
         recipe=recipe,
@@ -177,7 +182,7 @@ def plan(
         outputs=tuple(planned),
         shareds=tuple(dict.fromkeys([*used, *(c.shared for c in changes), *sliceables])),
         pure=not changes,
-        whole=next((w for _, w in made if w), ""),
+        whole=_MET if recipe.meets else next((w for _, w in made if w), ""),
     )
 
 
