@@ -45,9 +45,9 @@ class _Convolving(Op):
 class Convolution(_Convolving):
     """images, kernel -> images."""
 
-    def make_node(self, images: Any, kernel: Any) -> Apply:
+    def make_node(self, *images_kernel: Any) -> Apply:
         """The node; the static shape follows from those of the inputs."""
-        images, kernel = _alike(images, kernel)
+        images, kernel = _alike(*images_kernel)
         n, *lengths, _ = images.type.shape
         window, out = kernel.type.shape[:2], kernel.type.shape[3]
         fitting = self.windows.fitting(lengths, window) if None not in window else (None, None)
@@ -78,9 +78,9 @@ class Convolution(_Convolving):
 class ImageGradient(_Convolving):
     """images (for their shape), kernel, gradient of the result -> gradient of the images."""
 
-    def make_node(self, images: Any, kernel: Any, gradient: Any) -> Apply:
+    def make_node(self, *images_kernel_gradient: Any) -> Apply:
         """The node."""
-        images, kernel, gradient = _alike(images, kernel, gradient)
+        images, kernel, gradient = _alike(*images_kernel_gradient)
         return Apply(self, [images, kernel, gradient], [images.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
@@ -111,9 +111,9 @@ class ImageGradient(_Convolving):
 class KernelGradient(_Convolving):
     """images, kernel (for its shape), gradient of the result -> gradient of the kernel."""
 
-    def make_node(self, images: Any, kernel: Any, gradient: Any) -> Apply:
+    def make_node(self, *images_kernel_gradient: Any) -> Apply:
         """The node."""
-        images, kernel, gradient = _alike(images, kernel, gradient)
+        images, kernel, gradient = _alike(*images_kernel_gradient)
         return Apply(self, [images, kernel, gradient], [kernel.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:

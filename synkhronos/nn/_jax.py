@@ -1,7 +1,7 @@
 """Convolution and pooling in JAX programs; imported when the first of them is compiled.
 
-On GPUs convolutions are cuDNN's, through ``jax.lax``. XLA's own for CPUs is slow where there are few
-channels, and for windows of one pixel; those are written as matrix products. Pooling is written
+On GPUs convolutions are cuDNN's, through ``jax.lax``. XLA's own for CPUs is slow where there are
+few channels, and for windows of one pixel; those are written as matrix products. Pooling is written
 pixel by pixel of the window, which XLA fuses into one loop; its own scatters one by one.
 """
 
@@ -179,6 +179,5 @@ def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
     def called(given: Any) -> np.ndarray:
         return np.asarray(meet(np.asarray(given)), given.dtype)
 
-    return io_callback(
-        called, jax.ShapeDtypeStruct(values.shape, values.dtype), values, ordered=True
-    )
+    kind = jax.ShapeDtypeStruct(values.shape, values.dtype)
+    return io_callback(called, kind, values, ordered=True)

@@ -34,9 +34,9 @@ class Mean(_Meeting):
 
     __props__ = ("number",)
 
-    def make_node(self, values: Any) -> Apply:
+    def make_node(self, *inputs: Any) -> Apply:
         """The node."""
-        values = pt.as_tensor(values)
+        [values] = map(pt.as_tensor, inputs)
         return Apply(self, [values], [values.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
@@ -55,7 +55,9 @@ class Mean(_Meeting):
 
 
 class Moments(_Meeting):
-    """values, running mean and variance -> mean, variance, and what runs on, over all axes but the last.
+    """values, running mean and variance -> mean, variance, and what runs on.
+
+    They are taken over all axes but the last.
 
     Parameters
     ----------
@@ -73,9 +75,9 @@ class Moments(_Meeting):
         """Which output is the new value of which input; so pytensor-ml knows it has a state."""
         return {2: 1, 3: 2}
 
-    def make_node(self, values: Any, mean: Any, variance: Any) -> Apply:
+    def make_node(self, *inputs: Any) -> Apply:
         """The node."""
-        given = [pt.as_tensor(v) for v in (values, mean, variance)]
+        given = [pt.as_tensor(v) for v in inputs]
         kind = pt.TensorType(given[0].dtype, (given[0].type.shape[-1],))
         return Apply(self, given, [kind(), kind(), given[1].type(), given[2].type()])
 
@@ -91,9 +93,8 @@ class Moments(_Meeting):
         mean = values.mean(axes, dtype=np.float64)
         variance = values.var(axes, dtype=np.float64)
         found = combined(self.number, np.stack([mean, variance])).astype(values.dtype)
-        for storage, value in zip(
-            output_storage, [*found, *self.run_on(found, running)], strict=True
-        ):
+        new = [*found, *self.run_on(found, running)]
+        for storage, value in zip(output_storage, new, strict=True):
             storage[0] = np.array(value)
 
     def run_on(self, found: Any, running: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Convolution and pooling in numba code; imported when the first graph is compiled by numba.
 
-Image by image: the pixels under its windows fit into a cache, and a matrix product reads them there.
+Image by image: the pixels under its windows fit into a cache, where a matrix product reads them.
 """
 
 from __future__ import annotations

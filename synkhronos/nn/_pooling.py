@@ -41,9 +41,9 @@ class _Pooling(Op):
 class Pooling(_Pooling):
     """images -> images, a pixel for each window."""
 
-    def make_node(self, images: Any) -> Apply:
+    def make_node(self, *inputs: Any) -> Apply:
         """The node."""
-        images = _floating(images)
+        [images] = map(_floating, inputs)
         n, *lengths, channels = images.type.shape
         shape = (n, *self.windows.fitting(lengths, self.window), channels)
         return Apply(self, [images], [pt.tensor(dtype=images.dtype, shape=shape)])
@@ -63,16 +63,16 @@ class Pooling(_Pooling):
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
         """One operation, which reads images and result again."""
-        given = self.kind, self.window, self.strides, self.padding
-        return [PoolingGradient(*given)(inputs[0], outputs[0], cotangents[0])]
+        gradient: Any = PoolingGradient(self.kind, self.window, self.strides, self.padding)
+        return [gradient(inputs[0], outputs[0], cotangents[0])]
 
 
 class PoolingGradient(_Pooling):
     """images, the pooled images, the gradient of those -> the gradient of the images."""
 
-    def make_node(self, images: Any, pooled: Any, gradient: Any) -> Apply:
+    def make_node(self, *images_pooled_gradient: Any) -> Apply:
         """The node."""
-        images, pooled, gradient = map(_floating, (images, pooled, gradient))
+        images, pooled, gradient = map(_floating, images_pooled_gradient)
         return Apply(self, [images, pooled, gradient.astype(images.dtype)], [images.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:

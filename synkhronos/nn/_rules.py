@@ -90,7 +90,7 @@ def _apart(values: Sequence[Value], linear: Any) -> Value | None:
     """Images that follow from images, and linearly from one of these."""
     if not _are_images(*values):
         return None
-    return Rows(0, any(v.whole for v in values), linear.factors, linear.zero)  # type: ignore[union-attr]
+    return Rows(0, any(v.whole for v in values), linear.factors, linear.zero)
 
 
 def _one(found: Sequence[Factors]) -> Factors:

@@ -1,7 +1,7 @@
 """pytensor-ml's layers on the operations of this package: same arguments, parameters and values.
 
-Its other layers (``Linear``, ``Dropout``, ``LSTM`` ...) are used as they are. Of those below its own
-have no gradient in mode JAX where they are padded, and are several times as slow on CPUs.
+Its other layers (``Linear``, ``Dropout``, ``LSTM`` ...) are used as they are. Of those below its
+own have no gradient in mode JAX where they are padded, and are slower on CPUs.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class BatchNorm(_norm.BatchNorm):
     pytensor-ml's own layer takes the statistics of each member's part.
 
     Running values are updates of the function, as with pytensor-ml's:
-    ``collect_non_trainable_updates(loss)`` returns them, and ``rewrite_for_prediction`` takes them for
-    the batch's.
+    ``collect_non_trainable_updates(loss)`` returns them, and ``rewrite_for_prediction`` takes them
+    for the batch's.
 
     Examples
     --------
