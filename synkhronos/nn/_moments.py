@@ -51,7 +51,8 @@ class Mean(_Meeting):
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
         """For losses that are averaged over members in the same way."""
-        return [Mean()(cotangents[0])]
+        gradient: Any = Mean()(cotangents[0])
+        return [gradient]
 
 
 class Moments(_Meeting):
