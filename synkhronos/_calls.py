@@ -350,7 +350,8 @@ def _will_differ(update: Update, member: Member) -> bool:
     if update.everywhere:
         return False
     sources = [member.variables.of(s) for s in update.sources]
-    return update.by_rows or any(s.is_stream or member.differs(s) for s in sources)
+    by_rows = update.by_rows and not update.alike
+    return by_rows or any(s.is_stream or member.differs(s) for s in sources)
 
 
 def _missing_shared(replica: Replica, part: Part) -> bool:

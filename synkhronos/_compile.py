@@ -532,11 +532,19 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
         slicing, why = _slicing(change.new, rows, infer)
         whole = why and f'the new value of {shared} ({why}). Name one: (variable, new, "avg")'
         op = slicing.reductions[0] if slicing.finish is None else None
-    if by_rows and not change.everywhere:
+    alike = by_rows and meets([change.new]) and _is_alike(change.new, rows, infer)
+    if by_rows and not (change.everywhere or alike):
         log.info(
             "the update of %s depends on scattered rows: each member keeps a value of its own "
             '(reduce it with synk.all_reduce, or give (var, new, reduction, "all"))',
             shared,
         )
     sources = tuple(_shareds([change.new]))
-    return Update(shared, change.new, op, slicing, change.everywhere, by_rows, sources), whole
+    update = Update(shared, change.new, op, slicing, change.everywhere, by_rows, alike, sources)
+    return update, whole
+
+
+def _is_alike(value: Variable, rows: list[Variable], infer: bool) -> bool:
+    """Whether a value is proved to be the same in all members."""
+    found = prove(value, rows) if infer else Unproved("")
+    return isinstance(found, Proof) and found.finished is None and not found.partials[0].reduction

@@ -84,6 +84,7 @@ class Update:
     slicing: Slicing
     everywhere: bool = False  # reduced over members too, like an output
     by_rows: bool = False  # its value depends on the scattered rows
+    alike: bool = False  # it does, and is the same in all members that have met
     sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
 
 

@@ -27,8 +27,18 @@ if TYPE_CHECKING:
     from synkhronos.nn.layers import Conv2D as Conv2D
     from synkhronos.nn.layers import MaxPool1D as MaxPool1D
     from synkhronos.nn.layers import MaxPool2D as MaxPool2D
+    from synkhronos.nn.layers import statistics as statistics
 
-_LAYERS = ("AvgPool1D", "AvgPool2D", "BatchNorm", "Conv1D", "Conv2D", "MaxPool1D", "MaxPool2D")
+_LAYERS = (
+    "statistics",
+    "AvgPool1D",
+    "AvgPool2D",
+    "BatchNorm",
+    "Conv1D",
+    "Conv2D",
+    "MaxPool1D",
+    "MaxPool2D",
+)
 
 __all__ = [
     "AvgPool1D",
@@ -41,6 +51,7 @@ __all__ = [
     "avg_pool2d",
     "conv2d",
     "max_pool2d",
+    "statistics",
 ]
 
 _dispatch.register()

@@ -14,6 +14,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor_ml.layers import conv as _conv
 from pytensor_ml.layers import norm as _norm
 from pytensor_ml.layers.conv import Col2Im, Im2Col
+from pytensor_ml.pytensorf import collect_non_trainable_updates
 from pytensor_ml.rewriting.layers import predict_db
 
 from synkhronos.nn._convolution import conv2d
@@ -129,6 +130,42 @@ class BatchNorm(_norm.BatchNorm):
             found = found * self.scale + self.loc
         found.name = f"{self.name}_output"
         return found
+
+
+def statistics(outputs: Any) -> list[tuple[Any, ...]]:
+    """Collect the running values of batch normalisation, as updates that keep members equal.
+
+    Parameters
+    ----------
+    outputs : variable or list of variables
+        What a function computes, such as a loss.
+
+    Returns
+    -------
+    list of updates for `synkhronos.function` and ``make_train_function``
+        Those of `BatchNorm` are the same in all members. Those of pytensor-ml's own layer differ:
+        they are averaged, weighted by rows.
+
+    Notes
+    -----
+    Cost of the latter: an all-reduce of two vectors for each layer.
+
+    Examples
+    --------
+    >>> import pytensor
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import BatchNorm, statistics
+    >>> y = BatchNorm("norm", n_in=2)(Input("x", shape=(None, 2)))
+    >>> [update[0].name for update in statistics(y)]
+    ['norm_running_mean', 'norm_running_var']
+    """
+    found = collect_non_trainable_updates(outputs)
+    return [
+        (shared, new)
+        if new.owner is not None and isinstance(new.owner.op, Moments)
+        else (shared, new, "avg", "all")
+        for shared, new in found.items()
+    ]
 
 
 @node_rewriter([Moments])  # type: ignore[untyped-decorator]
