@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -43,11 +43,11 @@ class _Meeting:
     communicator: Communicator
     shares: Sequence[float]
     failure: BaseException | None = None
-    buffers: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 _lock = threading.RLock()  # two groups' functions may run in two threads
 _held: list[_Meeting] = []
+_buffers: dict[int, np.ndarray] = {}  # the same arrays again are what communicators are fast with
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
 
 def _mean(meeting: _Meeting, number: int, values: np.ndarray) -> np.ndarray:
     n = values.size
-    buffer = meeting.buffers.setdefault(n, np.empty(n + 1))
+    buffer = _buffers.setdefault(n, np.empty(n + 1))
     buffer[:n], buffer[n] = values.ravel(), number
     meeting.communicator.all_reduce([buffer], Reduction.AVG, meeting.shares)
     if abs(buffer[n] - number) > 1e-6 * (1 + number):

@@ -11,9 +11,9 @@ import pytensor.tensor as pt
 from pytensor_ml.activations import ReLU
 from pytensor_ml.layers import Dropout, Linear, Sequential
 from pytensor_ml.model import Model
-from pytensor_ml.pytensorf import collect_default_updates, rewrite_for_prediction
+from pytensor_ml.pytensorf import rewrite_for_prediction
 
-from synkhronos.nn import Conv2D, MaxPool2D
+from synkhronos.nn import Conv2D, MaxPool2D, state_updates
 
 
 class Net:
@@ -47,7 +47,7 @@ class Net:
         self.params = Model(scores).initialize(seed).weights
         log_p = pt.special.log_softmax(scores, axis=1)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
-        self.draws = list(collect_default_updates(self.loss).items())
+        self.draws = state_updates(self.loss)
         answers = rewrite_for_prediction(scores).argmax(axis=1)
         self.accuracy = pt.eq(answers, self.y).astype("float32").mean()
 

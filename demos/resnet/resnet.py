@@ -15,7 +15,7 @@ from pytensor_ml.layers import Input, Linear
 from pytensor_ml.model import Model
 
 from synkhronos.extensions import Batches
-from synkhronos.nn import BatchNorm, Conv2D, MaxPool2D, statistics
+from synkhronos.nn import BatchNorm, Conv2D, MaxPool2D, state_updates
 
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 RATE = 0.01  # of a member; steps of n members take n times as many rows, and are n times as long
@@ -29,7 +29,7 @@ class Net:
     x, y : the inputs, images (rows, size, size, 3) and their labels
     params : list of shared variables
     loss : mean cross-entropy
-    statistics : updates that go with the loss: the running values of batch normalisation
+    updates : those that go with the loss: the running values of batch normalisation
     """
 
     def __init__(self, depth, size, classes, seed=0):
@@ -47,7 +47,7 @@ class Net:
         self.params = Model(scores).initialize(seed).weights
         log_p = pt.special.log_softmax(scores, axis=1)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
-        self.statistics = statistics(self.loss)
+        self.updates = state_updates(self.loss)
 
     def _block(self, name, images, channels, inner, stride):
         """1x1, 3x3 and 1x1, beside the images as they are, or brought to the new shape."""

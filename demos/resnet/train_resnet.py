@@ -27,7 +27,7 @@ def main():
         net.y,
         updates.nesterov_momentum,
         resnet.RATE * members,
-        updates=net.statistics,
+        updates=net.updates,
         mode=args.mode,
     )
     x, y = map(synk.data, resnet.images(args))

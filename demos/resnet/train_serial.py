@@ -22,7 +22,7 @@ def main():
         net.y,
         updates.nesterov_momentum,
         resnet.RATE * members,
-        updates=net.statistics,
+        updates=net.updates,
         mode=args.mode,
     )
     x, y = resnet.images(args)

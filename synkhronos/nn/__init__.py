@@ -27,18 +27,7 @@ if TYPE_CHECKING:
     from synkhronos.nn.layers import Conv2D as Conv2D
     from synkhronos.nn.layers import MaxPool1D as MaxPool1D
     from synkhronos.nn.layers import MaxPool2D as MaxPool2D
-    from synkhronos.nn.layers import statistics as statistics
-
-_LAYERS = (
-    "statistics",
-    "AvgPool1D",
-    "AvgPool2D",
-    "BatchNorm",
-    "Conv1D",
-    "Conv2D",
-    "MaxPool1D",
-    "MaxPool2D",
-)
+    from synkhronos.nn.layers import state_updates as state_updates
 
 __all__ = [
     "AvgPool1D",
@@ -51,14 +40,14 @@ __all__ = [
     "avg_pool2d",
     "conv2d",
     "max_pool2d",
-    "statistics",
+    "state_updates",
 ]
 
 _dispatch.register()
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAYERS:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import_module("pytensor_ml")

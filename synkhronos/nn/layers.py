@@ -15,6 +15,7 @@ from pytensor_ml.layers import conv as _conv
 from pytensor_ml.layers import norm as _norm
 from pytensor_ml.layers.conv import Col2Im, Im2Col
 from pytensor_ml.pytensorf import collect_non_trainable_updates
+from pytensor_ml.pytensorf.rng import collect_default_updates
 from pytensor_ml.rewriting.layers import predict_db
 
 from synkhronos.nn._convolution import conv2d
@@ -132,8 +133,8 @@ class BatchNorm(_norm.BatchNorm):
         return found
 
 
-def statistics(outputs: Any) -> list[tuple[Any, ...]]:
-    """Collect the running values of batch normalisation, as updates that keep members equal.
+def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
+    """Collect what layers change of themselves: dropout's generators, batch normalisation's values.
 
     Parameters
     ----------
@@ -143,8 +144,8 @@ def statistics(outputs: Any) -> list[tuple[Any, ...]]:
     Returns
     -------
     list of updates for `synkhronos.function` and ``make_train_function``
-        Those of `BatchNorm` are the same in all members. Those of pytensor-ml's own layer differ:
-        they are averaged, weighted by rows.
+        Generators go on, each member's by itself. Running values of `BatchNorm` are the same in all
+        members; those of pytensor-ml's own layer are averaged over them, weighted by rows.
 
     Notes
     -----
@@ -154,13 +155,14 @@ def statistics(outputs: Any) -> list[tuple[Any, ...]]:
     --------
     >>> import pytensor
     >>> from pytensor_ml.layers import Input
-    >>> from synkhronos.nn import BatchNorm, statistics
+    >>> from synkhronos.nn import BatchNorm, state_updates
     >>> y = BatchNorm("norm", n_in=2)(Input("x", shape=(None, 2)))
-    >>> [update[0].name for update in statistics(y)]
+    >>> [update[0].name for update in state_updates(y)]
     ['norm_running_mean', 'norm_running_var']
     """
     found = collect_non_trainable_updates(outputs)
-    return [
+    draws: list[tuple[Any, ...]] = list(collect_default_updates(outputs).items())
+    return draws + [
         (shared, new)
         if new.owner is not None and isinstance(new.owner.op, Moments)
         else (shared, new, "avg", "all")
