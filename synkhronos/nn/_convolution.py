@@ -50,7 +50,10 @@ class Convolution(_Convolving):
         images, kernel = _alike(*images_kernel)
         n, *lengths, _ = images.type.shape
         window, out = kernel.type.shape[:2], kernel.type.shape[3]
-        fitting = self.windows.fitting(lengths, window) if None not in window else (None, None)
+        fitting: tuple[Any, Any] = (None, None)
+        if None not in window:
+            self.windows.check(lengths, window)
+            fitting = self.windows.fitting(lengths, window)
         return Apply(self, [images, kernel], [_images(images.dtype, (n, *fitting, out))])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:

@@ -119,7 +119,8 @@ class Moments(_Meeting):
             pt.zeros_like(mean) if isinstance(c.type, DisconnectedType) else c
             for c in cotangents[:2]
         ]
-        by_mean, by_variance = Mean()(pt.stack(sent))
+        met: Any = Mean()(pt.stack(sent))
+        by_mean, by_variance = met[0], met[1]
         count = (values.size // values.shape[-1]).astype(values.dtype)
         gradient = (by_mean + 2 * (values - mean) * by_variance) / count
         return [gradient.astype(values.dtype), disconnected_type(), disconnected_type()]

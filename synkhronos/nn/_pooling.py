@@ -45,6 +45,7 @@ class Pooling(_Pooling):
         """The node."""
         [images] = map(_floating, inputs)
         n, *lengths, channels = images.type.shape
+        self.windows.check(lengths, self.window)
         shape = (n, *self.windows.fitting(lengths, self.window), channels)
         return Apply(self, [images], [pt.tensor(dtype=images.dtype, shape=shape)])
 

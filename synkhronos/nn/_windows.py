@@ -41,6 +41,15 @@ class Windows:
         ]
         return first, second
 
+    def check(self, lengths: Sequence[int | None], window: Pair) -> None:
+        """Refuse windows that are larger than the images, as far as lengths are known."""
+        fitting = self.fitting(lengths, window)
+        if any(n is not None and n < 1 for n in fitting):
+            raise ValueError(
+                f"windows of {window}, with dilation {self.dilation}, do not fit into images of "
+                f"{tuple(lengths)} with padding {self.padding}"
+            )
+
     def pixels(self, images: np.ndarray, window: Pair, fill: float = 0) -> np.ndarray:
         """Of shape (images, rows, columns, *window, channels): the pixels under each window."""
         padded = self.padded(images, fill)

@@ -128,7 +128,7 @@ class BatchNorm(_norm.BatchNorm):
         mean, variance, self.new_running_mean, self.new_running_var = moments
         found = (X - mean) / pt.sqrt(variance + np.asarray(self.epsilon, X.dtype))
         if self.affine:
-            found = found * self.scale + self.loc
+            found = self.loc + found * self.scale
         found.name = f"{self.name}_output"
         return found
 
@@ -187,9 +187,6 @@ def _convolved(layer: Any, given: Any) -> Any:
     rank, zeros = layer.n_spatial + 2, layer.padding_mode == "constant"
     if X.ndim != rank or not (zeros or not any(map(any, layer.padding))):
         return None
-    _conv._check_input_covers_a_window(
-        X, layer.name, layer.kernel_size, layer.dilation, layer.padding
-    )
     kernel = layer.W if rank == 4 else layer.W[None]
     steps, around, gaps = (_flat(v, rank) for v in (layer.stride, layer.padding, layer.dilation))
     found = _as_sequence(conv2d(_as_images(X), kernel, steps, around, gaps), rank)
@@ -203,9 +200,6 @@ def _pooled(layer: Any, given: Any, pool: Any) -> Any:
     rank = layer.n_spatial + 2
     if X.ndim != rank or any(gap != 1 for gap in layer.dilation):
         return None
-    _conv._check_input_covers_a_window(
-        X, layer.name, layer.kernel_size, layer.dilation, layer.padding
-    )
     size, steps, around = (_flat(v, rank) for v in (layer.kernel_size, layer.stride, layer.padding))
     found = _as_sequence(pool(_as_images(X), size, steps, around), rank)
     found.name = f"{layer.name}_output"

@@ -151,6 +151,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "a matrix": (lambda x: nn.conv2d(x[0, 0], np.zeros((1, 1, 3, 1))), TypeError, "4 dimensions"),
     "no step": (lambda x: nn.max_pool2d(x, 2, 0), ValueError, "strides is 0"),
     "padding": (lambda x: nn.max_pool2d(x, 2, 1, 2), ValueError, "holds whole windows"),
+    "a large window": (lambda x: nn.max_pool2d(x, 5), ValueError, "do not fit into images of"),
+    "dilation": (
+        lambda x: nn.conv2d(x, np.zeros((3, 3, 3, 1)), dilation=2),
+        ValueError,
+        "do not fit into images of",
+    ),
     "a word": (lambda x: nn.avg_pool2d(x, padding="full"), ValueError, "'valid', 'same'"),
 }
 
