@@ -21,7 +21,7 @@ def main():
         net.x,
         net.y,
         updates.nesterov_momentum,
-        resnet.RATE * members,
+        resnet.RATE * args.batch * members,
         updates=net.updates,
         mode=args.mode,
     )

@@ -31,35 +31,38 @@ from synkhronos.nn._windows import Pair, Windows
 _FEW = 64
 
 
+def _declared(node: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of inputs in the dtype that the graph declares; JAX's may be wider."""
+    dtype = node.outputs[0].type.dtype
+    return lambda *inputs: compute(*[v.astype(dtype) for v in inputs])
+
+
 @jax_funcify.register(Convolution)
-def _convolution(op: Convolution, **kwargs: Any) -> Callable[..., Any]:
+def _convolution(op: Convolution, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    windows = op.windows
-    return lambda images, kernel: _convolve(windows, images, kernel)
+    return _declared(node, functools.partial(_convolve, op.windows))
 
 
 @jax_funcify.register(ImageGradient)
-def _by_images(op: ImageGradient, **kwargs: Any) -> Callable[..., Any]:
+def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    windows = op.windows
 
     def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
-        _, pull = jax.vjp(lambda x: _convolve(windows, x, kernel), images)
+        _, pull = jax.vjp(lambda x: _convolve(op.windows, x, kernel), images)
         return pull(gradient)[0]
 
-    return by_images
+    return _declared(node, by_images)
 
 
 @jax_funcify.register(KernelGradient)
-def _by_kernel(op: KernelGradient, **kwargs: Any) -> Callable[..., Any]:
+def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    windows = op.windows
 
     def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
-        _, pull = jax.vjp(lambda w: _convolve(windows, images, w), kernel)
+        _, pull = jax.vjp(lambda w: _convolve(op.windows, images, w), kernel)
         return pull(gradient)[0]
 
-    return by_kernel
+    return _declared(node, by_kernel)
 
 
 def _convolve(windows: Windows, images: Any, kernel: Any) -> Any:
@@ -99,7 +102,7 @@ def _pixels(windows: Windows, images: Any, window: Pair, fill: float = 0.0) -> l
 
 
 @jax_funcify.register(Pooling)
-def _pooling(op: Pooling, **kwargs: Any) -> Callable[..., Any]:
+def _pooling(op: Pooling, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     windows, window, fill = op.windows, op.window, op.fill
 
@@ -109,11 +112,11 @@ def _pooling(op: Pooling, **kwargs: Any) -> Callable[..., Any]:
             return functools.reduce(jnp.maximum, pixels)
         return sum(pixels) / images.dtype.type(len(pixels))
 
-    return pooling
+    return _declared(node, pooling)
 
 
 @jax_funcify.register(PoolingGradient)
-def _pooling_gradient(op: PoolingGradient, **kwargs: Any) -> Callable[..., Any]:
+def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     windows, window, fill = op.windows, op.window, op.fill
     overlapping = any(k > step for k, step in zip(window, op.strides, strict=True))
@@ -139,7 +142,7 @@ def _pooling_gradient(op: PoolingGradient, **kwargs: Any) -> Callable[..., Any]:
             for place, part in zip(np.ndindex(window), given, strict=False)
         )
 
-    return pooling_gradient
+    return _declared(node, pooling_gradient)
 
 
 def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
@@ -153,13 +156,14 @@ def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
 
 
 @jax_funcify.register(Mean)
-def _mean(op: Mean, **kwargs: Any) -> Callable[..., Any]:
+def _mean(op: Mean, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    return lambda values: _met(functools.partial(mean_over_members, op.number), values)
+    meet = functools.partial(mean_over_members, op.number)
+    return _declared(node, lambda values: _met(meet, values))
 
 
 @jax_funcify.register(Moments)
-def _moments(op: Moments, **kwargs: Any) -> Callable[..., Any]:
+def _moments(op: Moments, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
 
     def moments(values: Any, *running: Any) -> Any:
@@ -168,7 +172,7 @@ def _moments(op: Moments, **kwargs: Any) -> Callable[..., Any]:
         found = _met(functools.partial(combined, op.number), local)
         return (*found, *op.run_on(found, running))
 
-    return moments
+    return _declared(node, moments)
 
 
 def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
