@@ -5,7 +5,8 @@ Nesterov's momentum, 64 rows a member, shuffled batches gathered in the time. Al
 alive at once and take turns; the table gives medians over the rounds, and ratios within rounds. The
 ceiling is what two independent processes reach together, one core each.
 
-    python benchmarks/cnn.py [--batch 64] [--rounds 7] [--torch PYTHON] [--pytensor-ml]
+    python benchmarks/cnn.py [--batch 64] [--rounds 7] [--modes jax numba] [--torch PYTHON]
+                             [--pytensor-ml]
 
 `--torch` names an interpreter that has torch; `--pytensor-ml` adds that package's own layers.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -31,10 +33,12 @@ def command(kind: str, batch: int, members: int, threads: int, *core: int) -> li
     return [sys.executable, str(HERE / "cnn_contenders.py"), *map(str, words)]
 
 
-def field(batch: int, torch: str | None, layers: bool) -> dict[str, Contender]:
+def field(
+    batch: int, modes: Sequence[str], torch: str | None, layers: bool
+) -> dict[str, Contender]:
     """All contenders, started; `batch` is a member's."""
     found = {}
-    for mode in ("jax", "numba"):
+    for mode in dict.fromkeys(modes):
         name, plain = mode.upper(), f"pytensor-{mode}"
         found[f"ours, 2 members, {name}"] = Contender(
             [command(f"synk-{mode}", 2 * batch, 2, 1)], 2 * batch
@@ -62,11 +66,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=64, help="rows of a member")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--modes", nargs="+", default=["jax", "numba"], help="of ours (both)")
     parser.add_argument("--torch", help="an interpreter that has torch")
     parser.add_argument("--pytensor-ml", action="store_true", help="its own layers, too")
     args = parser.parse_args()
     describe_machine()
-    contenders = field(args.batch, args.torch, args.pytensor_ml)
+    contenders = field(args.batch, ["jax", *args.modes], args.torch, args.pytensor_ml)
     for i in range(args.rounds + 1):
         for c in contenders.values():
             c.run(max(4, STEPS * 64 // args.batch), count=i > 0)

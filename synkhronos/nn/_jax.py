@@ -27,7 +27,7 @@ from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
 
 # Values under a window up to which a matrix product over all windows beats XLA's convolution on a
-# CPU: 9 and 36 do, 72 and more do not.
+# CPU: 9 and 36 do, 144 do not.
 _FEW = 64
 
 

@@ -20,7 +20,7 @@ LOSS = re.compile(r"loss (\d+\.\d{5})")
 def losses(script: str, arguments: str) -> tuple[np.ndarray, str]:
     """What a demo says; without cxx, PyTensor waits for no compiler."""
     done = subprocess.run(
-        [sys.executable, "-P", str(DEMOS / script), *arguments.split()],
+        [sys.executable, str(DEMOS / script), *arguments.split()],
         env=os.environ | {"PYTENSOR_FLAGS": f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx="},
         capture_output=True,
         text=True,
