@@ -177,7 +177,11 @@ def main() -> None:
         step, where = synk_steps(kind.removeprefix("synk-").upper(), rule, members)
     else:
         step, where = plain_steps(kind.removeprefix("pytensor-").upper(), rule)
-    rows = batches(batch)
+    serve(step, where, batches(batch))
+
+
+def serve(step: Step, where: Callable[[], Any], rows: Any) -> None:
+    """Make as many steps as each line of the input says, and print what they took."""
     step(next(rows))
     print("ready", json.dumps(settings()), flush=True)
     for line in sys.stdin:

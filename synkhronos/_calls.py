@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
 from synkhronos._jax import brought, is_far
+from synkhronos._meetings import held
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._variables import stream
@@ -84,7 +86,9 @@ def compute_call(
     answer = _answer(call, member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
-    elif replica.last_part is part and not (call.sliced or replica.threaded or part.listed):
+    elif replica.last_part is part and not (
+        call.sliced or replica.threaded or part.listed or replica.recipe.meets
+    ):
         part.again = _repetition(member, replica, part)
     return part, answer.outputs
 
@@ -146,6 +150,11 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         found = member.communicator.all_gather([np.array([length], np.int64)])[0]
         weights = tuple(found.tolist())
     participants = _participants(weights, member)
+    if recipe.meets and len(participants) < member.size:
+        raise InputError(
+            f"function {recipe.name!r}: members meet while they compute it, so each needs a row; "
+            f"they have {weights}"
+        )
     takes_part = member.rank in participants
     rows = 1 if weights is None else int(weights[member.rank])
     lengths = call.lengths(member.rank, rows) if takes_part else (rows,)
@@ -254,6 +263,8 @@ def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) 
 
 def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     """One member compiles and computes, and fills the cache from which the others load."""
+    if replica.recipe.meets:
+        return _first_met(member, replica, part)
     if member.rank != _leader(call, member, replica, part):
         if replica.recipe.jax:  # all but XLA's part, which can be had from the cache
             with member.compiling():
@@ -265,6 +276,20 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
         log.warning("function %s is compiled anew in every member: %s", replica.recipe.name, reason)
     member.communicator.barrier()
     return answer
+
+
+def _first_met(member: Member, replica: Replica, part: Part) -> Answer:
+    """The master fills the cache by itself, of what can be cached; that is for nothing else.
+
+    JAX caches no programs that call back into Python.
+    """
+    if not replica.recipe.jax:
+        if member.rank == member.master:
+            with member.compiling():
+                _compute(member, replica, part, alone=True)
+        member.communicator.barrier()
+    with member.compiling():
+        return _compute(member, replica, part)
 
 
 def _leader(call: Call, member: Member, replica: Replica, part: Part) -> int:
@@ -281,13 +306,16 @@ def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer
         return _compute(member, replica, part)
 
 
-def _compute(member: Member, replica: Replica, part: Part) -> Answer:
+def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) -> Answer:
     if replica.recipe.jax:
         _bring(member, replica)
+    if not (replica.threaded or replica.recipe.meets):
         return _run(replica, part)
-    if not replica.threaded:
-        return _run(replica, part)
-    with member.share:
+    with contextlib.ExitStack() as stack:
+        if replica.threaded:
+            stack.enter_context(member.share)
+        if replica.recipe.meets and member.size > 1 and not alone:
+            stack.enter_context(held(member.communicator, part.shares))
         return _run(replica, part)
 
 
@@ -322,7 +350,8 @@ def _will_differ(update: Update, member: Member) -> bool:
     if update.everywhere:
         return False
     sources = [member.variables.of(s) for s in update.sources]
-    return update.by_rows or any(s.is_stream or member.differs(s) for s in sources)
+    by_rows = update.by_rows and not update.alike
+    return by_rows or any(s.is_stream or member.differs(s) for s in sources)
 
 
 def _missing_shared(replica: Replica, part: Part) -> bool:

@@ -105,7 +105,8 @@ class Replicate(Command):
     def run(self, member: Member) -> None:
         """Make the replicas (the master has its own)."""
         if member.rank != member.master:
-            for recipe in _parcels.unpack_graph(self.recipes, _finder(member)):
+            _, recipes = _parcels.unpack_graph(self.recipes, _finder(member))
+            for recipe in recipes:
                 member.replicas[recipe.number] = Replica(recipe)
 
 

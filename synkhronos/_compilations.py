@@ -100,7 +100,10 @@ class Compilations:
             values = [(recipe.outputs[i], recipe.slicing[i]) for i in outputs]
             values += [(u.new, u.slicing) for u in recipe.updates]
             self._proved[outputs] = (
-                self._infer and not recipe.streams and all(_exact(v, s, rows) for v, s in values)
+                self._infer
+                and not recipe.streams
+                and not recipe.meets
+                and all(_exact(v, s, rows) for v, s in values)
             )
         return self._proved[outputs]
 

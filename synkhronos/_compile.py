@@ -23,6 +23,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._inference import Proof, Unproved, depends_on, prove
 from synkhronos._jax import runs_jax
+from synkhronos._meetings import meets
 from synkhronos._reductions import Reduction, parse
 from synkhronos._replicas import Finish, Recipe, Slicing, Stream, Update, settings
 
@@ -57,6 +58,9 @@ class OutputPlan:
     fixed: bool = False
     shareds: tuple[SharedVariable, ...] = ()
     whole: str = ""
+
+
+_MET = "the statistics that its members meet for: compute each part at once"
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,7 @@ def plan(
         config=settings(),
         options=options,
         jax=runs_jax(mode),
+        meets=meets([*partials, *(u.new for u, _ in made)]),
     )
     return Plan(
         recipe=recipe,
@@ -177,7 +182,7 @@ def plan(
         outputs=tuple(planned),
         shareds=tuple(dict.fromkeys([*used, *(c.shared for c in changes), *sliceables])),
         pure=not changes,
-        whole=next((w for _, w in made if w), ""),
+        whole=_MET if recipe.meets else next((w for _, w in made if w), ""),
     )
 
 
@@ -527,11 +532,19 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
         slicing, why = _slicing(change.new, rows, infer)
         whole = why and f'the new value of {shared} ({why}). Name one: (variable, new, "avg")'
         op = slicing.reductions[0] if slicing.finish is None else None
-    if by_rows and not change.everywhere:
+    alike = by_rows and meets([change.new]) and _is_alike(change.new, rows, infer)
+    if by_rows and not (change.everywhere or alike):
         log.info(
             "the update of %s depends on scattered rows: each member keeps a value of its own "
             '(reduce it with synk.all_reduce, or give (var, new, reduction, "all"))',
             shared,
         )
     sources = tuple(_shareds([change.new]))
-    return Update(shared, change.new, op, slicing, change.everywhere, by_rows, sources), whole
+    update = Update(shared, change.new, op, slicing, change.everywhere, by_rows, alike, sources)
+    return update, whole
+
+
+def _is_alike(value: Variable, rows: list[Variable], infer: bool) -> bool:
+    """Whether a value is proved to be the same in all members."""
+    found = prove(value, rows) if infer else Unproved("")
+    return isinstance(found, Proof) and found.finished is None and not found.partials[0].reduction

@@ -84,6 +84,7 @@ class Update:
     slicing: Slicing
     everywhere: bool = False  # reduced over members too, like an output
     by_rows: bool = False  # its value depends on the scattered rows
+    alike: bool = False  # it does, and is the same in all members that have met
     sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
 
 
@@ -120,6 +121,7 @@ class Recipe:
     config: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     jax: bool = False  # compiled by JAX, anew for every length
+    meets: bool = False  # members meet while they compute it, so all must, each in one piece
 
     def apart(self, outputs: Sequence[int], sliced: bool) -> bool:
         """Whether other graphs than a whole part's make the values of slices."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from pytensor.compile.ops import FromFunctionOp
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import CAReduce
 
 from synkhronos import _parcels
@@ -92,9 +93,19 @@ def _ship_recipes(group: Group, recipes: list[Any]) -> None:
 def _pack(recipes: list[Any], numbered: Any) -> bytes:
     reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped, CAReduce: _reduce_reduction}
     try:
-        return _parcels.pack_graph(recipes, numbered, reducers)
+        return _parcels.pack_graph((_in_order(recipes), recipes), numbered, reducers)
     except Exception as exc:
         raise _unshippable(recipes, numbered, reducers, exc) from exc
+
+
+def _in_order(recipes: list[Any]) -> list[Variable]:
+    """What recipes compute, inputs first: so pickle goes no deeper, however deep the graph is."""
+    roots = [v for r in recipes for v in r.outputs]
+    roots += [u.new for r in recipes for u in r.updates]
+    slicings = [s for r in recipes for s in (*r.slicing, *(u.slicing for u in r.updates))]
+    roots += [v for s in slicings for v in s.variables]
+    roots += [s.finish.finished for s in slicings if s.finish is not None]
+    return [v for node in toposort(roots) for v in node.outputs]
 
 
 def _reduce_wrapped(op: Any) -> Any:

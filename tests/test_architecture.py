@@ -33,12 +33,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ),
     ("_channels.words", "_channels.interrupts", "_jax", "_caching"),
     ("_channels.waiting", "_relay", "_kernels", "_variables", "_replicas"),
-    ("_channels", "_communicators"),
+    ("_channels", "_communicators", "_meetings"),
     ("_calls", "_commands", "_member", "_reports"),
     ("_opening", "_group", "_task", "_compile", "_slicing", "_serial", "_shipping", "_outputs"),
     ("_data", "_latest", "_compilations", "_functions", "_collectives", "_consistency"),
     ("testing",),
-    ("extensions", "_doctor", "pymc"),
+    ("extensions", "_doctor", "pymc", "nn"),
     ("__init__",),
     ("__main__",),
 )
@@ -48,12 +48,13 @@ ONLY_IN = {
     "pytensor": (
         *("_inference", "_variables", "_replicas", "_compile", "_slicing", "_serial", "_caching"),
         *("_data", "_functions", "_collectives", "_group", "_shipping", "_kernels", "_jax"),
-        *("_devices", "_doctor", "_compilations", "extensions", "pymc"),
+        *("_devices", "_doctor", "_compilations", "_meetings", "extensions", "pymc", "nn"),
     ),
     "safetensors": ("extensions.checkpoints",),
     "pymc": ("pymc",),
-    "jax": ("_jax", "pymc._jax"),
-    "numba": ("_kernels", "pymc._numba", "pymc._kernels"),
+    "pytensor_ml": ("nn.layers",),
+    "jax": ("_jax", "pymc._jax", "nn._jax"),
+    "numba": ("_kernels", "pymc._numba", "pymc._kernels", "nn._numba"),
     "llvmlite": ("pymc._kernels",),
     "cloudpickle": ("_parcels",),
     "pickle": ("_parcels",),
@@ -220,6 +221,10 @@ def test_public_names_are_documented(name: str) -> None:
 def test_docstring_examples_run(name: str) -> None:
     if name.startswith("synkhronos.pymc."):
         pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
+    if name.startswith("synkhronos.nn.layers"):
+        pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
+    if name == "synkhronos.nn._jax":
+        pytest.importorskip("jax", reason="JAX is not installed (the extra: synkhronos[jax])")
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     synk.close()
     assert result.failed == 0

@@ -1782,3 +1782,16 @@ def test_a_default_is_read_at_every_call(group2: synk.Group) -> None:
     assert f(d) == 10 * np.arange(500).sum()
     default.set_value(np.ones(500))
     assert f(d) == 5000
+
+
+def test_a_deep_graph_is_shipped(group2: synk.Group) -> None:
+    """Deeper than pickle goes by itself; networks of many layers are."""
+    x = pt.dvector("x")
+    y = x
+    for _ in range(1500):
+        y = pt.sin(y)
+    f = synk.function([x], y, mode=pytensor.compile.mode.Mode("py", None))
+    expected = np.arange(5.0)
+    for _ in range(1500):
+        expected = np.sin(expected)
+    np.testing.assert_allclose(f(np.arange(5.0)), expected)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -32,6 +33,15 @@ CURVES = {
     "gpu dropout again": f"train_gpu_data {DROPOUT} --members 2 --even",
     "digits": "train_serial custom_mlp:1,16,0,0 50 4",
 }
+PLAIN_CNN, DROPOUT_CNN = "custom_cnn:2,16,0 1500 1", "custom_cnn:1,8,0.5 3000 1"
+if find_spec("pytensor_ml"):
+    CURVES |= {
+        "cnn serial": f"train_serial {PLAIN_CNN}",
+        **{f"cnn cpu {n}": f"train_cpu_data {PLAIN_CNN} --members {n}" for n in (1, 2)},
+        "cnn gpu 2": f"train_gpu_data {PLAIN_CNN} --members 2",
+        "cnn dropout": f"train_cpu_data {DROPOUT_CNN} --members 2",
+        "cnn dropout again": f"train_cpu_data {DROPOUT_CNN} --members 2",
+    }
 # one process after another would take most of its time to import
 RUN_ALL = """
 import os, runpy, sys
@@ -97,6 +107,20 @@ def test_curves_are_the_serial_one(curves: dict[str, Curve], which: str) -> None
     assert f"{which[-1]} member" in found.said
 
 
+@pytest.mark.skipif("cnn serial" not in CURVES, reason="pytensor-ml is missing (synkhronos[nn])")
+@pytest.mark.parametrize("which", ["cnn cpu 1", "cnn cpu 2", "cnn gpu 2"])
+def test_curves_of_a_cnn_are_the_serial_one(curves: dict[str, Curve], which: str) -> None:
+    found, serial = curves[which], curves["cnn serial"]
+    np.testing.assert_allclose(found.losses, serial.losses, rtol=2e-5)
+    np.testing.assert_allclose(found.accuracies, serial.accuracies, atol=0.41)
+
+
+@pytest.mark.skipif("cnn serial" not in CURVES, reason="pytensor-ml is missing (synkhronos[nn])")
+def test_dropout_of_a_cnn_is_reproducible(curves: dict[str, Curve]) -> None:
+    once, again = curves["cnn dropout"], curves["cnn dropout again"]
+    assert once.losses.tolist() == again.losses.tolist()
+
+
 def test_a_short_run_learns(curves: dict[str, Curve]) -> None:
     assert curves["serial"].losses[1] < curves["serial"].losses[0] - 0.1
     if shared_data():
@@ -122,7 +146,7 @@ def test_digits_where_there_is_no_mnist(curves: dict[str, Curve]) -> None:
 def test_a_bad_model_ends_before_it_begins(demo: str) -> None:
     """As a user runs it."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(DEMOS / f"{demo}.py"), "cnn"],
+        [sys.executable, "-W", "error", str(DEMOS / f"{demo}.py"), "custom_cnn:16"],
         env=os.environ | {"PYTENSOR_FLAGS": f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx="},
         capture_output=True,
         text=True,
@@ -130,7 +154,7 @@ def test_a_bad_model_ends_before_it_begins(demo: str) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "cnn needs convolutions, which come with the layers in a later release" in done.stderr
+    assert "'custom_cnn:16'" in done.stderr
     assert done.stdout == ""
 
 
@@ -143,7 +167,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(DEMOS)
     monkeypatch.delenv("SYNKHRONOS_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "pooch", None)
-    for name in ("mnist", "models"):
+    for name in ("mnist", "models", "cnn"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import mnist
 
@@ -298,10 +322,10 @@ def test_models(mnist: Any) -> None:
 
 
 BAD = {
-    "": "none of mlp and custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID",
+    "": "none of mlp, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID, cnn and custom_cnn",
     "mlp:2": "none of mlp",
     "resnet": "'resnet' is none of mlp",
-    "cnn": "in a later release",
+    "cnn:2": "'cnn:2' is none of mlp",
     "custom_mlp": "takes two integers and two rates",
     "custom_mlp:": "takes two integers and two rates",
     "custom_mlp:2,800,0.2": "takes two integers and two rates",
@@ -314,6 +338,30 @@ BAD = {
     "custom_mlp:2,800,0,-0.1": "DROP_IN and DROP_HID are from 0",
     "custom_mlp:2,800,nan,0": "DROP_IN and DROP_HID are from 0",
 }
+
+
+BAD_CNN = {
+    "custom_cnn": "takes two integers and a rate",
+    "custom_cnn:16,128": "such as custom_cnn:16,128,0.5",
+    "custom_cnn:16,128,half": "takes two integers and a rate",
+    "custom_cnn:0,128,0.5": "FILTERS and WIDTH are at least 1",
+    "custom_cnn:16,128,1": "DROP is from 0",
+}
+
+
+@pytest.mark.parametrize("text", BAD_CNN)
+def test_bad_convolutional_models_are_refused(mnist: Any, text: str) -> None:
+    pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
+    with pytest.raises(ValueError, match=re.escape(BAD_CNN[text])):
+        mnist.models.parse(text)
+
+
+def test_a_convolutional_model_without_pytensor_ml(
+    mnist: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mnist.models, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape("synkhronos[nn]")):
+        mnist.models.parse("cnn")
 
 
 @pytest.mark.parametrize("text", BAD)
@@ -331,7 +379,7 @@ def test_bad_models_are_refused(mnist: Any, text: str) -> None:
         ("mlp --learning-rate nan", "argument --learning-rate: invalid positive float value"),
         ("mlp --seed -1", "--seed is -1"),
         ("mlp --mode SLOW", "SLOW"),
-        ("perceptron", "'perceptron' is none of mlp and custom_mlp"),
+        ("perceptron", "'perceptron' is none of mlp, custom_mlp"),
     ],
 )
 def test_bad_commands_are_refused(

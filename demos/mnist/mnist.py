@@ -176,8 +176,8 @@ def read_idx(path):
 def arguments(doc, members=True):
     """MODEL BATCH EPOCHS, as the demos of 2017 had them, and options."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    known = "mlp or custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID"
-    parser.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=f"{known} (mlp)")
+    text = f"one of {models.KNOWN} (mlp)"
+    parser.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=text)
     for name, default in [("batch", 500), ("epochs", 50)]:
         parser.add_argument(
             name,

@@ -2,8 +2,10 @@
 
 `mlp` is Lasagne's example: a fifth of the input is dropped, two hidden layers of 800 units, half
 of the units of each dropped. `custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID` has what its name says.
+`cnn` and `custom_cnn:FILTERS,WIDTH,DROP` are convolutional (see cnn.py), and need pytensor-ml.
 """
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +24,17 @@ class Model(NamedTuple):
     drop_hid: float
 
 
+class Cnn(NamedTuple):
+    """The same of a convolutional net: the first layer's filters, the units before the softmax."""
+
+    filters: int
+    width: int
+    drop: float
+
+
 MLP = Model(depth=2, width=800, drop_in=0.2, drop_hid=0.5)
+CNN = Cnn(filters=16, width=128, drop=0.5)
+KNOWN = "mlp, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID, cnn and custom_cnn:FILTERS,WIDTH,DROP"
 
 
 def parse(text):
@@ -30,13 +42,10 @@ def parse(text):
     name, _, given = text.partition(":")
     if text == "mlp":
         return MLP
-    if name == "cnn":
-        raise ValueError(
-            "cnn needs convolutions, which come with the layers in a later release: use mlp or "
-            "custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID"
-        )
+    if text == "cnn" or name == "custom_cnn":
+        return _parse_cnn(text, given)
     if name != "custom_mlp":
-        raise ValueError(f"{text!r} is none of mlp and custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID")
+        raise ValueError(f"{text!r} is none of {KNOWN}")
     try:
         depth, width, drop_in, drop_hid = given.split(",")
         model = Model(int(depth), int(width), float(drop_in), float(drop_hid))
@@ -50,6 +59,35 @@ def parse(text):
     if not (0 <= model.drop_in < 1 and 0 <= model.drop_hid < 1):
         raise ValueError(f"{text!r}: DROP_IN and DROP_HID are from 0 up to, not including, 1")
     return model
+
+
+def _parse_cnn(text, given):
+    if not find_spec("pytensor_ml"):
+        raise ValueError(f'{text!r} needs pytensor-ml: pip install "synkhronos[nn]"')
+    if text == "cnn":
+        return CNN
+    try:
+        filters, width, drop = given.split(",")
+        model = Cnn(int(filters), int(width), float(drop))
+    except ValueError:
+        raise ValueError(
+            f"{text!r}: custom_cnn takes two integers and a rate, FILTERS,WIDTH,DROP, such as "
+            "custom_cnn:16,128,0.5"
+        ) from None
+    if model.filters < 1 or model.width < 1 or not 0 <= model.drop < 1:
+        raise ValueError(
+            f"{text!r}: FILTERS and WIDTH are at least 1, DROP is from 0 up to, not including, 1"
+        )
+    return model
+
+
+def build(model, pixels, seed):
+    """The net that a model describes."""
+    if isinstance(model, Model):
+        return Net(model, pixels, seed)
+    from cnn import Net as ConvolutionalNet
+
+    return ConvolutionalNet(model, pixels, CLASSES, seed)
 
 
 class Net:

@@ -2,10 +2,11 @@
 
     python demos/mnist/train_cpu_data.py [MODEL] [BATCH] [EPOCHS] [--members 2] ...
 
-MODEL is mlp or custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID. The images lie once in memory that all
-members read. A step is one call: each member computes the gradient of its rows of the batch, the
-gradients are reduced, and each member updates its chunk of the weights. Any number of members
-comes to the weights of train_serial.py, up to rounding and to what dropout draws.
+MODEL is one of those of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
+custom_cnn:FILTERS,WIDTH,DROP. The images lie once in memory that all members read. A step is one
+call: each member computes the gradient of its rows of the batch, the gradients are reduced, and
+each member updates its chunk of the weights. Any number of members comes to the weights of
+train_serial.py, up to rounding and to what dropout draws.
 """
 
 import mnist
@@ -21,7 +22,7 @@ def main():
     data = mnist.load()
     members = synk.fork(args.members)
     (x, y), validation, test = ([synk.data(array) for array in pair] for pair in data)
-    net = models.Net(args.sizes, x.shape[1], args.seed)
+    net = models.build(args.sizes, x.shape[1], args.seed)
     rate = mnist.start(args, net, members)
     train = make_train_function(
         net.loss,

@@ -2,10 +2,11 @@
 
     python demos/mnist/train_gpu_data.py [MODEL] [BATCH] [EPOCHS] [--members 2] [--even] ...
 
-MODEL is mlp or custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID. The name is that of the demo of 2017, whose
-images stayed on the GPUs; this one runs on CPUs as well. Each member has its part of the images in
-shared variables, and `batch_s` says which of its rows a step takes. A step is made of the update
-rule's two halves, with the gradients reduced between them.
+MODEL is one of those of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
+custom_cnn:FILTERS,WIDTH,DROP. The name is that of the demo of 2017, whose images stayed on the
+GPUs; this one runs on CPUs as well. Each member has its part of the images in shared variables, and
+`batch_s` says which of its rows a step takes. A step is made of the update rule's two halves, with
+the gradients reduced between them.
 
 The batches are those of train_serial.py: a member takes the rows that happen to lie in its part, so
 any number of members comes to the same weights, up to rounding and to what dropout draws. The
@@ -68,7 +69,7 @@ def main():
     synk.scatter([x, y], list(data.train))
     validation, test = ([synk.data(array) for array in pair] for pair in data[1:])
 
-    net = models.Net(args.sizes, data.train[0].shape[1], args.seed)
+    net = models.build(args.sizes, data.train[0].shape[1], args.seed)
     rate = mnist.start(args, net, members)
     halves = updates.nesterov_momentum(net.loss, net.params, rate)
     f_grad = synk.function(

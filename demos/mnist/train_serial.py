@@ -2,7 +2,8 @@
 
     python demos/mnist/train_serial.py [MODEL] [BATCH] [EPOCHS] [--mode NUMBA] [--seed 0] ...
 
-MODEL is mlp or custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID.
+MODEL is one of those of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
+custom_cnn:FILTERS,WIDTH,DROP.
 """
 
 import mnist
@@ -17,7 +18,7 @@ def main():
     args = mnist.parse(mnist.arguments(__doc__, members=False))
     data = mnist.load()
     x, y = data.train
-    net = models.Net(args.sizes, x.shape[1], args.seed)
+    net = models.build(args.sizes, x.shape[1], args.seed)
     rate = mnist.start(args, net)
     train = make_train_function_pytensor(
         net.loss,

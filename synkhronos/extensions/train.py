@@ -29,6 +29,7 @@ from synkhronos._data import Data
 from synkhronos._errors import InputError, InputTypeError, enduring
 from synkhronos._functions import Function
 from synkhronos._group import current
+from synkhronos._meetings import meets
 from synkhronos._member import Member
 from synkhronos._shipping import distribute_in, share_variables
 from synkhronos._variables import Entry, check_whole
@@ -356,6 +357,12 @@ def make_train_function(
     loss, outputs = _replaced(loss, outputs, givens)
     kept = trainable(params)
     goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
+    if not goal.average and meets([loss]):
+        raise InputError(
+            f"the loss {loss} holds statistics over the rows of all members, and is no mean over "
+            "these rows, with which alone such statistics go. Make it one, or use batch "
+            "normalisation that is not synchronised"
+        )
     parting = _parting(goal, kept, update_rule, args, kwargs, clip)
     op = "avg" if goal.average else "sum"
     computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]

@@ -1,0 +1,38 @@
+"""Train ResNet-50 on random images with all members; each step divides its rows over them.
+
+    python demos/resnet/train_resnet.py [--batch 32] [--devices cuda] [--members 2] [--size 224] ...
+
+The images lie once in memory that all members read, and each member takes its rows of a shuffled
+list from there. Rows of a step, and the rate, grow with the number of members. Batch normalisation
+is over the rows of all members, so the losses are those of train_serial.py.
+"""
+
+import resnet
+
+import synkhronos as synk
+from synkhronos.extensions import make_train_function, updates
+
+
+def main():
+    parser = resnet.arguments(__doc__)
+    parser.add_argument("--devices", help="such as cuda, cuda:0,cuda:1 or cpu")
+    args = parser.parse_args()
+    members = synk.fork(args.members, devices=args.devices)
+    net = resnet.net(args)
+    print(f"ResNet-{args.depth}: {net.size():,} weights, {members} members")
+    train = make_train_function(
+        net.loss,
+        net.params,
+        net.x,
+        net.y,
+        updates.nesterov_momentum,
+        resnet.RATE * args.batch * members,
+        updates=net.updates,
+        mode=args.mode,
+    )
+    x, y = map(synk.data, resnet.images(args))
+    resnet.run(args, members, lambda batch: train(x, y, batch=batch))
+    synk.close()
+
+
+main()

@@ -1,0 +1,56 @@
+"""Networks: what they need of operations, in every mode, exact over members.
+
+==================  ==============================================================================
+`conv2d`            convolution; `max_pool2d`, `avg_pool2d`: pooling; with their gradients
+`layers`            pytensor-ml's layers with these (the extra ``synkhronos[nn]``): `Conv2D` ...
+``_windows``        where windows lie in an image
+``_numba``, ``_jax``  how the modes compute it; imported by the linkers through ``_dispatch``
+``_moments``        mean and variance over the rows of all members, for `BatchNorm`
+``_rules``          what stays apart for each row, for the proofs of `synkhronos.function`
+==================  ==============================================================================
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from synkhronos._errors import BackendMissing
+from synkhronos.nn import _dispatch
+from synkhronos.nn import _rules as _rules
+from synkhronos.nn._convolution import conv2d
+from synkhronos.nn._pooling import avg_pool2d, max_pool2d
+
+if TYPE_CHECKING:
+    from synkhronos.nn.layers import AvgPool1D as AvgPool1D
+    from synkhronos.nn.layers import AvgPool2D as AvgPool2D
+    from synkhronos.nn.layers import BatchNorm as BatchNorm
+    from synkhronos.nn.layers import Conv1D as Conv1D
+    from synkhronos.nn.layers import Conv2D as Conv2D
+    from synkhronos.nn.layers import MaxPool1D as MaxPool1D
+    from synkhronos.nn.layers import MaxPool2D as MaxPool2D
+    from synkhronos.nn.layers import state_updates as state_updates
+
+__all__ = [
+    "AvgPool1D",
+    "AvgPool2D",
+    "BatchNorm",
+    "Conv1D",
+    "Conv2D",
+    "MaxPool1D",
+    "MaxPool2D",
+    "avg_pool2d",
+    "conv2d",
+    "max_pool2d",
+    "state_updates",
+]
+
+_dispatch.register()
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import_module("pytensor_ml")
+    except ImportError:
+        raise BackendMissing("pytensor-ml", "nn") from None
+    return getattr(import_module("synkhronos.nn.layers"), name)

@@ -1,0 +1,239 @@
+"""Convolution and pooling in numba code; imported when the first graph is compiled by numba.
+
+Image by image: the pixels under its windows fit into a cache, where a matrix product reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from pytensor.link.numba.dispatch.basic import (
+    get_numba_type,
+    numba_njit,
+    register_funcify_default_op_cache_key,
+)
+
+from synkhronos._meetings import mean_over_members
+from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
+from synkhronos.nn._moments import Mean, Moments, combined
+from synkhronos.nn._pooling import Pooling, PoolingGradient
+from synkhronos.nn._windows import Windows
+
+_VERSION = 1  # of the code below, for what numba has cached
+
+
+def _geometry(windows: Windows) -> tuple[int, ...]:
+    (top, bottom), (left, right) = windows.padding
+    return (*windows.strides, *windows.dilation, top, bottom, left, right)
+
+
+@numba_njit
+def _fitting(geometry: Any, height: int, width: int, kh: int, kw: int) -> tuple[int, int]:
+    down, right, by, along, top, bottom, left, after = geometry
+    rows = (height + top + bottom - ((kh - 1) * by + 1)) // down + 1
+    columns = (width + left + after - ((kw - 1) * along + 1)) // right + 1
+    return rows, columns
+
+
+@numba_njit
+def _collect(geometry: Any, image: Any, kh: int, kw: int, pixels: Any) -> None:
+    """A row for each window, with its pixels."""
+    down, right, by, along, top, _, left, _ = geometry
+    height, width, channels = image.shape
+    rows, columns = _fitting(geometry, height, width, kh, kw)
+    for row in range(rows):
+        for column in range(columns):
+            at, k = row * columns + column, 0
+            for i in range(kh):
+                y = row * down + i * by - top
+                for j in range(kw):
+                    x = column * right + j * along - left
+                    inside = 0 <= y < height and 0 <= x < width
+                    for c in range(channels):
+                        pixels[at, k] = image[y, x, c] if inside else 0
+                        k += 1
+
+
+@numba_njit
+def _spread(geometry: Any, pixels: Any, kh: int, kw: int, image: Any) -> None:
+    """The transpose: values are added to the pixels that they came from."""
+    down, right, by, along, top, _, left, _ = geometry
+    height, width, channels = image.shape
+    rows, columns = _fitting(geometry, height, width, kh, kw)
+    for row in range(rows):
+        for column in range(columns):
+            at, k = row * columns + column, 0
+            for i in range(kh):
+                y = row * down + i * by - top
+                for j in range(kw):
+                    x = column * right + j * along - left
+                    if 0 <= y < height and 0 <= x < width:
+                        for c in range(channels):
+                            image[y, x, c] += pixels[at, k + c]
+                    k += channels
+
+
+@register_funcify_default_op_cache_key(Convolution)  # type: ignore[untyped-decorator]
+def _convolution(op: Convolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    geometry = _geometry(op.windows)
+
+    @numba_njit
+    def convolution(images: Any, kernel: Any) -> Any:
+        n, height, width, _ = images.shape
+        kh, kw, channels, new = kernel.shape
+        rows, columns = _fitting(geometry, height, width, kh, kw)
+        matrix = np.ascontiguousarray(kernel).reshape((kh * kw * channels, new))
+        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
+        found = np.empty((n, rows * columns, new), images.dtype)
+        for r in range(n):
+            _collect(geometry, images[r], kh, kw, pixels)
+            np.dot(pixels, matrix, found[r])
+        return found.reshape((n, rows, columns, new))
+
+    return convolution, _VERSION
+
+
+@register_funcify_default_op_cache_key(ImageGradient)  # type: ignore[untyped-decorator]
+def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    geometry = _geometry(op.windows)
+
+    @numba_njit
+    def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
+        kh, kw, channels, new = kernel.shape
+        n, rows, columns, _ = gradient.shape
+        matrix = np.ascontiguousarray(kernel).reshape((kh * kw * channels, new)).T.copy()
+        given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
+        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
+        found = np.zeros(images.shape, images.dtype)
+        for r in range(n):
+            np.dot(given[r], matrix, pixels)
+            _spread(geometry, pixels, kh, kw, found[r])
+        return found
+
+    return by_images, _VERSION
+
+
+@register_funcify_default_op_cache_key(KernelGradient)  # type: ignore[untyped-decorator]
+def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    geometry = _geometry(op.windows)
+
+    @numba_njit
+    def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
+        kh, kw, channels, new = kernel.shape
+        n, rows, columns, _ = gradient.shape
+        given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
+        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
+        found = np.zeros((kh * kw * channels, new), images.dtype)
+        part = np.empty_like(found)
+        for r in range(n):
+            _collect(geometry, images[r], kh, kw, pixels)
+            np.dot(pixels.T, given[r], part)
+            found += part
+        return found.reshape((kh, kw, channels, new))
+
+    return by_kernel, _VERSION
+
+
+@register_funcify_default_op_cache_key(Pooling)  # type: ignore[untyped-decorator]
+def _pooling(op: Pooling, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    geometry = _geometry(op.windows)
+    (kh, kw), largest = op.window, op.kind == "max"
+
+    @numba_njit
+    def pooling(images: Any) -> Any:
+        down, right, _, _, top, _, left, _ = geometry
+        n, height, width, channels = images.shape
+        rows, columns = _fitting(geometry, height, width, kh, kw)
+        found = np.empty((n, rows, columns, channels), images.dtype)
+        found[:] = -np.inf if largest else 0
+        for r in range(n):
+            for row in range(rows):
+                for column in range(columns):
+                    for y in range(max(0, row * down - top), min(height, row * down - top + kh)):
+                        begin, end = column * right - left, column * right - left + kw
+                        for x in range(max(0, begin), min(width, end)):
+                            for c in range(channels):
+                                value = images[r, y, x, c]
+                                if not largest:
+                                    found[r, row, column, c] += value
+                                elif not value <= found[r, row, column, c]:
+                                    found[r, row, column, c] = value
+        return found if largest else found / images.dtype.type(kh * kw)
+
+    return pooling, _VERSION
+
+
+@register_funcify_default_op_cache_key(PoolingGradient)  # type: ignore[untyped-decorator]
+def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    geometry = _geometry(op.windows)
+    (kh, kw), largest = op.window, op.kind == "max"
+
+    @numba_njit
+    def pooling_gradient(images: Any, pooled: Any, gradient: Any) -> Any:
+        down, right, _, _, top, _, left, _ = geometry
+        n, height, width, channels = images.shape
+        _, rows, columns, _ = gradient.shape
+        share = images.dtype.type(1) if largest else images.dtype.type(1 / (kh * kw))
+        found = np.zeros(images.shape, images.dtype)
+        taken = np.empty(channels, np.bool_)
+        for r in range(n):
+            for row in range(rows):
+                for column in range(columns):
+                    taken[:] = False
+                    for y in range(max(0, row * down - top), min(height, row * down - top + kh)):
+                        begin, end = column * right - left, column * right - left + kw
+                        for x in range(max(0, begin), min(width, end)):
+                            for c in range(channels):
+                                given = gradient[r, row, column, c] * share
+                                if not largest:
+                                    found[r, y, x, c] += given
+                                elif not taken[c]:
+                                    hit = images[r, y, x, c] == pooled[r, row, column, c]
+                                    taken[c] = hit
+                                    found[r, y, x, c] += given if hit else 0
+        return found
+
+    return pooling_gradient, _VERSION
+
+
+@register_funcify_default_op_cache_key(Mean)  # type: ignore[untyped-decorator]
+def _mean(op: Mean, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    number, kind = op.number, get_numba_type(node.outputs[0].type)
+
+    @numba_njit
+    def mean(values: Any) -> Any:
+        with numba.objmode(found=kind):
+            found = np.array(mean_over_members(number, values))
+        return found
+
+    return mean, _VERSION
+
+
+@register_funcify_default_op_cache_key(Moments)  # type: ignore[untyped-decorator]
+def _moments(op: Moments, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    number, momentum = op.number, op.momentum
+    kind = numba.types.Array(numba.float64, 2, "C")
+
+    @numba_njit
+    def moments(values: Any, mean: Any, variance: Any) -> Any:
+        channels = values.shape[-1]
+        rows = np.ascontiguousarray(values).reshape((values.size // channels, channels))
+        local = np.zeros((2, channels))
+        for r in range(len(rows)):
+            for c in range(channels):
+                local[0, c] += rows[r, c]
+        local[0] /= len(rows)
+        for r in range(len(rows)):
+            for c in range(channels):
+                local[1, c] += (rows[r, c] - local[0, c]) ** 2
+        local[1] /= len(rows)
+        with numba.objmode(found=kind):
+            found = combined(number, local)
+        means, variances = found[0].astype(values.dtype), found[1].astype(values.dtype)
+        next_mean = (momentum * found[0] + (1 - momentum) * mean).astype(mean.dtype)
+        next_variance = (momentum * found[1] + (1 - momentum) * variance).astype(variance.dtype)
+        return means, variances, next_mean, next_variance
+
+    return moments, _VERSION

@@ -1,0 +1,100 @@
+"""What convolution and pooling do to rows: each image stays apart, kernels' gradients are sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytensor.graph.basic import Apply
+
+from synkhronos._inference._values import Factors, Reduced, Rows, Same, Stuck, Value, summed
+from synkhronos._inference._walk import Transferred, Walk, transfer
+from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
+from synkhronos.nn._moments import Mean, Moments
+from synkhronos.nn._pooling import Pooling, PoolingGradient
+
+
+@transfer.register
+def _convolution(op: Convolution, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    images, kernel = values
+    return _apart([images], images) if isinstance(kernel, Same) else None
+
+
+@transfer.register
+def _by_images(op: ImageGradient, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    images, kernel, gradient = values
+    return _apart([images, gradient], gradient) if isinstance(kernel, Same) else None
+
+
+@transfer.register
+def _by_kernel(op: KernelGradient, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    images, _, gradient = values
+    if not _are_images(images, gradient):
+        return None
+    return summed(
+        _one([images.factors, gradient.factors]),
+        node.outputs[0].type.dtype,
+        zero=images.zero or gradient.zero,
+    )
+
+
+@transfer.register
+def _pooling(op: Pooling, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    [images] = values
+    if op.kind == "max" and _are_images(images) and images.factors:
+        raise Stuck("it is not linear in a value over all rows")
+    return _apart([images], images)
+
+
+@transfer.register
+def _pooling_gradient(
+    op: PoolingGradient, node: Apply, values: Sequence[Value], walk: Walk
+) -> Transferred:
+    images, pooled, gradient = values
+    if not _are_images(images, pooled) or images.factors or pooled.factors:
+        return None
+    return _apart(values, gradient)
+
+
+@transfer.register
+def _mean(op: Mean, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    """What is averaged over rows is, after that, the same in all members."""
+    return Same() if values[0] == Reduced("avg") else None
+
+
+@transfer.register
+def _moments(op: Moments, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    images, *running = values
+    if not _are_images(images) or images.factors:
+        return None
+    return Same() if all(isinstance(v, Same) for v in running) else None
+
+
+def follow_layers(gathers: type, spreads: type) -> None:
+    """Teach the same of pytensor-ml's two operations that pick pixels and lay them back."""
+
+    def picked(op: Any, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+        first, *lengths = values
+        return _apart([first], first) if all(isinstance(v, Same) for v in lengths) else None
+
+    transfer.register(gathers, picked)
+    transfer.register(spreads, picked)
+
+
+def _are_images(*values: Any) -> bool:
+    """Whether values have a row for each image."""
+    return all(isinstance(v, Rows) and v.axis == 0 for v in values)
+
+
+def _apart(values: Sequence[Value], linear: Any) -> Value | None:
+    """Images that follow from images, and linearly from one of these."""
+    if not _are_images(*values):
+        return None
+    return Rows(0, any(v.whole for v in values), linear.factors, linear.zero)
+
+
+def _one(found: Sequence[Factors]) -> Factors:
+    scaled = [f for f in found if f]
+    if len(scaled) > 1:
+        raise Stuck("it multiplies two values over all rows")
+    return scaled[0] if scaled else frozenset()

@@ -1,0 +1,87 @@
+"""Windows over images: how many fit, where they lie, and all their pixels as one matrix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+Pair = tuple[int, int]
+Padding = tuple[Pair, Pair]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How windows go over an image: steps, what is added around it, and gaps between pixels.
+
+    Attributes
+    ----------
+    strides, dilation : (vertical, horizontal)
+    padding : ((top, bottom), (left, right))
+    """
+
+    strides: Pair
+    padding: Padding
+    dilation: Pair = (1, 1)
+
+    def fitting(self, lengths: Sequence[Any], window: Sequence[int]) -> tuple[Any, Any]:
+        """How many windows fit; lengths may be numbers, variables or None.
+
+        >>> Windows((2, 2), ((1, 1), (0, 0))).fitting((5, 6), (3, 3))
+        (3, 2)
+        """
+        first, second = [
+            None if n is None else (n + before + after - ((k - 1) * gap + 1)) // step + 1
+            for n, k, step, (before, after), gap in zip(
+                lengths, window, self.strides, self.padding, self.dilation, strict=True
+            )
+        ]
+        return first, second
+
+    def check(self, lengths: Sequence[int | None], window: Pair) -> None:
+        """Refuse windows that are larger than the images, as far as lengths are known."""
+        fitting = self.fitting(lengths, window)
+        if any(n is not None and n < 1 for n in fitting):
+            raise ValueError(
+                f"windows of {window}, with dilation {self.dilation}, do not fit into images of "
+                f"{tuple(lengths)} with padding {self.padding}"
+            )
+
+    def pixels(self, images: np.ndarray, window: Pair, fill: float = 0) -> np.ndarray:
+        """Of shape (images, rows, columns, *window, channels): the pixels under each window."""
+        padded = self.padded(images, fill)
+        spans = tuple((k - 1) * gap + 1 for k, gap in zip(window, self.dilation, strict=True))
+        view = sliding_window_view(padded, spans, axis=(1, 2))
+        (down, right), (by, along) = self.strides, self.dilation
+        return view[:, ::down, ::right, :, ::by, ::along].transpose(0, 1, 2, 4, 5, 3)
+
+    def padded(self, images: np.ndarray, fill: float = 0) -> np.ndarray:
+        """Images with what is added around them."""
+        if not any(map(any, self.padding)):
+            return images
+        return np.pad(images, ((0, 0), *self.padding, (0, 0)), constant_values=fill)
+
+    def spread(self, pixels: np.ndarray, lengths: Pair) -> np.ndarray:
+        """The transpose of `pixels`: each value is added to the pixel that it came from."""
+        n, rows, columns, height, width, channels = pixels.shape
+        (top, bottom), (left, right) = self.padding
+        down, across = lengths
+        whole = np.zeros((n, top + down + bottom, left + across + right, channels), pixels.dtype)
+        for i in range(height):
+            for j in range(width):
+                whole[self.place(i, j, rows, columns)] += pixels[:, :, :, i, j]
+        return whole[:, top : top + down, left : left + across]
+
+    def place(self, i: int, j: int, rows: int, columns: int) -> tuple[slice, slice, slice]:
+        """Where pixel (i, j) of all windows lies in padded images."""
+        starts = i * self.dilation[0], j * self.dilation[1]
+        return (
+            slice(None),
+            *(
+                slice(start, start + (n - 1) * step + 1, step)
+                for start, n, step in zip(starts, (rows, columns), self.strides, strict=True)
+            ),
+        )

@@ -1,0 +1,222 @@
+"""pytensor-ml's layers on the operations of this package: same arguments, parameters and values.
+
+Its other layers (``Linear``, ``Dropout``, ``LSTM`` ...) are used as they are. Of those below its
+own have no gradient in mode JAX where they are padded, and are slower on CPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor_ml.layers import conv as _conv
+from pytensor_ml.layers import norm as _norm
+from pytensor_ml.layers.conv import Col2Im, Im2Col
+from pytensor_ml.pytensorf import collect_non_trainable_updates
+from pytensor_ml.pytensorf.rng import collect_default_updates
+from pytensor_ml.rewriting.layers import predict_db
+
+from synkhronos.nn._convolution import conv2d
+from synkhronos.nn._moments import Moments
+from synkhronos.nn._pooling import avg_pool2d, max_pool2d
+from synkhronos.nn._rules import follow_layers
+
+follow_layers(Im2Col, Col2Im)
+
+
+class Conv2D(_conv.Conv2D):
+    """``pytensor_ml.layers.Conv2D``: images (rows, height, width, channels) with `conv2d`.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import Conv2D
+    >>> images = Input("images", shape=(None, 5, 5, 1), dtype="float64")
+    >>> layer = Conv2D(in_channels=1, out_channels=2, kernel_size=3, padding="same")
+    >>> layer(images).eval({images: np.zeros((4, 5, 5, 1))}).shape
+    (4, 5, 5, 2)
+    """
+
+    def __call__(self, X: Any) -> Any:
+        """Convolve; other paddings than by zeros are pytensor-ml's."""
+        found = _convolved(self, X)
+        return super().__call__(X) if found is None else found
+
+
+class Conv1D(_conv.Conv1D):
+    """``pytensor_ml.layers.Conv1D``: sequences (rows, time, channels) with `conv2d`."""
+
+    def __call__(self, X: Any) -> Any:
+        """Convolve; other paddings than by zeros are pytensor-ml's."""
+        found = _convolved(self, X)
+        return super().__call__(X) if found is None else found
+
+
+class MaxPool2D(_conv.MaxPool2D):
+    """``pytensor_ml.layers.MaxPool2D`` with `max_pool2d`."""
+
+    def __call__(self, X: Any) -> Any:
+        """Pool; windows with gaps are pytensor-ml's."""
+        found = _pooled(self, X, max_pool2d)
+        return super().__call__(X) if found is None else found
+
+
+class MaxPool1D(_conv.MaxPool1D):
+    """``pytensor_ml.layers.MaxPool1D`` with `max_pool2d`."""
+
+    def __call__(self, X: Any) -> Any:
+        """Pool; windows with gaps are pytensor-ml's."""
+        found = _pooled(self, X, max_pool2d)
+        return super().__call__(X) if found is None else found
+
+
+class AvgPool2D(_conv.AvgPool2D):
+    """``pytensor_ml.layers.AvgPool2D`` with `avg_pool2d`."""
+
+    def __call__(self, X: Any) -> Any:
+        """Pool; windows with gaps are pytensor-ml's."""
+        found = _pooled(self, X, avg_pool2d)
+        return super().__call__(X) if found is None else found
+
+
+class AvgPool1D(_conv.AvgPool1D):
+    """``pytensor_ml.layers.AvgPool1D`` with `avg_pool2d`."""
+
+    def __call__(self, X: Any) -> Any:
+        """Pool; windows with gaps are pytensor-ml's."""
+        found = _pooled(self, X, avg_pool2d)
+        return super().__call__(X) if found is None else found
+
+
+class BatchNorm(_norm.BatchNorm):
+    """``pytensor_ml.layers.BatchNorm``, with mean and variance over the rows of all members.
+
+    Members meet once for the statistics and once for their gradient, in each step. So any number of
+    members comes to the values and gradients of a serial step, for losses that are means over rows.
+    pytensor-ml's own layer takes the statistics of each member's part.
+
+    Running values are updates of the function, as with pytensor-ml's:
+    ``collect_non_trainable_updates(loss)`` returns them, and ``rewrite_for_prediction`` takes them
+    for the batch's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import BatchNorm
+    >>> x = Input("x", shape=(None, 2), dtype="float64")
+    >>> BatchNorm(n_in=2)(x).eval({x: np.array([[1.0, 2.0], [3.0, 6.0]])}).round(3).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    """
+
+    def __call__(self, X: Any) -> Any:
+        """Normalise; without running values it is pytensor-ml's."""
+        X = pt.as_tensor(X)
+        if X.ndim < 2 or not self.track_running_stats:
+            return super().__call__(X)
+        self._initialize_params(X)
+        known = self.new_running_mean is not None
+        running = (
+            (self.new_running_mean, self.new_running_var)
+            if known
+            else (self.running_mean, self.running_var)
+        )
+        moments = Moments(self.momentum)(X, *running)
+        mean, variance, self.new_running_mean, self.new_running_var = moments
+        found = (X - mean) / pt.sqrt(variance + np.asarray(self.epsilon, X.dtype))
+        if self.affine:
+            found = self.loc + found * self.scale
+        found.name = f"{self.name}_output"
+        return found
+
+
+def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
+    """Collect what layers change of themselves: dropout's generators, batch normalisation's values.
+
+    Parameters
+    ----------
+    outputs : variable or list of variables
+        What a function computes, such as a loss.
+
+    Returns
+    -------
+    list of updates for `synkhronos.function` and ``make_train_function``
+        Generators go on, each member's by itself. Running values of `BatchNorm` are the same in all
+        members; those of pytensor-ml's own layer are averaged over them, weighted by rows.
+
+    Notes
+    -----
+    Cost of the latter: an all-reduce of two vectors for each layer.
+
+    Examples
+    --------
+    >>> import pytensor
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import BatchNorm, state_updates
+    >>> y = BatchNorm("norm", n_in=2)(Input("x", shape=(None, 2)))
+    >>> [update[0].name for update in state_updates(y)]
+    ['norm_running_mean', 'norm_running_var']
+    """
+    found = collect_non_trainable_updates(outputs)
+    draws: list[tuple[Any, ...]] = list(collect_default_updates(outputs).items())
+    return draws + [
+        (shared, new)
+        if new.owner is not None and isinstance(new.owner.op, Moments)
+        else (shared, new, "avg", "all")
+        for shared, new in found.items()
+    ]
+
+
+@node_rewriter([Moments])  # type: ignore[untyped-decorator]
+def _predicted(fgraph: Any, node: Any) -> list[Any]:
+    """Running values in the place of the batch's."""
+    del fgraph
+    _, mean, variance = node.inputs
+    return [mean, variance, mean, variance]
+
+
+predict_db.register("synkhronos_moments", _predicted, "basic")
+
+
+def _convolved(layer: Any, given: Any) -> Any:
+    """What a layer makes of its input, or None where that is not ours to do."""
+    X = pt.as_tensor(given)
+    rank, zeros = layer.n_spatial + 2, layer.padding_mode == "constant"
+    if X.ndim != rank or not (zeros or not any(map(any, layer.padding))):
+        return None
+    kernel = layer.W if rank == 4 else layer.W[None]
+    steps, around, gaps = (_flat(v, rank) for v in (layer.stride, layer.padding, layer.dilation))
+    found = _as_sequence(conv2d(_as_images(X), kernel, steps, around, gaps), rank)
+    found = found + layer.b if layer.bias else found
+    found.name = f"{layer.name}_output"
+    return found
+
+
+def _pooled(layer: Any, given: Any, pool: Any) -> Any:
+    X = pt.as_tensor(given)
+    rank = layer.n_spatial + 2
+    if X.ndim != rank or any(gap != 1 for gap in layer.dilation):
+        return None
+    size, steps, around = (_flat(v, rank) for v in (layer.kernel_size, layer.stride, layer.padding))
+    found = _as_sequence(pool(_as_images(X), size, steps, around), rank)
+    found.name = f"{layer.name}_output"
+    return found
+
+
+def _flat(given: Any, rank: int) -> Any:
+    """Numbers for both axes of an image; a sequence is one that is a pixel high."""
+    if rank == 4:
+        return given
+    [along] = given
+    return ((0, 0), along) if isinstance(along, tuple) else (1, along)
+
+
+def _as_images(X: Any) -> Any:
+    return X if X.ndim == 4 else X.dimshuffle(0, "x", 1, 2)
+
+
+def _as_sequence(images: Any, rank: int) -> Any:
+    return images if rank == 4 else images[:, 0]

@@ -1,0 +1,50 @@
+"""The demos of networks come to the losses of their serial twins."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import LIMIT
+
+pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
+DEMOS = Path(__file__).parent.parent.parent / "demos"
+LOSS = re.compile(r"loss (\d+\.\d{5})")
+
+
+def losses(script: str, arguments: str) -> tuple[np.ndarray, str]:
+    """What a demo says; without cxx, PyTensor waits for no compiler."""
+    done = subprocess.run(
+        [sys.executable, str(DEMOS / script), *arguments.split()],
+        env=os.environ | {"PYTENSOR_FLAGS": f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx="},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return np.array([float(v) for v in LOSS.findall(done.stdout)]), done.stdout
+
+
+def test_resnet() -> None:
+    """A short one, over batch normalisation of all members' rows."""
+    small = "--depth 14 --size 32 --batch 2 --rows 10 --classes 5 --steps 3 --mode FAST_COMPILE"
+    ours, said = losses("resnet/train_resnet.py", f"{small} --members 2")
+    serial, _ = losses("resnet/train_serial.py", f"{small} --members 2")
+    assert "2 members" in said
+    assert len(ours) == 3
+    np.testing.assert_allclose(ours, serial, rtol=2e-3)
+
+
+def test_lstm() -> None:
+    small = "--rows 600 --batch 100 --epochs 3 --hidden 8 --steps 6 --mode FAST_COMPILE"
+    ours, said = losses("lstm/train_lstm.py", f"{small} --members 2")
+    serial, _ = losses("lstm/train_lstm.py", f"{small} --serial")
+    assert "test accuracy" in said
+    np.testing.assert_allclose(ours, serial, rtol=1e-4)
+    assert ours[-1] < ours[0]

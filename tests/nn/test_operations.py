@@ -1,0 +1,206 @@
+"""Convolution and pooling: numpy is the oracle, and all modes agree, gradients included."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synkhronos as synk
+from synkhronos import nn
+from synkhronos._inference import Proof, prove
+
+MODES = ("FAST_COMPILE", "JAX")
+# height, width, channels, new, window, strides, padding, dilation
+CASES = {
+    "padded unevenly": (7, 6, 2, 3, (3, 2), (1, 1), ((1, 1), (0, 1)), (1, 1)),
+    "strides": (7, 8, 2, 3, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
+    "many channels": (9, 9, 20, 3, (2, 3), (2, 3), ((0, 0), (0, 0)), (1, 1)),
+    "one pixel": (5, 5, 3, 4, (1, 1), (2, 2), ((0, 0), (0, 0)), (1, 1)),
+    "dilation": (9, 8, 2, 2, (3, 2), (1, 2), ((2, 0), (1, 1)), (2, 3)),
+    "left over": (8, 8, 1, 2, (3, 3), (3, 3), ((0, 0), (0, 0)), (1, 1)),
+}
+
+
+def convolved(x: np.ndarray, w: np.ndarray, strides: Any, padding: Any, gaps: Any) -> np.ndarray:
+    """The definition, pixel by pixel."""
+    x = np.pad(x, ((0, 0), *padding, (0, 0)))
+    (kh, kw), (down, right), (by, along) = w.shape[:2], strides, gaps
+    rows = (x.shape[1] - (kh - 1) * by - 1) // down + 1
+    columns = (x.shape[2] - (kw - 1) * along - 1) // right + 1
+    found = np.zeros((len(x), rows, columns, w.shape[3]))
+    for r, c, i, j in itertools.product(range(rows), range(columns), range(kh), range(kw)):
+        found[:, r, c] += x[:, r * down + i * by, c * right + j * along] @ w[i, j]
+    return found
+
+
+def slope(f: Any, at: list[np.ndarray], along: list[np.ndarray]) -> float:
+    """How fast f grows in a direction, by differences."""
+    step = 1e-5
+    up, down = ([a + s * step * d for a, d in zip(at, along, strict=True)] for s in (1, -1))
+    return float((f(*up) - f(*down)) / (2 * step))
+
+
+SLOW = [pytest.param("NUMBA", case, marks=pytest.mark.slow) for case in ("strides", "dilation")]
+
+
+@pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, CASES), *SLOW])
+def test_convolution_and_its_gradients(mode: str, case: str, rng: np.random.Generator) -> None:
+    """Also the gradient of a gradient."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    height, width, channels, new, window, *how = CASES[case]
+    at = [rng.normal(size=(3, height, width, channels)), rng.normal(size=(*window, channels, new))]
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(*window, None, None))
+    y = nn.conv2d(x, w, *how)
+    cost = pt.sin(y).sum()
+    first = pytensor.grad(cost, [x, w])
+    both = pt.sin(first[0]).sum() + pt.sin(first[1]).sum()
+    second = pytensor.grad(both, [x, w])
+    f = pytensor.function([x, w], [y, *first, *second], mode=mode)
+    found = [np.asarray(v) for v in f(*at)]
+    strides, padding, gaps = how
+    np.testing.assert_allclose(found[0], convolved(*at, strides, padding, gaps), atol=1e-12)
+    assert y.type.shape[1:] == (None, None, None)
+    along = [rng.normal(size=a.shape) for a in at]
+    for value, gradient in [(cost, found[1:3]), (both, found[3:])]:
+        g = pytensor.function([x, w], value, mode="FAST_COMPILE")
+        expected = sum((a * d).sum() for a, d in zip(gradient, along, strict=True))
+        assert slope(g, at, along) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+POOLS = {
+    "side by side": (2, None, 0),
+    "overlapping": (3, 2, 1),
+    "uneven": ((3, 2), (2, 1), ((1, 0), (0, 1))),
+    "left over": (2, 3, 0),
+}
+
+
+SLOW = [pytest.param("NUMBA", "uneven", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, POOLS), *SLOW])
+def test_pooling_and_its_gradient(mode: str, case: str, rng: np.random.Generator) -> None:
+    """Of images with many equal pixels: the first of the largest takes all."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    window, strides, padding = POOLS[case]
+    size = (window, window) if isinstance(window, int) else window
+    steps = size if strides is None else np.broadcast_to(strides, 2)
+    around = ((padding, padding),) * 2 if isinstance(padding, int) else padding
+    images = rng.integers(-2, 3, (2, 7, 6, 3)).astype(float)
+    x = pt.dtensor4("x")
+    largest, mean = (f(x, window, strides, padding) for f in (nn.max_pool2d, nn.avg_pool2d))
+    weights = rng.normal(size=largest.eval({x: images}).shape)
+    costs = (largest * weights).sum(), (mean * weights).sum()
+    wanted = [largest, mean, *(pytensor.grad(c, x) for c in costs)]
+    found = [np.asarray(v) for v in pytensor.function([x], wanted, mode=mode)(images)]
+
+    padded = np.pad(images, ((0, 0), *around, (0, 0)), constant_values=np.nan)
+    expected = [np.zeros(weights.shape), np.zeros(weights.shape)]
+    gradients = [np.zeros(padded.shape), np.zeros(padded.shape)]
+    for n, r, c, k in np.ndindex(weights.shape):
+        place = (n, slice(r * steps[0], r * steps[0] + size[0]))
+        place += (slice(c * steps[1], c * steps[1] + size[1]), k)
+        seen = padded[place]
+        expected[0][n, r, c, k] = np.nanmax(seen)
+        expected[1][n, r, c, k] = np.nansum(seen) / seen.size
+        gradients[0][place][np.unravel_index(np.nanargmax(seen), seen.shape)] += weights[n, r, c, k]
+        gradients[1][place] += weights[n, r, c, k] / seen.size
+    (top, _), (left, _) = around
+    inside = [g[:, top : top + 7, left : left + 6] for g in gradients]
+    for value, other in zip(found, [*expected, *inside], strict=True):
+        np.testing.assert_allclose(value, other, atol=1e-12)
+
+
+def test_float32_stays_float32() -> None:
+    x, w = pt.ftensor4("x"), pt.tensor("w", dtype="float32", shape=(3, 3, 1, 2))
+    y = nn.max_pool2d(nn.conv2d(x, w, padding="same"))
+    wanted = [y, *pytensor.grad(y.sum(), [x, w])]
+    assert {v.dtype for v in wanted} == {"float32"}
+    f = pytensor.function([x, w], wanted, mode="FAST_COMPILE")
+    found = f(np.ones((1, 4, 4, 1), "float32"), np.ones((3, 3, 1, 2), "float32"))
+    assert {v.dtype.name for v in found} == {"float32"}
+    assert found[0].shape == (1, 2, 2, 2)
+
+
+def test_static_shapes() -> None:
+    x = pt.tensor("x", shape=(None, 9, 8, 3), dtype="float32")
+    y = nn.conv2d(x, np.zeros((3, 3, 3, 5), "float32"), strides=2, padding=1)
+    assert y.type.shape == (None, 5, 4, 5)
+    assert nn.avg_pool2d(y, 2, 1).type.shape == (None, 4, 3, 5)
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "unknown window": (
+        lambda x: nn.conv2d(x, pt.tensor4("w")),
+        ValueError,
+        "the two first of them known",
+    ),
+    "channels": (
+        lambda x: nn.conv2d(x, np.zeros((3, 3, 2, 1))),
+        ValueError,
+        "images of 3 channels, and a kernel for 2",
+    ),
+    "whole numbers": (lambda x: nn.max_pool2d(x.astype("int32")), TypeError, "floating tensors"),
+    "a matrix": (lambda x: nn.conv2d(x[0, 0], np.zeros((1, 1, 3, 1))), TypeError, "4 dimensions"),
+    "no step": (lambda x: nn.max_pool2d(x, 2, 0), ValueError, "strides is 0"),
+    "padding": (lambda x: nn.max_pool2d(x, 2, 1, 2), ValueError, "holds whole windows"),
+    "a large window": (lambda x: nn.max_pool2d(x, 5), ValueError, "do not fit into images of"),
+    "dilation": (
+        lambda x: nn.conv2d(x, np.zeros((3, 3, 3, 1)), dilation=2),
+        ValueError,
+        "do not fit into images of",
+    ),
+    "a word": (lambda x: nn.avg_pool2d(x, padding="full"), ValueError, "'valid', 'same'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_does_not_fit_is_refused(case: str) -> None:
+    call, kind, message = BAD[case]
+    with pytest.raises(kind, match=message):
+        call(pt.tensor("x", shape=(None, 4, 4, 3), dtype="float64"))
+
+
+def test_proofs() -> None:
+    """Rows stay apart, kernels' gradients are sums over them; other axes prove nothing."""
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(2, 2, 1, 2))
+    y = nn.avg_pool2d(nn.max_pool2d(nn.conv2d(x, w), 2, 1), 2, 1)
+
+    def reductions(output: Any) -> list[str | None] | None:
+        found = prove(output, [x])
+        return [p.reduction for p in found.partials] if isinstance(found, Proof) else None
+
+    by_images, by_kernel = pytensor.grad((y**2).sum(), [x, w])
+    assert reductions(y) == ["gather"]
+    assert reductions((y**2).mean()) == ["avg"]
+    assert reductions(by_images) == ["gather"]
+    assert reductions(by_kernel) == ["sum"]
+    assert reductions(pytensor.grad((y**2).mean(), w)) is not None
+    assert reductions(nn.conv2d(x.dimshuffle(1, 0, 2, 3), w)) is None
+    assert (
+        reductions(nn.conv2d(np.ones((1, 4, 4, 1)), pt.specify_shape(x, (2, 2, None, None))))
+        is None
+    )
+    assert reductions(nn.max_pool2d(x / x.sum(), 2)) is None
+
+
+def test_members_compute_their_images(group: synk.Group, rng: np.random.Generator) -> None:
+    """Outputs and gradients of any number of members are the serial function's."""
+    x = pt.dtensor4("x")
+    w = pytensor.shared(rng.normal(size=(3, 3, 2, 3)), "w", shape=(3, 3, 2, 3))
+    y = nn.max_pool2d(nn.conv2d(x, w, padding="same"))
+    loss = (y**2).mean()
+    outputs = [y, loss, *pytensor.grad(loss, [w, x])]
+    f = synk.function([x], outputs, mode="FAST_COMPILE")
+    images = rng.normal(size=(7, 6, 4, 2))
+    serial = pytensor.function([x], outputs, mode="FAST_COMPILE")(images)
+    for found in (f(images), f(images, num_slices=2)):
+        for a, b in zip(found, serial, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
