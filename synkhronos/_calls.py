@@ -13,7 +13,7 @@ from synkhronos._arena import FilePiece, Piece
 from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
-from synkhronos._jax import brought, is_far
+from synkhronos._jax import brought, finished, is_far, weighted
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._variables import stream
@@ -338,22 +338,29 @@ def _reduce_updates(
     everybody = len(part.participants) == member.size
     found = []
     for update in updates:
-        arrays = [_widened(mine[update], update)] if update in mine else []
+        arrays = [_widened(member.native(mine[update]), update)] if update in mine else []
         op = update.reduction
         assert op is not None
         comm.all_reduce(arrays, op, _weights_of(part), part.participants)
         if not everybody:
             arrays = comm.broadcast(arrays, part.participants[0]) or []
-        dtype = np.dtype(update.shared.type.dtype)
-        value = np.rint(arrays[0]) if dtype.kind in "iu" else arrays[0]
-        found.append((update, np.asarray(value).astype(dtype, copy=False)))
+        found.append((update, held_as(arrays[0], np.dtype(update.shared.type.dtype))))
     return found
 
 
-def _widened(value: Any, update: Update) -> np.ndarray:
-    array = np.asarray(value)
-    wide = array.dtype.kind in "biu" and update.reduction is Reduction.AVG
-    return np.array(array, np.float64 if wide else array.dtype)
+def held_as(value: Any, dtype: np.dtype) -> Any:
+    """A reduced value as a variable of that dtype holds it; averages of integers are rounded."""
+    if not isinstance(value, np.ndarray):
+        return finished(value, dtype)
+    rounded = np.rint(value) if dtype.kind in "iu" and value.dtype.kind == "f" else value
+    return rounded.astype(dtype, copy=False)
+
+
+def _widened(value: Any, update: Update) -> Any:
+    wide = value.dtype.kind in "biu" and update.reduction is Reduction.AVG
+    if not isinstance(value, np.ndarray):
+        return weighted(value, "float64", None) if wide else value
+    return np.array(value, np.float64 if wide else value.dtype)
 
 
 def _weights_of(part: Part) -> list[float] | None:
@@ -394,12 +401,12 @@ def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[Any]) -
     for i, op in enumerate(call.reductions):
         if op is None or op is Reduction.GATHER:
             continue
-        array = np.asarray(values[i])
+        array = member.native(values[i])
         if array.nbytes >= BIG_BYTES:
             result = member.communicator.reduce(
                 [array], op, member.master, _weights_of(part), part.participants
             )
-            found[i] = _Reduced(result[0]) if result is not None else None
+            found[i] = None if result is None else _Reduced(np.asarray(result[0]))
     return found
 
 

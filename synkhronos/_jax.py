@@ -212,6 +212,83 @@ def brought(value: np.ndarray) -> Any:
     return found
 
 
+def is_held(value: Any) -> bool:
+    """Whether a value is an array that lies whole in the memory of the device JAX computes on."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(value, jax.Array):
+        return False
+    return bool(value.devices() == {jax.devices()[0]})
+
+
+def held(value: Any) -> Any:
+    """A fresh copy of a value in the memory of the device that JAX computes on."""
+    import jax.numpy as jnp
+
+    with wide():
+        return jnp.array(value, copy=True)
+
+
+def pointer(array: Any) -> int:
+    """Where an array lies in the device's memory; it must be `ready`."""
+    return int(array.unsafe_buffer_pointer())
+
+
+def blank(shape: Sequence[int], dtype: Any) -> Any:
+    """A fresh array to be written to at its `pointer`."""
+    import jax.numpy as jnp
+
+    with wide():
+        return jnp.zeros(shape, dtype)
+
+
+def weighted(array: Any, dtype: str, share: float | None) -> Any:
+    """The array times a number, in a dtype; the array itself where that changes nothing."""
+    if share is None:
+        return array if array.dtype.name == dtype else _cast(array, dtype)
+    with wide():
+        return _compiled("weighted", dtype)(array, share)
+
+
+def finished(array: Any, dtype: Any) -> Any:
+    """Reduced values in another dtype; floats are rounded to the nearest integer."""
+    name = np.dtype(dtype).name
+    return array if array.dtype.name == name else _cast(array, name)
+
+
+def _cast(array: Any, dtype: str) -> Any:
+    with wide():
+        return _compiled("cast", dtype)(array)
+
+
+@functools.cache
+def _compiled(what: str, dtype: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def weighted(array: Any, share: Any) -> Any:
+        real = dtype.replace("complex128", "float64").replace("complex64", "float32")
+        return array.astype(dtype) * jnp.asarray(share, real)
+
+    def cast(array: Any) -> Any:
+        whole = jnp.issubdtype(np.dtype(dtype), jnp.integer)
+        rounds = whole and jnp.issubdtype(array.dtype, jnp.floating)
+        return (jnp.rint(array) if rounds else array).astype(dtype)
+
+    return jax.jit({"weighted": weighted, "cast": cast}[what])
+
+
+def combined(parts: Any, op: str) -> Any:
+    """The product, minimum or maximum over the first axis."""
+    import jax.numpy as jnp
+
+    with wide():
+        total = parts[0]
+        for part in parts[1:]:
+            combine = {"prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}[op]
+            total = combine(total, part)
+        return total
+
+
 _bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
 
 

@@ -23,6 +23,7 @@ from synkhronos._channels.starting import Wiring
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
 from synkhronos._channels.words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
+from synkhronos._communicators.gpus import Gpus
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare, bind_worker
 from synkhronos._errors import SynkhronosError
@@ -85,6 +86,7 @@ class Member:
         self._nested = False
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
+        self._gpus = communicator if isinstance(communicator, Gpus) else None
         self.updates: dict[int, Any] = {}
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
@@ -258,9 +260,18 @@ class Member:
         for number in variables:
             self._homes.pop(number, None)
 
-    def array(self, entry: Entry) -> np.ndarray:
-        """A variable's value as a numpy array."""
-        return np.asarray(entry.storage[0])
+    @property
+    def on_gpus(self) -> bool:
+        """Whether arrays of JAX's move between the members as they are."""
+        return self._gpus is not None
+
+    def native(self, value: Any) -> Any:
+        """A value as the communicator moves it: an array of numpy's, or on GPUs of JAX's."""
+        return np.asarray(value) if self._gpus is None else self._gpus.native(value)
+
+    def array(self, entry: Entry) -> Any:
+        """A variable's value as the communicator moves it."""
+        return self.native(entry.storage[0])
 
     def take_masters(self, entries: Sequence[Entry], undo: bool = True) -> None:
         """Give variables the master's values, in all members."""
@@ -308,6 +319,11 @@ class Member:
             entry.seen = value
         entry.storage[0] = value
 
+    def leave(self) -> None:
+        """Let go of the other members' GPUs."""
+        if self._gpus is not None:
+            self._gpus.close()
+
     def release(self) -> None:
         """Give every variable that lives in the arena a copy of its own."""
         for entry in self.variables:
@@ -320,6 +336,13 @@ class Member:
                     mark_torn(entry)
             entry.view = None
         self._homes.clear()
+        self.leave()
+
+
+def communicator(node: Node, on_one_gpu: int) -> Communicator:
+    """What moves arrays between the members of a node; see Wiring."""
+    host = SharedMemory(node)
+    return Gpus(host, node, on_one_gpu > 1) if on_one_gpu else host
 
 
 def main(wiring_fields: dict[str, Any]) -> None:
@@ -336,12 +359,13 @@ def main(wiring_fields: dict[str, Any]) -> None:
     if not wiring.debug:
         _leave_terminal()
         redirect(words, wiring.rank, wiring.master)
-    comm = SharedMemory(node)
+    comm = communicator(node, wiring.on_one_gpu)
     member = Member(
         wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
     )
     with _profiled(wiring):
         serve(member, LocalEnd(node))
+    member.leave()
 
 
 def _leave_terminal() -> None:
