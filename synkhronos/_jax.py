@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,24 @@ def _hand_on(op: Any, **kwargs: Any) -> Any:
     return lambda state: state
 
 
+class Program:
+    """A function of JAX's that can be compiled before it is called."""
+
+    def __init__(self, jitted: Any) -> None:
+        self._run = jitted
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._run(*inputs)
+
+    def compile(self, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Compile for inputs of these shapes and dtypes, without any."""
+        import jax
+
+        with wide():
+            given = [jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in inputs]
+            self._run = self._run.lower(*given).compile()
+
+
 class _Declared(JAXLinker):
     """JAX, with the outputs in the dtypes that the graph declares; to be used in `wide`.
 
@@ -97,8 +115,12 @@ class _Declared(JAXLinker):
                 held[0] = jax.device_put(held[0])
         return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
 
+    donated: tuple[int, ...] = ()  # inputs whose memory becomes that of outputs
+    programs: list[Program] = []  # noqa: RUF012 (a class of its own for each function that donates)
+
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Compile, the casts included."""
+        import jax
         import jax.numpy as jnp
 
         graph: Any = self.fgraph
@@ -114,6 +136,9 @@ class _Declared(JAXLinker):
                 for value, dtype in zip(found, dtypes, strict=True)
             )
 
+        if self.donated:
+            self.programs.append(Program(jax.jit(declared, donate_argnums=self.donated)))
+            return self.programs[-1]
         compiled: Callable[..., Any] = super().jit_compile(declared)
         return compiled
 
@@ -127,6 +152,15 @@ def declared_dtypes(mode: Any) -> Mode:
     if not issubclass(kind, _Declared):
         found = Mode(type(kind.__name__, (_Declared, kind), {})(), found.provided_optimizer)
     return found
+
+
+def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[Program]]:
+    """The same for a function that overwrites inputs, by their places; its program is appended."""
+    found = declared_dtypes(mode)
+    kind = type(found.linker)
+    programs: list[Program] = []
+    members = {"donated": tuple(donated), "programs": programs}
+    return Mode(type(kind.__name__, (kind,), members)(), found.provided_optimizer), programs
 
 
 def wide() -> AbstractContextManager[Any]:
@@ -275,6 +309,24 @@ def _compiled(what: str, dtype: str) -> Callable[..., Any]:
         return (jnp.rint(array) if rounds else array).astype(dtype)
 
     return jax.jit({"weighted": weighted, "cast": cast}[what])
+
+
+def flat(arrays: Sequence[Any], dtype: str, share: float) -> Any:
+    """All arrays times a number, end to end, in a fresh vector."""
+    with wide():
+        return _flattening(dtype)(list(arrays), share)
+
+
+@functools.cache
+def _flattening(dtype: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def flattened(arrays: list[Any], share: Any) -> Any:
+        whole = jnp.concatenate([jnp.reshape(a, (-1,)).astype(dtype) for a in arrays])
+        return whole * jnp.asarray(share, dtype)
+
+    return jax.jit(flattened)
 
 
 def combined(parts: Any, op: str) -> Any:

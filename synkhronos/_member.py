@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ class Member:
         The functions, by number.
     updates : dict
         What belongs to a function beside its replica, by the same number.
+    resident : bool
+        Whether what is trained stays where JAX computes.
     hand : object
         In the master: what the user has handed to the command under way.
     """
@@ -65,6 +67,7 @@ class Member:
         interrupts: Interrupts,
         node: Node | None = None,
         share: MasterShare | None = None,
+        resident: bool = False,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -87,6 +90,7 @@ class Member:
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self._gpus = communicator if isinstance(communicator, Gpus) else None
+        self.resident = resident or self._gpus is not None
         self.updates: dict[int, Any] = {}
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
@@ -268,6 +272,18 @@ class Member:
     def native(self, value: Any) -> Any:
         """A value as the communicator moves it: an array of numpy's, or on GPUs of JAX's."""
         return np.asarray(value) if self._gpus is None else self._gpus.native(value)
+
+    def add_up(self, arrays: list[Any]) -> Callable[[], None]:
+        """Begin to sum JAX's arrays, which are the caller's alone, over the members.
+
+        What is returned ends it: `arrays` hold the sums then.
+        """
+        gpus = self._gpus
+        if gpus is None:
+            if self.size > 1:
+                raise TypeError("only members on GPUs add up arrays of JAX's")
+            return lambda: None
+        return gpus.add_up(arrays)
 
     def array(self, entry: Entry) -> Any:
         """A variable's value as the communicator moves it."""

@@ -120,7 +120,8 @@ class Opening:
 
     def _alone(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Channel, Member]:
         channel = InlineChannel()
-        return channel, Member(0, 1, 0, Solo(), Views(arena), channel.interrupts, None, share)
+        held, on_gpu = channel.interrupts, bool(self.on_one_gpu)
+        return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, share, on_gpu)
 
 
 def check_seconds(name: str, value: Any) -> None:

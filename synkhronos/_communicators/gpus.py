@@ -408,13 +408,16 @@ class Gpus:
         found = self._reduced(arrays, op, weights, None)
         arrays[:] = [_jax.finished(v, a.dtype) for v, a in zip(found, arrays, strict=True)]
 
-    def add_up(self, arrays: Sequence[Any]) -> Any:
-        """Begin to sum arrays in place; they must be the caller's alone, and all members agree.
+    def add_up(self, arrays: list[Any]) -> Callable[[], None]:
+        """Begin to sum JAX's arrays in place; they must be the caller's alone.
 
-        Returns what `finish` waits for, or None where all is done.
+        What is returned ends it. Where NCCL cannot serve, others take their places in the list.
         """
         if not self._can_reduce(arrays, None):
-            return None
+            staged = [np.array(a) for a in arrays]
+            self._host.all_reduce(staged, Reduction.SUM)
+            arrays[:] = [_jax.held(a) for a in staged]
+            return lambda: None
         _jax.ready(arrays)
         moves = []
         for a in arrays:
@@ -425,7 +428,8 @@ class Gpus:
                 p, n = _jax.pointer(a), a.size * found.times
                 how = (element(found.element), operator(found.operator))
                 moves.append(("all_reduce", (p, p, n, *how)))
-        return self.post(moves)
+        event = self.post(moves)
+        return lambda: self.finish(event)
 
     def _reduced(
         self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 OPEN_SECONDS = 60.0  # for all members to connect
-ABORT_SECONDS = 2.0
+ABORT_SECONDS = 1.5
 SHARED_FROM = 23000  # the first version that takes several members on one GPU, 2.30
 ID_BYTES = 128
 
