@@ -49,7 +49,7 @@ def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     return start(request.param)
 
 
-@pytest.mark.parametrize("dtype", (*conformance.DTYPES, "bfloat16"))
+@pytest.mark.parametrize("dtype", [*conformance.DTYPES, "bfloat16"])
 def test_conformance(gpus: synk.Group, dtype: str) -> None:
     """All verbs on arrays of JAX's, in every dtype; on numpy's too."""
     conformance.check_communicator(gpus, [dtype])

@@ -1,1 +1,1 @@
-"""A stand-in for cuda.core: streams that run what they are given in order, behind the host's back."""
+"""A stand-in for cuda.core: streams run what they are given in order, beside the host."""

@@ -9,6 +9,7 @@ that post different things.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import functools
@@ -150,10 +151,8 @@ class Comm:
 
     def abort(self) -> None:
         self.aborted.set()
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
 
