@@ -31,6 +31,7 @@ import pytensor.tensor as pt
 
 from synkhronos import _cores, _memory
 from synkhronos._channels.safety import reasons_against_fork
+from synkhronos._communicators import nccl
 from synkhronos._data import data
 from synkhronos._devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._functions import function
@@ -75,7 +76,8 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Everything, one finding after the other; it takes some seconds, more where modes compile."""
-    for look in (_versions, _guards, _limits, _machine, _extras, _caches, _start, _deaths, _modes):
+    looks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
+    for look in (*looks, _modes):
         yield from look()
 
 
@@ -184,6 +186,29 @@ def _gpus() -> Finding:
         fix = 'for devices="cuda": pip install "synkhronos[cuda]"'
         return Finding("machine", "GPUs", NOTE, f"{text}; JAX has no plugin for them", fix)
     return Finding("machine", "GPUs", GOOD, text)
+
+
+def _nccl() -> Iterator[Finding]:
+    """What moves arrays between GPUs; libnccl is loaded, no GPU opened."""
+    gpus = visible_gpus(os.environ, get_n_gpu())
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
+        yield Finding("machine", "NVIDIA driver", GOOD, lines[0].partition(":")[2].strip())
+    if not nccl.is_installed():
+        text = "nccl4py is not installed"
+        fix = 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]", as your driver is'
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, text, fix if gpus else "")
+        return
+    try:
+        number = nccl.version()
+    except nccl.NotServed as exc:
+        fix = "arrays on GPUs go through the host's memory, slowly, until this is mended"
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, str(exc), fix if gpus else "")
+        return
+    old = number < nccl.SHARED_FROM
+    text = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    fix = "several members on one GPU need 2.30: pip install --upgrade nvidia-nccl-cu12 (or -cu13)"
+    yield Finding("machine", "NCCL", NOTE if old else GOOD, text, fix if old else "")
 
 
 def _extras() -> Iterator[Finding]:

@@ -254,6 +254,13 @@ def is_held(value: Any) -> bool:
     return bool(value.devices() == {jax.devices()[0]})
 
 
+def ordinal() -> int:
+    """CUDA's number, in this process, of the GPU that JAX computes on."""
+    import jax
+
+    return int(getattr(jax.devices()[0], "local_hardware_id", None) or 0)
+
+
 def held(value: Any) -> Any:
     """A fresh copy of a value in the memory of the device that JAX computes on."""
     import jax.numpy as jnp
@@ -377,6 +384,7 @@ def bind(device: Device) -> Callable[[], None]:
     if device.kind == "cuda":
         number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
         settings = {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(os.environ)
+        settings |= device.exchange(os.environ)
     before = {name: os.environ.get(name) for name in settings}
     _set(settings)
     return functools.partial(_release, device, before)

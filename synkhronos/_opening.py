@@ -18,6 +18,9 @@ from synkhronos._devices import Device, are_cores, devices_for
 from synkhronos._errors import InputError
 from synkhronos._member import Member, communicator, main
 
+GRACE_SECONDS = 0.5  # for workers to leave before they are killed
+GPU_SECONDS = 2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
+
 
 @dataclass
 class Opening:

@@ -128,6 +128,9 @@ def test_shares_of_memory(environ: dict[str, str], sharers: int, name: str, shar
     assert found["CUDA_VISIBLE_DEVICES"] == "5"
 
 
+NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_RAS_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE")
+
+
 @dataclass(frozen=True)
 class Told(Command):
     """By rank, what each member's environment says of devices."""
@@ -135,7 +138,8 @@ class Told(Command):
     def run(self, member: Any) -> dict[str, str]:
         """This member's."""
         names = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
-        return {n: v for n in (*names, _devices._FRACTIONS[1]) if (v := os.environ.get(n))}
+        every = (*names, _devices._FRACTIONS[1], *NCCL)
+        return {n: v for n in every if (v := os.environ.get(n))}
 
     def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[dict[str, str]]:
         """All members'."""
@@ -148,7 +152,8 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_devices, "get_n_gpu", lambda: 3)
     monkeypatch.setattr(_devices, "has_plugin", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    for name in ("JAX_PLATFORMS", "JAX_CUDA_VISIBLE_DEVICES", *_devices._FRACTIONS):
+    told = ("JAX_PLATFORMS", "JAX_CUDA_VISIBLE_DEVICES", *NCCL, *_devices._FRACTIONS)
+    for name in told:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -165,6 +170,9 @@ def test_what_members_are_told() -> None:
             "CUDA_VISIBLE_DEVICES": "2",
             "JAX_CUDA_VISIBLE_DEVICES": "all",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.375",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_RAS_ENABLE": "0",
+            "NCCL_MULTI_RANK_GPU_ENABLE": "1",
         }
         assert one == three == shared
         assert two["JAX_PLATFORMS"] == "cpu"
@@ -173,6 +181,8 @@ def test_what_members_are_told() -> None:
             "CUDA_VISIBLE_DEVICES": "2,0",
             "JAX_CUDA_VISIBLE_DEVICES": "1",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.75",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_RAS_ENABLE": "0",
         }
         x = pt.dvector("x")
         assert synk.function([x], x.sum(), mode="FAST_COMPILE")(np.arange(5.0)) == 10

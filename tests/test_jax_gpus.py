@@ -6,7 +6,10 @@ in the place of `nccl` and `cuda` by every member.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._opening import Opening
+from synkhronos._reductions import Reduction
 from synkhronos.testing import conformance
 
 pytest.importorskip("jax")
@@ -53,3 +57,231 @@ def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
 def test_conformance(gpus: synk.Group, dtype: str) -> None:
     """All verbs on arrays of JAX's, in every dtype; on numpy's too."""
     conformance.check_communicator(gpus, [dtype])
+
+
+@dataclass(frozen=True)
+class Calls(Command):
+    """By rank, what has been asked of nccl4py since the last time."""
+
+    def run(self, member: Any) -> list[tuple[Any, ...]]:
+        """Names, and arguments that are plain."""
+        from nccl.bindings import nccl
+
+        found = [(n, *[a for a in rest if isinstance(a, int)]) for n, *rest in nccl.calls]
+        nccl.calls.clear()
+        return found
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """All members'."""
+        return [own if r == member.master else reports[r] for r in range(member.size)]
+
+
+@dataclass(frozen=True)
+class Exchange(Command):
+    """One all_reduce of two arrays that lie on the GPU."""
+
+    op: Reduction = Reduction.SUM
+    weights: tuple[float, ...] | None = None
+
+    def run(self, member: Any) -> Any:
+        """Where they lay, where the results lie, and what these are."""
+        from nccl.bindings import nccl
+
+        arrays = [_jax.held(np.full(n, n * (member.rank + 1), np.float32)) for n in (3, 4)]
+        places = [_jax.pointer(a) for a in arrays]
+        ready = _jax.ready
+
+        def noted(values: Any) -> None:
+            ready(values)
+            nccl.calls.append(("ready", *map(_jax.pointer, values)))
+
+        _jax.ready = noted
+        try:
+            member.communicator.all_reduce(arrays, self.op, self.weights)
+        finally:
+            _jax.ready = ready
+        return places, [_jax.pointer(a) for a in arrays], [np.asarray(a).tolist() for a in arrays]
+
+    answer = Calls.answer
+
+
+def test_calls_of_nccl(start: Start) -> None:
+    """The life of a link; then each exchange is a wait for JAX, and one group of operations."""
+    group = start(2)
+    group.run(Exchange())
+    first = group.run(Calls())
+    assert [[c[0] for c in calls][:2] for calls in first] == [
+        ["get_unique_id", "comm_init_rank_scalable"],
+        ["comm_init_rank_scalable", "ready"],
+    ]
+    for rank, calls in enumerate(first):
+        [made] = [c for c in calls if c[0] == "comm_init_rank_scalable"]
+        assert made[1:4] == (2, rank, 1)
+    found = group.run(Exchange())
+    floats, total = 7, 0
+    for (places, results, values), calls in zip(found, group.run(Calls()), strict=True):
+        assert values == [[9.0] * 3, [12.0] * 4]
+        names = [c[0] for c in calls]
+        assert names == ["ready", "group_start", "all_reduce", "all_reduce", "group_end"]
+        assert set(calls[0][1:]) == {*places, *results}
+        for call, given, result, count in zip(calls[2:4], places, results, (3, 4), strict=True):
+            assert call == ("all_reduce", given, result, count, floats, total, call[-1])
+            assert given != result
+    weighted = group.run(Exchange(Reduction.AVG, (3.0, 1.0)))
+    assert [values for _, _, values in weighted] == [[[3.75] * 3, [5.0] * 4]] * 2
+    for _, *calls in group.run(Calls()):
+        assert [c[1] == c[2] for c in calls if c[0] == "all_reduce"] == [True, True]  # in place
+
+
+def test_the_end_of_a_link(start: Start) -> None:
+    """Each member aborts its communicator when the group ends; no thread is left (conftest)."""
+    group = start(2)
+    group.run(Exchange())
+    group.close()
+    from nccl.bindings import nccl
+
+    assert [c[0] for c in nccl.calls].count("comm_abort") == 1
+
+
+@dataclass(frozen=True)
+class Dies(Exchange):
+    """One member is killed when it has posted its part; the others' never ends."""
+
+    rank: int = 1
+
+    def run(self, member: Any) -> Any:
+        """Killed in the first call after the posting."""
+        from nccl.bindings import nccl
+
+        if member.rank == self.rank:
+            nccl.group_end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(member)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_death_in_an_exchange(start: Start, size: int) -> None:
+    """Promise 22: reported within 5 s, whatever the survivors' GPUs do; the next group works."""
+    group = start(size)
+    group.run(Exchange())
+    began = time.monotonic()
+    with pytest.raises(synk.WorkerDied, match=rf"rank {size - 1}.*SIGKILL"):
+        group.run(Dies(rank=size - 1))
+    assert time.monotonic() - began < 5
+    assert not group.alive
+    another = start(2)
+    assert [values for _, _, values in another.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+
+
+def test_a_death_with_restarts(start: Start) -> None:
+    """New workers link themselves anew."""
+    group = start(2, max_restarts=1)
+    group.run(Exchange())
+    with pytest.raises(synk.WorkerDied):
+        group.run(Dies())
+    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+
+
+@dataclass(frozen=True)
+class Breaks(Exchange):
+    """NCCL reports an asynchronous error in one member, once its part is posted."""
+
+    rank: int = 1
+
+    def run(self, member: Any) -> Any:
+        """What ncclCommGetAsyncError returns is ncclInternalError, once."""
+        from nccl.bindings import nccl
+
+        asked = nccl.comm_get_async_error
+        broken = 3
+
+        def answer(comm: Any) -> int:
+            if nccl.calls[-1][0] != "group_end":
+                return asked(comm)
+            nccl.comm_get_async_error = asked
+            return broken
+
+        if member.rank == self.rank:
+            nccl.comm_get_async_error = answer
+        return super().run(member)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_nccl(start: Start, rank: int) -> None:
+    """It is raised, the others leave, and the next exchange links all anew."""
+    group = start(2)
+    group.run(Exchange())
+    kind = RuntimeError if rank == 0 else synk.WorkerError
+    with pytest.raises(kind, match="NCCL: InternalError"):
+        group.run(Breaks(rank=rank))
+    group.run(Calls())
+    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+    for calls in group.run(Calls()):
+        assert "comm_init_rank_scalable" in [c[0] for c in calls]
+
+
+@dataclass(frozen=True)
+class Stops(Exchange):
+    """One member never posts its part."""
+
+    def run(self, member: Any) -> Any:
+        """It sleeps in the middle."""
+        from nccl.bindings import nccl
+
+        if member.rank == 1:
+            begin = nccl.group_start
+            nccl.group_start = lambda: (time.sleep(3600), begin())
+        return super().run(member)
+
+
+def test_a_member_that_stands_still(start: Start) -> None:
+    """The group's limit holds while GPUs exchange, too."""
+    group = start(2)
+    group.run(Exchange())
+    began = time.monotonic()
+    with pytest.raises(synk.GroupTimeout, match="rank 1"):
+        group.run(Stops(), timeout=1.0)
+    assert time.monotonic() - began < 10
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "NCCL" in r.getMessage()]
+
+
+def test_where_nccl_is_missing(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same results through the host's memory, and one warning that says why."""
+    monkeypatch.setitem(sys.modules, "nccl.bindings", None)
+    group = start(2)
+    conformance.check_communicator(group, ["float32", "complex64", "int16"])
+    [said] = refusals(caplog)
+    assert "rank 0: nccl4py cannot be imported" in said
+    assert 'pip install "synkhronos[cuda12]"' in said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_a_member_cannot_be_served(
+    start: Start, rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others do not wait for it."""
+    monkeypatch.setenv("STANDIN_NCCL_FAILS", str(rank))
+    group = start(3)
+    conformance.check_communicator(group, ["float32"])
+    [said] = refusals(caplog)
+    assert f"rank {rank}: the connection to the other members failed: NCCLError" in said
+
+
+def test_an_old_nccl(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Several members on one GPU are more than it takes."""
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22907")
+    group = start(2)
+    conformance.check_communicator(group, ["float32"])
+    [said] = refusals(caplog)
+    assert "NCCL 22907 takes one member on a GPU" in said
+    group.close()
+    monkeypatch.setattr(Opening, "on_one_gpu", 1)
+    caplog.clear()
+    conformance.check_communicator(start(2), ["float32"])
+    assert not refusals(caplog)

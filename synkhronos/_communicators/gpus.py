@@ -216,7 +216,8 @@ class Gpus:
     def _connect(self, name: np.ndarray) -> str:
         """Make this member's link; returns why not."""
         try:
-            self._link = Link(name, self.rank, self.size, self._shared, self._node.attend)
+            gpu, watch = _jax.ordinal(), self._node.attend
+            self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
         except NotServed as exc:
             self._node.drift()
             return str(exc)

@@ -107,6 +107,8 @@ class Link:
     rank, size : int
     shared : bool
         Whether several of the members are on one GPU.
+    gpu : int
+        CUDA's number of this member's, in this process.
     watch : callable
         ``watch(done)`` returns once done() is true; it raises if the other members will not come.
 
@@ -121,6 +123,7 @@ class Link:
         rank: int,
         size: int,
         shared: bool,
+        gpu: int,
         watch: Callable[[Callable[[], bool]], None],
     ) -> None:
         self._nccl = _library()
@@ -135,7 +138,7 @@ class Link:
             with _served("the connection to the other members"):
                 from cuda.core import Device
 
-                device = Device(0)  # a member sees its own GPU first
+                device = Device(gpu)
                 device.set_current()
                 self._stream = device.create_stream()
                 self._handle = int(self._stream.handle)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+DELAY = 0.002  # seconds: what nobody waits for comes too late
 _handles = itertools.count(1000)
 
 
@@ -61,5 +63,6 @@ class Event:
 
 def _serve(work: queue.SimpleQueue[Any]) -> None:
     while (item := work.get()) is not None:
+        time.sleep(DELAY)
         item()
         del item  # an event must not outlive its user here
