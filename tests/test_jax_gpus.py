@@ -11,12 +11,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos import _jax
+from synkhronos._commands import Command
 from synkhronos._opening import Opening
 from synkhronos._reductions import Reduction
 from synkhronos.testing import conformance
