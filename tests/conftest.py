@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos._opening import Opening
 
 pytest_plugins = ["synkhronos.testing.plugin"]
 
@@ -57,6 +59,28 @@ def group2() -> Iterator[synk.Group]:
     """A group of two."""
     with synk.Group(2) as made:
         yield made
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]]:
+    """Starts groups that take the path of GPUs without one: arrays of JAX's stay what they are.
+
+    Devices are "cpu", members think they share a GPU, and every member finds `tests/standin` in the
+    place of nccl4py and cuda.core.
+    """
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "standin"))
+    monkeypatch.setattr(Opening, "on_one_gpu", 2)
+    groups: list[synk.Group] = []
+
+    def made(size: int, **options: Any) -> synk.Group:
+        groups.append(synk.Group(size, "cpu", start="exec", **options))
+        return groups[-1].__enter__()
+
+    yield made
+    for group in reversed(groups):
+        group.__exit__(None, None, None)
+    for name in [n for n in sys.modules if n.split(".")[0] in ("nccl", "cuda")]:
+        del sys.modules[name]
 
 
 @pytest.fixture
