@@ -1,4 +1,4 @@
-"""Training on GPUs: what is trained stays in each member's memory; the path is forced, see `start`."""
+"""Training on GPUs: what is trained stays in each member. The path is forced, see `start`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
 
 @dataclass(frozen=True)
 class Traffic(Command):
-    """By rank: NCCL's all_reduces since the last time, and the bytes staged in the host's memory."""
+    """By rank: NCCL's all_reduces since the last time, and the bytes staged in the arena."""
 
     def run(self, member: Any) -> tuple[list[int], int]:
         """The numbers of elements."""
@@ -158,12 +158,12 @@ def test_values_are_the_masters_to_set(gpus: synk.Group, tmp_path: Path) -> None
     for n in (net, other):
         n.params[0].set_value(np.full((5, 7), 0.25))
     synk.all_reduce(w0)
-    saved = Checkpoints(tmp_path, [*net.params, *train.state])
+    saved = Checkpoints(tmp_path, train)
     train(*data)
     saved.save(1)
     wanted = net.values()
     train(*data)
-    saved.load()
+    saved.restore()
     for a, b in zip(net.values(), wanted, strict=True):
         np.testing.assert_array_equal(a, b)
     train(*data)
