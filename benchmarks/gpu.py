@@ -1,11 +1,11 @@
 """Training on GPUs beside plain PyTensor and plain JAX; with the tests of tests/gpu, a report.
 
-    python benchmarks/gpu.py --measure NETWORK DEVICES     one table, as JSON on the last line
-    python benchmarks/gpu.py [--out FOLDER]                tests and all tables, in 9 minutes at most
+    python benchmarks/gpu.py --measure NETWORK DEVICES   one table, as JSON on the last line
+    python benchmarks/gpu.py [--out FOLDER]              tests, all tables, in 9 minutes at most
 
-The report is gpu_report.json and gpu_report.rst in FOLDER (docs, unless told otherwise). Needs a GPU,
-and the packages of the extras cuda12 or cuda13 and pytest. Exits with 2 where there is no GPU or a
-package is missing, with 1 where a test fails or a goal is missed.
+The report is gpu_report.json and gpu_report.rst in FOLDER (docs, unless told otherwise). Needs a
+GPU, and the packages of the extras cuda12 or cuda13 and pytest. Exits with 2 where there is no GPU
+or a package is missing, with 1 where a test fails or a goal is missed.
 
 Contenders take turns in one process, each turn about a quarter of a second; a table gives medians
 over the turns, and ratios within them. Inputs come from the host in every step, for all of them.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -63,7 +64,7 @@ def mlp() -> Network:
     draw = np.random.default_rng(1)
     weights = [
         (draw.standard_normal((a, b)) * np.sqrt(2 / a)).astype("float32")
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+        for a, b in itertools.pairwise(sizes)
     ]
     start = [v for w in weights for v in (w, np.zeros(w.shape[1], "float32"))]
 
