@@ -70,16 +70,9 @@ def compute_call(
     """
     replica = member.replicas[call.function]
     part = replica.last_part
-    if part is not None and part.call is call:
-        if part.again is not None:
-            return part, part.again()
-        if part.listed:
-            part.arguments = _arguments(call, member, replica)
-    else:
-        if call.changed or call.sent:
-            _take_values(call, member)
-        part = _prepare(call, member, replica)
-        replica.last_part = part if _stays(call, replica) else None
+    if part is not None and part.call is call and part.again is not None:
+        return part, part.again()
+    part = part_of(call, member)
     ready()
     answer = _answer(call, member, replica, part)
     if replica.recipe.updates or answer.streams:
@@ -87,6 +80,21 @@ def compute_call(
     elif replica.last_part is part and not (call.sliced or replica.threaded or part.listed):
         part.again = _repetition(member, replica, part)
     return part, answer.outputs
+
+
+def part_of(call: Call, member: Member) -> Part:
+    """What this member works on, in a call; values that the user has set are taken."""
+    replica = member.replicas[call.function]
+    part = replica.last_part
+    if part is not None and part.call is call:
+        if part.listed:
+            part.arguments = _arguments(call, member, replica)
+        return part
+    if call.changed or call.sent:
+        _take_values(call, member)
+    part = _prepare(call, member, replica)
+    replica.last_part = part if _stays(call, replica) else None
+    return part
 
 
 def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
@@ -106,7 +114,7 @@ def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], li
         return again
 
     def repeat() -> list[Any]:
-        _bring(member, replica)
+        bring(member, replica)
         return again()
 
     return repeat
@@ -283,7 +291,7 @@ def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer
 
 def _compute(member: Member, replica: Replica, part: Part) -> Answer:
     if replica.recipe.jax:
-        _bring(member, replica)
+        bring(member, replica)
         return _run(replica, part)
     if not replica.threaded:
         return _run(replica, part)
@@ -291,7 +299,7 @@ def _compute(member: Member, replica: Replica, part: Part) -> Answer:
         return _run(replica, part)
 
 
-def _bring(member: Member, replica: Replica) -> None:
+def bring(member: Member, replica: Replica) -> None:
     """Move values that have been set to where JAX reads them without a copy."""
     for shared in replica.shareds_of_jax:
         value = shared.container.storage[0]

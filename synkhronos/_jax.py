@@ -79,18 +79,27 @@ class Program:
     """A function of JAX's that can be compiled before it is called."""
 
     def __init__(self, jitted: Any) -> None:
+        self._jitted = jitted
         self._run = jitted
+        self._made: dict[Any, Any] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         return self._run(*inputs)
 
-    def compile(self, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        """Compile for inputs of these shapes and dtypes, without any."""
+    def chosen(self, key: Any) -> bool:
+        """Whether it has been compiled for what has this key, and is called as that now."""
+        found = self._made.get(key)
+        if found is not None:
+            self._run = found
+        return found is not None
+
+    def compile(self, key: Any, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Compile for inputs of these shapes and dtypes, without any; it is called as that now."""
         import jax
 
         with wide():
             given = [jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in inputs]
-            self._run = self._run.lower(*given).compile()
+            self._run = self._made[key] = self._jitted.lower(*given).compile()
 
 
 class _Declared(JAXLinker):

@@ -20,11 +20,12 @@ from pytensor.graph.replace import clone_replace
 
 from synkhronos import _jax, _parcels
 from synkhronos._caching import while_compiling
-from synkhronos._calls import compute_call, contribute_call
+from synkhronos._calls import compute_call, contribute_call, part_of
 from synkhronos._commands import Collective, Command
 from synkhronos._reductions import Reduction, accumulator
 from synkhronos._replicas import configured
 from synkhronos._variables import Entry
+from synkhronos.extensions._fused import Fused
 from synkhronos.extensions._step import PHASES, Clock, Step, check_votes, has_nan, shares_of
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Resident:
         self.entries = entries
         self.leaves = leaves
         self.clocks = clocks
+        self.fused: Fused | None = None
         self._mine: list[Any] = [None] * len(entries)  # arrays that nobody else holds
         self._sizes = [int(np.prod(s, dtype=np.int64)) for s in recipe.of_places]
         kinds: list[Any] = [p.type for p in recipe.places]
@@ -157,7 +159,7 @@ class Resident:
         given += list(zip(recipe.shapes, [v.type.dtype for v in values], strict=True))
         given += [((), v.type.dtype) for v in leaves]
         [program] = programs
-        program.compile(given)
+        program.compile((), given)
 
     def own(self) -> None:
         """See to it that the values lie here, in arrays that may be overwritten."""
@@ -182,15 +184,22 @@ class Resident:
             for d, members in self._by_dtype.items()
         ]
 
-    def apply(self, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
-        """Overwrite all values by the new ones."""
-        before, self._mine = self._mine, [None] * len(self.entries)
-        with _jax.wide():
-            new = self._update(*flat, *before, *leaves)
+    def taken(self) -> list[Any]:
+        """The values, to be overwritten; `keep` must follow."""
+        found, self._mine = self._mine, [None] * len(self.entries)
+        return found
+
+    def keep(self, new: Sequence[Any]) -> None:
+        """The new values, once they are there."""
         _jax.ready(new)
         for entry, value in zip(self.entries, new, strict=True):
             entry.storage[0] = value
         self._mine = list(new)
+
+    def apply(self, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
+        """Overwrite all values by the new ones."""
+        with _jax.wide():
+            self.keep(self._update(*flat, *self.taken(), *leaves))
 
 
 @dataclass(frozen=True)
@@ -261,6 +270,8 @@ class ResidentStep(Step):
         update: Resident = member.updates[self.update]
         clock = Clock(update.clocks[member.rank])
         update.own()
+        if Fused.serves(self.call, member):
+            return self._alone(member, update, clock)
         part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
         n = len(self.call.outputs)
         k = n + len(self.partials)
@@ -287,3 +298,22 @@ class ResidentStep(Step):
             member.in_place = ()
             clock.lap("wait")
         return contribution
+
+    def _alone(self, member: Member, update: Resident, clock: Clock) -> Any:
+        """The step of a group of one: a program that computes and updates."""
+        part = part_of(self.call, member)
+        clock.lap("scatter")
+        if update.fused is None:
+            replica = member.replicas[self.call.function]
+            update.fused = Fused(update.recipe, replica, self.call, self.partials)
+        with member.uninterrupted():
+            update.fused.prepare(member, part.arguments, update.entries)
+            member.in_place = update.entries
+            values = update.fused(part.arguments, update.taken(), update.leaves)
+            n = len(self.call.outputs)
+            update.keep(values[n:])
+            for entry in update.entries:
+                entry.seen = entry.storage[0]
+            member.in_place = ()
+        clock.lap("compute")
+        return contribute_call(self.call, member, part, list(values[:n]))
