@@ -263,6 +263,13 @@ def is_held(value: Any) -> bool:
     return bool(value.devices() == {jax.devices()[0]})
 
 
+def dtype(name: str) -> Any:
+    """A dtype by its name, those of JAX's alone (bfloat16) too."""
+    import jax.numpy as jnp
+
+    return jnp.dtype(name)
+
+
 def ordinal() -> int:
     """CUDA's number, in this process, of the GPU that JAX computes on."""
     import jax

@@ -13,6 +13,7 @@ import numpy as np
 
 from synkhronos._batches import edges
 from synkhronos._commands import Command
+from synkhronos._jax import dtype as jax_dtype
 from synkhronos._jax import held
 from synkhronos._reductions import Reduction, combine
 
@@ -123,7 +124,8 @@ class _Verbs(Command):
 
 def _values(dtype: str, shapes: tuple[tuple[int, ...], ...], rank: int) -> list[np.ndarray]:
     rng = np.random.default_rng(rank)
-    return [np.asarray(rng.integers(0, 4, shape)).astype(dtype) for shape in shapes]
+    kind = np.dtype(dtype) if dtype in DTYPES else jax_dtype(dtype)
+    return [np.asarray(rng.integers(0, 4, shape)).astype(kind) for shape in shapes]
 
 
 def _equal(found: Any, wanted: Any, what: str) -> None:
@@ -131,6 +133,8 @@ def _equal(found: Any, wanted: Any, what: str) -> None:
     for a, b in zip(found, wanted, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), (what, a.shape, a.dtype, b.shape, b.dtype)
         loose = TOLERANCES.get(a.dtype.name, 1e-12)
+        if a.dtype.kind == "V":  # a dtype of JAX's alone
+            a, b = np.asarray(a).astype("float32"), b.astype("float32")
         np.testing.assert_allclose(a, b, rtol=loose, err_msg=what)
 
 
@@ -172,7 +176,7 @@ def _check_reducing(
         if mine[0].dtype.kind == "b" and op is Reduction.AVG:
             continue
         shares = weights if op is Reduction.AVG else None
-        wanted = [combine(column, op, shares) for column in zip(*values, strict=True)]
+        wanted = [_combined(column, op, shares) for column in zip(*values, strict=True)]
         for root in range(size):
             found = comm.reduce(mine, op, root, shares)
             if member.rank == root:
@@ -193,6 +197,15 @@ def _check_reducing(
             borders = edges(len(v), size)
             part = slice(borders[member.rank], borders[member.rank + 1])
             _equal(comm.reduce_scatter([v], op, borders, shares), [w[part]], "reduce_scatter")
+
+
+def _combined(
+    column: Sequence[np.ndarray], op: Reduction, weights: list[float] | None
+) -> np.ndarray:
+    kind = column[0].dtype
+    if kind.kind != "V":
+        return combine(column, op, weights)
+    return combine([v.astype("float32") for v in column], op, weights).astype(kind)
 
 
 def _in_arena(comm: Any, value: np.ndarray) -> np.ndarray:
