@@ -25,6 +25,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._arena import BORDER, aligned_empty
 from synkhronos._devices import Device
 from synkhronos._errors import GroupError, InputTypeError
+from synkhronos._reductions import Reduction, accumulator, check_alike, result_dtype
 
 _LAST = 1000.0  # after all rewrites of PyTensor's own
 _NOTHING = contextlib.nullcontext()
@@ -350,6 +351,45 @@ def _flattening(dtype: str) -> Callable[..., Any]:
         return whole * jnp.asarray(share, dtype)
 
     return jax.jit(flattened)
+
+
+class Total:
+    """What `Accumulator` is for numpy: the values of slices, combined where they lie."""
+
+    def __init__(self, op: Reduction) -> None:
+        self._op = op
+        self._total: Any = None
+        self._weight = 0.0
+        self._dtype: Any = None
+
+    def add(self, value: Any, rows: float) -> None:
+        """Take in the value of a slice of `rows` rows."""
+        if self._total is None:
+            self._dtype = np.dtype(value.dtype)
+        elif self._total.shape != value.shape:
+            check_alike([np.empty(v.shape, bool) for v in (self._total, value)])
+        wide_ = accumulator(self._dtype, self._op).name
+        with wide():
+            scaled = weighted(value, wide_, rows if self._op is Reduction.AVG else None)
+            first = self._total is None
+            self._total = scaled if first else _adding(str(self._op))(self._total, scaled)
+        self._weight += rows
+
+    def result(self) -> Any:
+        """The value of all slices together."""
+        found = self._total
+        if self._op is Reduction.AVG:
+            found = weighted(found, found.dtype.name, 1.0 / self._weight)
+        return finished(found, result_dtype(self._dtype, self._op))
+
+
+@functools.cache
+def _adding(op: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    kinds = {"prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}
+    return jax.jit(kinds.get(op, jnp.add))
 
 
 def combined(parts: Any, op: str) -> Any:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
 from synkhronos import _jax
 from synkhronos._commands import Command
 from synkhronos._opening import Opening
-from synkhronos._reductions import Reduction
+from synkhronos._reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
 
 pytest.importorskip("jax")
@@ -267,3 +269,42 @@ def test_an_old_nccl(
     caplog.clear()
     conformance.check_communicator(start(2), ["float32"])
     assert not refusals(caplog)
+
+
+@pytest.mark.parametrize("op", conformance.OPS)
+def test_slices_are_combined_where_they_lie(op: Reduction) -> None:
+    """As on the host, in every dtype; averages are weighted by rows."""
+    draw = np.random.default_rng(2)
+    for dtype in conformance.DTYPES:
+        if dtype == "bool" and op is Reduction.AVG:
+            continue
+        here, there = Accumulator(op), _jax.Total(op)
+        for rows in (3, 1, 2):
+            value = draw.integers(0, 4, (2, 5)).astype(dtype)
+            here.add(value, rows)
+            there.add(_jax.held(value), rows)
+        wanted, found = here.result(), there.result()
+        assert _jax.is_held(found)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, 1e-3 if dtype == "float16" else 1e-6)
+
+
+def test_slices_of_one_shape() -> None:
+    total = _jax.Total(Reduction.SUM)
+    total.add(_jax.held(np.ones(3)), 1)
+    with pytest.raises(synk.InputError, match="must be equal"):
+        total.add(_jax.held(np.ones(4)), 1)
+
+
+def test_micro_batches_on_a_gpu(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of slices are added up on the device, and updates take them from there."""
+    monkeypatch.setattr(_jax, "on_cpu", lambda: False)
+    monkeypatch.setattr(Accumulator, "add", None)  # nothing but rows goes through the host
+    start(1)
+    x, w = pt.vector("x"), pytensor.shared(np.array(2.0), name="w")
+    f = synk.function(
+        [x], (x * w).sum(), updates=[(w, w + (x * w).mean(), "avg", "all")], mode="JAX"
+    )
+    rows = np.arange(7.0)
+    assert f(rows, num_slices=3) == pytest.approx(2 * rows.sum())
+    assert w.get_value() == pytest.approx(2 + 2 * rows.mean())

@@ -129,6 +129,7 @@ class Link:
         self._nccl = _library()
         self._watch = watch
         self._comm: Any = None
+        self._stream: Any = None
         if shared and version() < SHARED_FROM:
             raise NotServed(
                 f"NCCL {version()} takes one member on a GPU, 2.30 and later several: pip install "
@@ -221,6 +222,7 @@ class Link:
         thread = threading.Thread(target=abort, name="synkhronos-nccl-abort", daemon=True)
         thread.start()
         thread.join(ABORT_SECONDS)
+        self._stream = None
 
 
 @contextlib.contextmanager

@@ -174,6 +174,7 @@ def get_unique_id() -> UniqueId:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # a name of the kernel's choice, in no folder
     listener.listen()
+    listener.settimeout(1.0)  # a member that cannot be linked never comes
     threading.Thread(target=_hub, args=(listener,), daemon=True).start()
     return UniqueId(listener.getsockname())
 
@@ -282,6 +283,7 @@ def _hub(listener: socket.socket) -> None:
             size = 1
             while len(members) < size:
                 member, _ = listener.accept()
+                member.setblocking(True)
                 rank, size = _receive(member)
                 members[rank] = member
         order = [members[r] for r in range(size)]
