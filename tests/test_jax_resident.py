@@ -277,3 +277,55 @@ def test_not_forced() -> None:
             max_restarts=0,
         )
         assert opening.on_one_gpu == found
+
+
+@pytest.mark.parametrize("kind", ["mean + L2", "masked mean"])
+def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
+    """Gradients and update are one; other lengths, shared scalars and 0-d inputs of the rule."""
+    start(1)
+    rate, found = pytensor.shared(0.1, name="rate"), []
+    for mode in ("JAX", "FAST_COMPILE"):  # there the update is computed on the host
+        net, beta = Net(), pt.dscalar("beta")
+        train = make_train_function(
+            loss_of(net, kind),
+            net.params,
+            net.x,
+            net.y,
+            updates.momentum,
+            rate,
+            beta,
+            outputs=[net.hits.sum()],
+            bcast_inputs=[beta],
+            mode=mode,
+        )
+        values = []
+        for n, rows in enumerate((12, 12, 5, 7, 12, 5)):
+            rate.set_value(0.1 / (1 + n))
+            x, y = net.data(rows)
+            values += train(x, y, 0.5 + 0.1 * n)
+        found.append([*values, *net.values(), *[v.get_value() for v in train.state]])
+        is_one = mode == "JAX"
+        assert bool(getattr(train._update, "fused", None)) == is_one
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, 1e-9)
+
+
+def test_a_loss_that_draws(start: Start) -> None:
+    """Random streams go on, in a group of one as well, which is then no one program."""
+    start(1)
+    rng = pytensor.shared(np.random.default_rng(3), name="rng")
+    x, w = pt.vector("x"), pytensor.shared(np.zeros(()), name="w")
+    after, draw = pt.random.normal(0, 1, size=x.shape, rng=rng).owner.outputs
+    train = make_train_function(
+        ((w - x - draw) ** 2).mean(),
+        [w],
+        x,
+        None,
+        updates.sgd,
+        0.5,
+        updates=[(rng, after)],
+        mode="JAX",
+    )
+    losses = {float(train(np.ones(4))) for _ in range(3)}
+    assert len(losses) == 3
+    assert train._update.fused is None

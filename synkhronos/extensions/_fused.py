@@ -55,13 +55,13 @@ class Fused:
         new = clone_replace([v for _, v in recipe.updates], replace=list(pieces.items()))
         computed = [*(own.outputs[i] for i in call.outputs), *new]
         changed = [v for v, _ in recipe.updates]
-        leaves = [v for v in recipe.leaves if v not in pieces]
-        known = {*changed, *leaves, *own.inputs}
+        known = {*pieces, *changed, *own.inputs}
+        self._scalars = [i for i, v in enumerate(recipe.leaves) if v not in known]
+        scalars = [recipe.leaves[i] for i in self._scalars]
+        known |= set(scalars)
         others = [v for v in ancestors(computed) if isinstance(v, SharedVariable)]
         self._others = [v for v in dict.fromkeys(others) if v not in known]
-        self._leaves = [i for i, v in enumerate(recipe.leaves) if v in leaves]
-        given: list[Any] = [*changed, *self._others, *(v for v in leaves if v not in own.inputs)]
-        self._given = [i for i in self._leaves if recipe.leaves[i] not in own.inputs]
+        given: list[Any] = [*changed, *self._others, *scalars]
         places = {v: v.type() for v in given}
         inputs = [*own.inputs, *places.values()]
         first = len(own.inputs)
@@ -106,7 +106,7 @@ class Fused:
         self, arguments: Sequence[Any], values: Sequence[Any], leaves: Sequence[np.ndarray]
     ) -> Any:
         """Outputs, then new values; the memory of `values` is theirs now."""
-        scalars = [leaves[i] for i in self._given]
+        scalars = [leaves[i] for i in self._scalars]
         with _jax.wide():
             found = self._function(*arguments, *values, *self._held(), *scalars)
         _jax.ready(found)
