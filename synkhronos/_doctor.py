@@ -31,6 +31,7 @@ import pytensor.tensor as pt
 
 from synkhronos import _cores, _memory
 from synkhronos._channels.safety import reasons_against_fork
+from synkhronos._collectives import all_reduce
 from synkhronos._communicators import nccl
 from synkhronos._data import data
 from synkhronos._devices import get_n_gpu, has_plugin, visible_gpus
@@ -39,6 +40,8 @@ from synkhronos._group import Group
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
 MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and what each needs
+# how arrays move between members: there are no GPUs, or NCCL serves them, or not
+BY = {None: "", True: "; arrays move by NCCL", False: "; arrays go through the host's memory"}
 EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
 DESCRIPTORS = 256  # fewer are a nuisance
 _SECONDS = 10.0  # for a worker to end after its master was killed
@@ -285,11 +288,14 @@ def _round_trip(mode: str) -> Finding:
         with Group(2, _devices_for(mode)) as group:
             started = time.perf_counter() - began
             x = pt.vector("x", dtype="float32")
-            f = function([x], x.sum(), mode=mode)
+            w = pytensor.shared(np.ones(1, "float32"))
+            f = function([x], (x * w).sum(), mode=mode)
             rows = data(np.ones(1000, "float32"))
             began = time.perf_counter()
             total = float(f(rows))
             first = time.perf_counter() - began
+            all_reduce(w)
+            linked = getattr(group.member.communicator, "is_linked", None)
             times = []
             for _ in range(200):
                 began = time.perf_counter()
@@ -304,7 +310,7 @@ def _round_trip(mode: str) -> Finding:
     return Finding(
         *("modes", mode, GOOD),
         f"2 members started by {how} on {on} in {1e3 * started:.0f} ms, first call {first:.2f} s, "
-        f"then {1e6 * float(np.median(times)):.0f} us",
+        f"then {1e6 * float(np.median(times)):.0f} us{BY[linked]}",
     )
 
 

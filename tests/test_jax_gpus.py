@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from running import run_script
 
 import synkhronos as synk
 from synkhronos import _jax
@@ -308,3 +310,57 @@ def test_micro_batches_on_a_gpu(start: Start, monkeypatch: pytest.MonkeyPatch) -
     rows = np.arange(7.0)
     assert f(rows, num_slices=3) == pytest.approx(2 * rows.sum())
     assert w.get_value() == pytest.approx(2 + 2 * rows.mean())
+
+
+def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:
+    """The names, arguments and numbers that the package uses are those of the installed library."""
+    pytest.importorskip("nccl.bindings", reason="nccl4py is not installed (synkhronos[cuda12])")
+    script = """
+        import inspect, json, re, sys
+        from nccl.bindings import nccl as real
+        sys.path.insert(0, sys.argv[1])
+        for name in [n for n in sys.modules if n.split(".")[0] in ("nccl", "cuda")]:
+            del sys.modules[name]
+        from nccl.bindings import nccl as ours
+        assert ours.__file__.startswith(sys.argv[1]), ours.__file__
+        for kind in ("Result", "DataType", "RedOp"):
+            for one in getattr(ours, kind):
+                assert getattr(real, kind)[one.name] == one, one
+        checked = 0
+        for name, function in inspect.getmembers(ours, inspect.isfunction):
+            if name.startswith("_") or not hasattr(real, name):
+                continue
+            words = getattr(real, name).__doc__.splitlines()[0].partition("(")[2].partition(")")[0]
+            wanted = [w.split()[-1] for w in words.split(", ") if w]
+            assert list(inspect.signature(function).parameters) == wanted, (name, wanted)
+            checked += 1
+        assert checked >= 13, checked
+        real.check_status(int(real.Result.InProgress))  # is no error
+        config = real.Config()
+        config.blocking = 0
+        assert config.blocking == 0 and config.ptr
+        print("alike")
+    """
+    found = run_script(tmp_path, script, str(Path(__file__).parent / "standin"))
+    assert found.endswith("alike\n"), found
+
+
+def test_nccl_without_a_gpu(tmp_path: Path) -> None:
+    """The library itself says what is missing; the group goes on without it."""
+    pytest.importorskip("nccl.bindings", reason="nccl4py is not installed (synkhronos[cuda12])")
+    if synk.get_n_gpu():
+        pytest.skip("this machine has a GPU")
+    script = """
+        import logging
+        import synkhronos as synk
+        from synkhronos._opening import Opening
+        from synkhronos.testing import conformance
+        logging.basicConfig()
+        Opening.on_one_gpu = 1
+        with synk.Group(2, "cpu", start="exec") as group:
+            conformance.check_communicator(group, ["float32"])
+        print("done")
+    """
+    found = run_script(tmp_path, script)
+    assert found.endswith("done\n"), found
+    assert found.count("NCCL cannot serve this group: rank 0: ") == 1, found

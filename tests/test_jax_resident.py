@@ -316,16 +316,9 @@ def test_a_loss_that_draws(start: Start) -> None:
     rng = pytensor.shared(np.random.default_rng(3), name="rng")
     x, w = pt.vector("x"), pytensor.shared(np.zeros(()), name="w")
     after, draw = pt.random.normal(0, 1, size=x.shape, rng=rng).owner.outputs
-    train = make_train_function(
-        ((w - x - draw) ** 2).mean(),
-        [w],
-        x,
-        None,
-        updates.sgd,
-        0.5,
-        updates=[(rng, after)],
-        mode="JAX",
-    )
+    loss = ((w - x - draw) ** 2).mean()
+    how = {"updates": [(rng, after)], "mode": "JAX"}
+    train = make_train_function(loss, [w], x, None, updates.sgd, 0.5, **how)
     losses = {float(train(np.ones(4))) for _ in range(3)}
     assert len(losses) == 3
     assert train._update.fused is None
