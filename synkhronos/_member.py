@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -273,17 +273,16 @@ class Member:
         """A value as the communicator moves it: an array of numpy's, or on GPUs of JAX's."""
         return np.asarray(value) if self._gpus is None else self._gpus.native(value)
 
-    def add_up(self, arrays: list[Any]) -> Callable[[], None]:
-        """Begin to sum JAX's arrays, which are the caller's alone, over the members.
+    def adding_up(self, arrays: list[Any]) -> AbstractContextManager[None]:
+        """A context in which JAX's arrays, the caller's alone, are summed over the members.
 
-        What is returned ends it: `arrays` hold the sums then.
+        At its end `arrays` hold the sums.
         """
-        gpus = self._gpus
-        if gpus is None:
-            if self.size > 1:
-                raise TypeError("only members on GPUs add up arrays of JAX's")
-            return lambda: None
-        return gpus.add_up(arrays)
+        if self._gpus is not None:
+            return self._gpus.adding_up(arrays)
+        if self.size > 1:
+            raise TypeError("only members on GPUs add up arrays of JAX's")
+        return nullcontext()
 
     def array(self, entry: Entry) -> Any:
         """A variable's value as the communicator moves it."""

@@ -315,7 +315,7 @@ def test_a_loss_that_draws(start: Start) -> None:
     start(1)
     rng = pytensor.shared(np.random.default_rng(3), name="rng")
     x, w = pt.vector("x"), pytensor.shared(np.zeros(()), name="w")
-    after, draw = pt.random.normal(0, 1, size=x.shape, rng=rng).owner.outputs
+    after, draw = pt.random.normal(0, 1, size=x.shape, rng=rng, return_next_rng=True)
     loss = ((w - x - draw) ** 2).mean()
     how = {"updates": [(rng, after)], "mode": "JAX"}
     train = make_train_function(loss, [w], x, None, updates.sgd, 0.5, **how)

@@ -7,17 +7,18 @@ arrays go through the host's memory, and the master says so once.
 
 JAX and NCCL keep streams of their own. What NCCL reads is ready before it is posted, which the
 host waits for, and what it has written is there when the host goes on. JAX does not know that its
-memory is written: only fresh arrays are, and arrays that the caller alone holds (`add_up`).
+memory is written: only fresh arrays are, and arrays that the caller alone holds (`adding_up`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,28 +230,28 @@ class Gpus:
         """Let NCCL do this; `arrays` are all whose memory it reads or writes."""
         _jax.ready(arrays)
         if operations:
-            self.finish(self.post(operations))
+            with self._exchange(operations):
+                pass
 
-    def post(self, operations: Sequence[Operation]) -> Any:
-        """Begin; `finish` waits for what it returns."""
-        assert self._link is not None
-        with self._node.waiter.interrupts, self._kept():
-            return self._link.post(operations)
+    @contextlib.contextmanager
+    def _exchange(self, operations: Sequence[Operation]) -> Iterator[None]:
+        """What NCCL does while the body runs; at the end it is done.
 
-    def finish(self, event: Any) -> None:
-        """Wait for what was posted."""
-        assert self._link is not None
-        with self._node.waiter.interrupts, self._kept():
-            self._link.finish(event)
-
-    def _kept(self) -> _Kept:
-        return _Kept(self)
-
-    def _lost(self, peers: bool) -> None:
-        """The link has been closed by a failure: its own, or another member's."""
-        self._link = None
-        if not peers:
-            self._node.drift()
+        A failure, in the body too, ends it and loses the link: memory must not be let go while NCCL
+        writes to it.
+        """
+        link = self._link
+        assert link is not None
+        with self._node.waiter.interrupts:
+            try:
+                event = link.post(operations)
+                yield
+                link.finish(event)
+            except BaseException as exc:
+                self.close()
+                if not isinstance(exc, PeerFailed | PeerDied):
+                    self._node.drift()  # the others leave, too
+                raise
 
     def _lines(self, line: bytes) -> list[bytes]:
         """What each member says, a line without line breaks."""
@@ -409,28 +410,30 @@ class Gpus:
         found = self._reduced(arrays, op, weights, None)
         arrays[:] = [_jax.finished(v, a.dtype) for v, a in zip(found, arrays, strict=True)]
 
-    def add_up(self, arrays: list[Any]) -> Callable[[], None]:
-        """Begin to sum JAX's arrays in place; they must be the caller's alone.
+    @contextlib.contextmanager
+    def adding_up(self, arrays: list[Any]) -> Iterator[None]:
+        """Sum JAX's arrays in place, which are the caller's alone, while the body runs.
 
-        What is returned ends it. Where NCCL cannot serve, others take their places in the list.
+        Where NCCL cannot serve, others take their places in the list.
         """
         if not self._can_reduce(arrays, None):
             staged = [np.array(a) for a in arrays]
             self._host.all_reduce(staged, Reduction.SUM)
             arrays[:] = [_jax.held(a) for a in staged]
-            return lambda: None
+            yield
+            return
         _jax.ready(arrays)
-        moves = []
+        moves: list[Operation] = []
         for a in arrays:
             found = way(a.dtype, Reduction.SUM)
             if found is None or found.dtype != a.dtype.name:
                 raise TypeError(f"{a.dtype.name} cannot be summed in place")
             if a.size:
                 p, n = _jax.pointer(a), a.size * found.times
-                how = (element(found.element), operator(found.operator))
-                moves.append(("all_reduce", (p, p, n, *how)))
-        event = self.post(moves)
-        return lambda: self.finish(event)
+                kind = (element(found.element), operator(found.operator))
+                moves.append(("all_reduce", (p, p, n, *kind)))
+        with self._exchange(moves):
+            yield
 
     def _reduced(
         self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
@@ -503,20 +506,6 @@ class Gpus:
 
 
 _OTHERS = "another member could not"
-
-
-class _Kept:
-    """While it lasts, a failure loses the link; this member's own sets the others free."""
-
-    def __init__(self, gpus: Gpus) -> None:
-        self._gpus = gpus
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is not None:
-            self._gpus._lost(peers=issubclass(kind, PeerFailed | PeerDied))
 
 
 @dataclass(frozen=True)

@@ -53,15 +53,11 @@ def is_installed() -> bool:
 def _library() -> Any:
     try:
         from nccl.bindings import nccl
-
-        nccl.get_version()  # which loads libnccl
     except ImportError as exc:
         raise NotServed(
             f'nccl4py cannot be imported ({exc}): pip install "synkhronos[cuda12]" or '
             '"synkhronos[cuda13]"'
         ) from None
-    except Exception as exc:  # of the loader's own kinds
-        raise NotServed(f"libnccl cannot be loaded: {exc}") from None
     return nccl
 
 
@@ -72,7 +68,9 @@ def version() -> int:
     ------
     NotServed
     """
-    return int(_library().get_version())
+    library = _library()
+    with _served("the loading of libnccl"):
+        return int(library.get_version())
 
 
 def new_id() -> np.ndarray:
@@ -154,35 +152,27 @@ class Link:
             self.close()
             raise
 
-    def run(self, operations: Sequence[Operation]) -> None:
-        """Post operations as one, and wait until the GPU has done them.
+    def post(self, operations: Sequence[Operation]) -> Any:
+        """Hand operations to the GPU, as one; returns what `finish` waits for.
 
         Raises
         ------
         RuntimeError
-            NCCL reports an error. After it, and after whatever `watch` raises, the link is closed.
+            NCCL reports an error. After it, and after what `watch` raises, only `close` is left.
         """
-        self.finish(self.post(operations))
-
-    def post(self, operations: Sequence[Operation]) -> Any:
-        """Hand operations to the GPU; returns what `finish` waits for."""
+        nccl = self._nccl
+        nccl.group_start()
         try:
-            nccl = self._nccl
-            nccl.group_start()
-            try:
-                for name, arguments in operations:
-                    getattr(nccl, name)(*arguments, self._comm, self._handle)
-            finally:
-                nccl.group_end()
-            if not self._settled():
-                self._watch(self._settled)
-            return self._stream.record()
-        except BaseException:
-            self.close()
-            raise
+            for name, arguments in operations:
+                getattr(nccl, name)(*arguments, self._comm, self._handle)
+        finally:
+            nccl.group_end()
+        if not self._settled():
+            self._watch(self._settled)
+        return self._stream.record()
 
     def finish(self, event: Any) -> None:
-        """Wait until what was posted before the event is done; errors as `run`."""
+        """Wait until the GPU has done what was posted before the event; errors as `post`."""
 
         def done() -> bool:
             if event.is_done:
@@ -190,11 +180,7 @@ class Link:
             self._settled()  # for the errors it raises
             return False
 
-        try:
-            self._watch(done)
-        except BaseException:
-            self.close()
-            raise
+        self._watch(done)
 
     def _settled(self, until: float | None = None) -> bool:
         """Whether NCCL has taken what it was given; an error of it is raised."""

@@ -282,10 +282,8 @@ class ResidentStep(Step):
         clock.lap("copy")
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
-            finish = member.add_up(flat)
-            # while the gradients are on their way
-            contribution = contribute_call(self.call, member, part, outputs[:n] if rows else [])
-            finish()
+            with member.adding_up(flat):  # outputs go home while the gradients are on their way
+                contribution = contribute_call(self.call, member, part, outputs[:n] if rows else [])
             clock.lap("reduce")
             member.communicator.enter()
             clock.lap("wait")
