@@ -88,6 +88,19 @@ def test_losses_are_exact(start: Start, kind: str) -> None:
     )
 
 
+def test_gradients_without_a_step(start: Start) -> None:
+    start(2)
+    net, train, data = trained(None)
+    before = net.values()
+    wanted = pytensor.function(
+        [net.x, net.y], pytensor.grad(net.loss, net.params), mode="FAST_COMPILE"
+    )(*data)
+    for a, b in zip(train.gradients(*data), wanted, strict=True):
+        np.testing.assert_allclose(a, b, 1e-9, 1e-12)
+    for a, b in zip(net.values(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_clipping_by_the_norm(start: Start) -> None:
     """A total over all parameters, which every member computes of the same sum."""
     start(2)

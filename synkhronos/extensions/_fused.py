@@ -65,8 +65,8 @@ class Fused:
         places = {v: v.type() for v in given}
         inputs = [*own.inputs, *places.values()]
         first = len(own.inputs)
-        mode, programs = _jax.in_place(recipe.mode, range(first, first + len(changed)))
         with configured(recipe.config), _jax.wide():
+            mode, programs = _jax.in_place(recipe.mode, range(first, first + len(changed)))
             self._function = pytensor.function(
                 inputs,
                 clone_replace(computed, replace=list(places.items())),

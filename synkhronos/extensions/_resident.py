@@ -148,8 +148,8 @@ class Resident:
         replace |= dict(zip(changed, values, strict=True))
         new = clone_replace([v for _, v in recipe.updates], replace=list(replace.items()))
         first = len(flats)
-        mode, programs = _jax.in_place(recipe.mode, range(first, first + len(values)))
         with configured(recipe.config), _jax.wide():
+            mode, programs = _jax.in_place(recipe.mode, range(first, first + len(values)))
             self._update = pytensor.function(
                 [*flats.values(), *values, *leaves], new, mode=mode, on_unused_input="ignore"
             )
@@ -269,7 +269,6 @@ class ResidentStep(Step):
         """Compute, sum, update."""
         update: Resident = member.updates[self.update]
         clock = Clock(update.clocks[member.rank])
-        update.own()
         if Fused.serves(self.call, member):
             return self._alone(member, update, clock)
         part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
@@ -277,13 +276,15 @@ class ResidentStep(Step):
         k = n + len(self.partials)
         rows = part.variant.rows
         share = shares_of(part, member.size, self.average)[member.rank]
+        update.own()
         clock.lap("compute")
         flat = update.flat(outputs[k:] if rows else None, share)
+        partials, outputs = outputs[n:k], outputs[:n] if rows else []  # and no gradients any more
         clock.lap("copy")
         with member.uninterrupted():
-            leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
+            leaves = self.with_partials(member, update.leaves, part, partials)
             with member.adding_up(flat):  # outputs go home while the gradients are on their way
-                contribution = contribute_call(self.call, member, part, outputs[:n] if rows else [])
+                contribution = contribute_call(self.call, member, part, outputs)
             clock.lap("reduce")
             member.communicator.enter()
             clock.lap("wait")
@@ -300,6 +301,7 @@ class ResidentStep(Step):
     def _alone(self, member: Member, update: Resident, clock: Clock) -> Any:
         """The step of a group of one: a program that computes and updates."""
         part = part_of(self.call, member)
+        update.own()
         clock.lap("scatter")
         if update.fused is None:
             replica = member.replicas[self.call.function]
