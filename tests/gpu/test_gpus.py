@@ -23,13 +23,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning"),
 ]
 PAIR = ["cuda:0", "cuda:0"]
+SHAPES = ((), (5,), (0, 3), (3, 4), (70_001,))  # XLA compiles for each
 REPORTED_SECONDS, FREED_SECONDS = 5.0, 10.0
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[synk.Group]:
-    """Two members on the first GPU."""
+    """Two members on the first GPU, linked."""
     with synk.Group(devices=PAIR) as group:
+        conformance.check_communicator(group, ["float32"], SHAPES)
         yield group
 
 
@@ -37,7 +39,7 @@ def pair() -> Iterator[synk.Group]:
 def test_all_exchanges_in_every_dtype(pair: synk.Group, dtype: str) -> None:
     """By NCCL, against numpy."""
     with pair.active():
-        conformance.check_communicator(pair, [dtype])
+        conformance.check_communicator(pair, [dtype], SHAPES)
     assert pair.member.communicator.is_linked, "arrays went through the host's memory"
 
 
