@@ -91,7 +91,7 @@ def rng() -> np.random.Generator:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs JAX in this process comes last: no group can be forked from it afterwards."""
-    items.sort(key=lambda item: "jax" in item.nodeid.lower())
+    items.sort(key=lambda item: "jax" in item.nodeid.lower() or "/gpu/" in item.nodeid)
 
 
 def pytest_sessionfinish() -> None:
