@@ -287,8 +287,8 @@ def held(value: Any) -> Any:
 
 
 def pointer(array: Any) -> int:
-    """Where an array lies in the device's memory; it must be `ready`."""
-    return int(array.unsafe_buffer_pointer())
+    """Where an array lies in the device's memory, once it is there."""
+    return int(array.block_until_ready().unsafe_buffer_pointer())
 
 
 def blank(shape: Sequence[int], dtype: Any) -> Any:

@@ -45,6 +45,8 @@ log = logging.getLogger("synkhronos")
 Specs = tuple[tuple[str, tuple[int, ...]], ...]
 
 _NOTHING = b"null"
+_OTHERS = "another member could not"
+_KEEP = 64  # signatures whose words are remembered
 _NCCL = {
     Reduction.AVG: "Sum",
     Reduction.SUM: "Sum",
@@ -179,6 +181,8 @@ class Gpus:
             specs = _specs(arrays)
             found = self._words.get(specs)
             if found is None:
+                if len(self._words) >= _KEEP:
+                    self._words.clear()
                 found = self._words[specs] = 1 + zlib.crc32(repr(specs).encode())
             word = found
         return self._agree(word)
@@ -206,7 +210,7 @@ class Gpus:
         self.close()
         self._refused = True
         if self.rank == self._node.master:
-            rank, text = next(((r, t) for r, t in reasons.items() if t != _OTHERS))
+            rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
             log.warning(
                 "arrays on GPUs move through the host's memory, which is slower, since NCCL cannot "
                 "serve this group: rank %d: %s",
@@ -334,7 +338,7 @@ class Gpus:
         moves: list[Operation] = []
         found: list[Any] = []
         for i, column in enumerate(zip(*specs, strict=True)):
-            check_joinable([_Shaped(name, shape) for name, shape in column], join)
+            check_joinable(column, join)
             name, first = column[0]
             shape = (
                 (self.size, *first)
@@ -503,25 +507,6 @@ class Gpus:
                     moves.append(("reduce", (start, to, n * how.times, *kind, rank)))
         self._run(moves, held)
         return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
-
-
-_OTHERS = "another member could not"
-
-
-@dataclass(frozen=True)
-class _Shaped:
-    """What `check_joinable` looks at."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def dtype(self) -> _Shaped:
-        return self
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
 
 def _specs(arrays: Arrays) -> Specs:
