@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -227,6 +228,52 @@ def test_a_member_that_stands_still(start: Start) -> None:
     with pytest.raises(synk.GroupTimeout, match="rank 1"):
         group.run(Stops(), timeout=1.0)
     assert time.monotonic() - began < 10
+
+
+def test_an_abort_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ncclCommAbort may wait for ever, too: nobody waits for it."""
+    group = start(2)
+    group.run(Exchange())
+    from nccl.bindings import nccl
+
+    end, abort = threading.Event(), nccl.comm_abort
+
+    def hangs(comm: Any) -> None:
+        end.wait()
+        abort(comm)
+
+    monkeypatch.setattr(nccl, "comm_abort", hangs)
+    began = time.monotonic()
+    with pytest.raises(synk.WorkerDied):
+        group.run(Dies())
+    assert time.monotonic() - began < 5
+    end.set()
+
+
+@dataclass(frozen=True)
+class Unequal(Command):
+    """Each member brings another shape; or one an array of numpy's."""
+
+    mixed: bool
+
+    def run(self, member: Any) -> list[float]:
+        """The sums."""
+        value = np.ones(2 if self.mixed else 2 + member.rank)
+        arrays = [value if self.mixed and member.rank else _jax.held(value)]
+        member.communicator.all_reduce(arrays, Reduction.SUM)
+        return np.asarray(arrays[0]).tolist()
+
+    answer = Calls.answer
+
+
+def test_unequal_arrays(start: Start) -> None:
+    """What does not fit is an error in all members; what lies elsewhere goes through the host."""
+    group = start(2)
+    for _ in range(2):
+        with pytest.raises(synk.InputError, match="equal|differ"):
+            group.run(Unequal(False))
+        assert group.run(Unequal(True)) == [[2.0, 2.0]] * 2
+        assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:

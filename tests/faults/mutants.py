@@ -49,6 +49,7 @@ WAITING, PROCESSES = "_channels/waiting.py", "_channels/processes.py"
 FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/test_checkpoints.py"
+GPUS = "tests/test_jax_gpus.py"
 
 MUTANTS = (
     Mutant(
@@ -190,6 +191,41 @@ MUTANTS = (
         "            self._advise(region * self.region_bytes, HEAD_BYTES, _MADV_REMOVE)\n",
         "",
         "tests/faults/test_restarts.py",
+    ),
+    Mutant(
+        "deaths are seen while GPUs exchange",
+        WAITING,
+        "            self._listen(self._poll.poll(0))\n",
+        "",
+        f"{GPUS} -k death",
+    ),
+    Mutant(
+        "failures are seen while GPUs exchange",
+        "_channels/node.py",
+        "any(words[ADRIFT] >= self.number for words in others)",
+        "False",
+        f"{GPUS} -k 'error_of_nccl or cannot_be_served'",
+    ),
+    Mutant(
+        "an abort of NCCL's has a limit",
+        "_communicators/nccl.py",
+        "thread.join(ABORT_SECONDS)",
+        "thread.join()",
+        f"{GPUS} -k abort_that_hangs",
+    ),
+    Mutant(
+        "members agree before GPUs exchange",
+        "_communicators/gpus.py",
+        "if not vote[0] or vote[0] != -vote[1]:",
+        "if not vote[0]:",
+        f"{GPUS} -k unequal",
+    ),
+    Mutant(
+        "the host waits for NCCL",
+        "_communicators/gpus.py",
+        "                link.finish(event)\n",
+        "",
+        f"{GPUS} -k float32",
     ),
     Mutant(
         "SIGINT is held back",
