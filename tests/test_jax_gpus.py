@@ -270,7 +270,7 @@ def test_unequal_arrays(start: Start) -> None:
     """What does not fit is an error in all members; what lies elsewhere goes through the host."""
     group = start(2)
     for _ in range(2):
-        with pytest.raises(synk.InputError, match="equal|differ"):
+        with pytest.raises(synk.InputError, match=r"equal|differ"):
             group.run(Unequal(False))
         assert group.run(Unequal(True)) == [[2.0, 2.0]] * 2
         assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2

@@ -268,8 +268,8 @@ MUTANTS = (
     Mutant(
         "who leaves a command frees those at its barriers",
         "_channels/node.py",
-        "            raise PeerFailed",
-        "            pass",
+        "peer[BARRIER] < here:\n            raise PeerFailed",
+        "peer[BARRIER] < here:\n            pass",
         f"{FAULTS} -k raising",
     ),
     Mutant(
