@@ -335,3 +335,42 @@ def test_a_loss_that_draws(start: Start) -> None:
     losses = {float(train(np.ones(4))) for _ in range(3)}
     assert len(losses) == 3
     assert train._update.fused is None
+
+
+def test_a_restart(start: Start) -> None:
+    """The master has all that new workers need; the step is made again."""
+    group = start(2, max_restarts=1)
+    net, train, data = trained(group)
+    other, twin, _ = trained(group)
+    os.kill(group._channel.pid(1), signal.SIGKILL)
+    train(*data)
+    assert group.restarts == 1
+    twin(*data)
+    for p, q in zip(net.params, other.params, strict=True):
+        np.testing.assert_array_equal(p.get_value(), q.get_value())
+        np.testing.assert_array_equal(synk.get_value(1, p), p.get_value())
+
+
+@dataclass(frozen=True)
+class DiesInUpdate(Command):
+    """From now on one member is killed when it is about to overwrite its values."""
+
+    def run(self, member: Any) -> None:
+        """In rank 1."""
+        if member.rank == 1:
+            Resident.apply = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_in_the_update(start: Start) -> None:
+    """The master's values are overwritten, the other's are not: nobody may go on from such."""
+    group = start(2)
+    net, train, data = trained(group)
+    group.run(DiesInUpdate())
+    with pytest.raises(synk.WorkerDied, match="rank 1"):
+        train(*data)
+    start(2)
+    f = synk.function([net.x], (net.x @ net.params[0]).sum(), mode="JAX")
+    with pytest.raises(synk.StateTorn, match="w0"):
+        f(data[0])
+    net.params[0].set_value(np.ones((5, 7)))
+    assert f(data[0]) == pytest.approx(7 * data[0].sum())
