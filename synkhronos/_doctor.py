@@ -288,7 +288,7 @@ def _round_trip(mode: str) -> Finding:
         with Group(2, _devices_for(mode)) as group:
             started = time.perf_counter() - began
             x = pt.vector("x", dtype="float32")
-            w = pytensor.shared(np.ones(1, "float32"))
+            w = pytensor.shared(np.ones((), "float32"))
             f = function([x], (x * w).sum(), mode=mode)
             rows = data(np.ones(1000, "float32"))
             began = time.perf_counter()

@@ -68,6 +68,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]
     Devices are "cpu", members think they share a GPU, and every member finds `tests/standin` in the
     place of nccl4py and cuda.core.
     """
+    _forget_standin()
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "standin"))
     monkeypatch.setattr(Opening, "on_one_gpu", 2)
     groups: list[synk.Group] = []
@@ -79,6 +80,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]
     yield made
     for group in reversed(groups):
         group.__exit__(None, None, None)
+    _forget_standin()
+
+
+def _forget_standin() -> None:
     for name in [n for n in sys.modules if n.split(".")[0] in ("nccl", "cuda")]:
         del sys.modules[name]
 
