@@ -53,6 +53,8 @@ class Member:
         What belongs to a function beside its replica, by the same number.
     resident : bool
         Whether what is trained stays where JAX computes.
+    owned : dict of array
+        By the number of a variable, a value that nobody else holds and that may be overwritten.
     hand : object
         In the master: what the user has handed to the command under way.
     """
@@ -92,6 +94,7 @@ class Member:
         self._gpus = communicator if isinstance(communicator, Gpus) else None
         self.resident = resident or self._gpus is not None
         self.updates: dict[int, Any] = {}
+        self.owned: dict[int, Any] = {}
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
@@ -263,6 +266,7 @@ class Member:
         self.variables.remove(variables)
         for number in variables:
             self._homes.pop(number, None)
+            self.owned.pop(number, None)
 
     @property
     def on_gpus(self) -> bool:

@@ -193,6 +193,28 @@ def test_values_are_the_masters_to_set(gpus: synk.Group, tmp_path: Path) -> None
     np.testing.assert_allclose(plain(data[0]), data[0] @ w0.get_value())
 
 
+def test_two_training_functions(gpus: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same parameters, in turn: the array that one leaves is the other's to overwrite."""
+    found = []
+    for mode in ("JAX", "FAST_COMPILE"):
+        net = Net()
+        how = {"learning_rate": 0.1, "mode": mode}
+        trains = [
+            make_train_function(net.loss, net.params, net.x, net.y, rule, **how)
+            for rule in (updates.sgd, updates.momentum)
+        ]
+        data = net.data(12)
+        for train in trains:
+            train(*data)
+        with monkeypatch.context() as patch:
+            patch.setattr(_jax, "held", None)  # nothing is copied any more
+            for train in (*trains, *trains):
+                train(*data)
+        found.append(net.values())
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, 1e-9)
+
+
 def test_unequal_values_are_refused(start: Start) -> None:
     start(2)
     net, train, data = trained(None)

@@ -107,6 +107,8 @@ class Resident:
         The rule's scalars, which the master sets before a step.
     clocks : list of array
         Each member's seconds by phase.
+    owned : dict of array
+        By the number of a variable, the array that nobody else holds: it may be overwritten.
     """
 
     def __init__(
@@ -115,13 +117,14 @@ class Resident:
         entries: list[Entry],
         leaves: list[np.ndarray],
         clocks: list[np.ndarray],
+        owned: dict[int, Any],
     ) -> None:
         self.recipe = recipe
         self.entries = entries
         self.leaves = leaves
         self.clocks = clocks
         self.fused: Fused | None = None
-        self._mine: list[Any] = [None] * len(entries)  # arrays that nobody else holds
+        self._owned = owned
         self._sizes = [int(np.prod(s, dtype=np.int64)) for s in recipe.of_places]
         kinds: list[Any] = [p.type for p in recipe.places]
         self._by_dtype = {
@@ -163,11 +166,11 @@ class Resident:
 
     def own(self) -> None:
         """See to it that the values lie here, in arrays that may be overwritten."""
-        for i, entry in enumerate(self.entries):
+        for entry in self.entries:
             value = entry.storage[0]
-            if value is not self._mine[i]:
+            if value is not self._owned.get(entry.number):
                 known = entry.seen is value
-                mine = self._mine[i] = _jax.held(value)
+                mine = self._owned[entry.number] = _jax.held(value)
                 entry.storage[0] = mine
                 if known:
                     entry.seen = mine
@@ -186,15 +189,13 @@ class Resident:
 
     def taken(self) -> list[Any]:
         """The values, to be overwritten; `keep` must follow."""
-        found, self._mine = self._mine, [None] * len(self.entries)
-        return found
+        return [self._owned.pop(entry.number) for entry in self.entries]
 
     def keep(self, new: Sequence[Any]) -> None:
         """The new values, once they are there."""
         _jax.ready(new)
         for entry, value in zip(self.entries, new, strict=True):
-            entry.storage[0] = value
-        self._mine = list(new)
+            entry.storage[0] = self._owned[entry.number] = value
 
     def apply(self, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
         """Overwrite all values by the new ones."""
@@ -225,7 +226,8 @@ class InstallResident(Command):
             leaves = [comm.empty((), np.dtype(t.dtype)) for t in types]
         exposed = comm.expose([clock, *leaves])
         entries = [member.variables.of(v) for v, _ in recipe.updates]
-        update = Resident(recipe, entries, exposed[member.master][1:], [e[0] for e in exposed])
+        clocks, scalars = [e[0] for e in exposed], exposed[member.master][1:]
+        update = Resident(recipe, entries, scalars, clocks, member.owned)
         if not mine:
             comm.barrier()
         with member.compiling(), while_compiling(True):
