@@ -355,6 +355,7 @@ class Member:
                     mark_torn(entry)
             entry.view = None
         self._homes.clear()
+        self.owned.clear()
         self.leave()
 
 
