@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ def missing() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what is here."""
     reason = missing()
+    if not reason:  # this process and the scripts it starts are on one GPU
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.3")
     for item in items:
         if reason and HERE in item.path.parents:
             item.add_marker(pytest.mark.skip(reason=reason))
