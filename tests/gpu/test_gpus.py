@@ -69,10 +69,10 @@ def trained(rule: object, dtype: str) -> list[np.ndarray]:
 
 KILLED = """
     import os, signal, sys, threading, time
-    import numpy as np, pytensor, synkhronos as synk
+    import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
     group = synk.Group(devices=["cuda:0", "cuda:0"]).__enter__()
     w = pytensor.shared(np.ones(50_000_000, "float32"), name="w")
-    x = __import__("pytensor.tensor").tensor.vector("x", dtype="float32")
+    x = pt.vector("x", dtype="float32")
     f = synk.function([x], (x.sum() * w[:5]).sum(), mode="JAX")
     f(np.ones(10, "float32"))  # w lies on the GPU
     synk.all_reduce(w, op="avg")
@@ -100,6 +100,7 @@ def test_a_death_in_an_exchange(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=110, check=False
     )
     ended = time.monotonic()
+    assert done.returncode == 0, done.stderr
     [killed] = re.findall(r"killed (\S+)", done.stdout)
     [(reported, by_signal)] = re.findall(r"reported (\S+) (\w+)", done.stdout)
     assert by_signal == "True"
