@@ -358,7 +358,8 @@ class AllReduce(Collective):
         """Reduce this member's chunk for all; on GPUs, into fresh arrays."""
         entries = self.entries(member)
         if member.on_gpus:
-            values = self.arrays(member)
+            given = self.arrays(member)  # numpy's are overwritten: the old ones are the way back
+            values = [np.array(v, order="C") if isinstance(v, np.ndarray) else v for v in given]
             member.communicator.all_reduce(values, self.op, self.weights)
             self.change(member, values, differs=False)
             return
