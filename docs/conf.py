@@ -8,7 +8,7 @@ copyright = "2026, Synkhronos developers"
 version = release = synkhronos.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of gpu.rst
 html_theme = "furo"
 html_title = f"Synkhronos {release}"
 

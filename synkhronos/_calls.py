@@ -14,7 +14,7 @@ from synkhronos._arena import FilePiece, Piece
 from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
-from synkhronos._jax import brought, is_far
+from synkhronos._jax import brought, finished, is_far, weighted
 from synkhronos._meetings import held
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
@@ -72,16 +72,9 @@ def compute_call(
     """
     replica = member.replicas[call.function]
     part = replica.last_part
-    if part is not None and part.call is call:
-        if part.again is not None:
-            return part, part.again()
-        if part.listed:
-            part.arguments = _arguments(call, member, replica)
-    else:
-        if call.changed or call.sent:
-            _take_values(call, member)
-        part = _prepare(call, member, replica)
-        replica.last_part = part if _stays(call, replica) else None
+    if part is not None and part.call is call and part.again is not None:
+        return part, part.again()
+    part = part_of(call, member)
     ready()
     answer = _answer(call, member, replica, part)
     if replica.recipe.updates or answer.streams:
@@ -91,6 +84,21 @@ def compute_call(
     ):
         part.again = _repetition(member, replica, part)
     return part, answer.outputs
+
+
+def part_of(call: Call, member: Member) -> Part:
+    """What this member works on, in a call; values that the user has set are taken."""
+    replica = member.replicas[call.function]
+    part = replica.last_part
+    if part is not None and part.call is call:
+        if part.listed:
+            part.arguments = _arguments(call, member, replica)
+        return part
+    if call.changed or call.sent:
+        _take_values(call, member)
+    part = _prepare(call, member, replica)
+    replica.last_part = part if _stays(call, replica) else None
+    return part
 
 
 def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
@@ -110,7 +118,7 @@ def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], li
         return again
 
     def repeat() -> list[Any]:
-        _bring(member, replica)
+        bring(member, replica)
         return again()
 
     return repeat
@@ -308,7 +316,7 @@ def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer
 
 def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) -> Answer:
     if replica.recipe.jax:
-        _bring(member, replica)
+        bring(member, replica)
     if not (replica.threaded or replica.recipe.meets):
         return _run(replica, part)
     with contextlib.ExitStack() as stack:
@@ -319,7 +327,7 @@ def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) 
         return _run(replica, part)
 
 
-def _bring(member: Member, replica: Replica) -> None:
+def bring(member: Member, replica: Replica) -> None:
     """Move values that have been set to where JAX reads them without a copy."""
     for shared in replica.shareds_of_jax:
         value = shared.container.storage[0]
@@ -367,22 +375,29 @@ def _reduce_updates(
     everybody = len(part.participants) == member.size
     found = []
     for update in updates:
-        arrays = [_widened(mine[update], update)] if update in mine else []
+        arrays = [_widened(member.native(mine[update]), update)] if update in mine else []
         op = update.reduction
         assert op is not None
         comm.all_reduce(arrays, op, _weights_of(part), part.participants)
         if not everybody:
             arrays = comm.broadcast(arrays, part.participants[0]) or []
-        dtype = np.dtype(update.shared.type.dtype)
-        value = np.rint(arrays[0]) if dtype.kind in "iu" else arrays[0]
-        found.append((update, np.asarray(value).astype(dtype, copy=False)))
+        found.append((update, held_as(arrays[0], np.dtype(update.shared.type.dtype))))
     return found
 
 
-def _widened(value: Any, update: Update) -> np.ndarray:
-    array = np.asarray(value)
-    wide = array.dtype.kind in "biu" and update.reduction is Reduction.AVG
-    return np.array(array, np.float64 if wide else array.dtype)
+def held_as(value: Any, dtype: np.dtype) -> Any:
+    """A reduced value as a variable of that dtype holds it; averages of integers are rounded."""
+    if not isinstance(value, np.ndarray):
+        return finished(value, dtype)
+    rounded = np.rint(value) if dtype.kind in "iu" and value.dtype.kind == "f" else value
+    return rounded.astype(dtype, copy=False)
+
+
+def _widened(value: Any, update: Update) -> Any:
+    wide = value.dtype.kind in "biu" and update.reduction is Reduction.AVG
+    if not isinstance(value, np.ndarray):
+        return weighted(value, "float64", None) if wide else value
+    return np.array(value, np.float64 if wide else value.dtype)
 
 
 def _weights_of(part: Part) -> list[float] | None:
@@ -423,12 +438,12 @@ def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[Any]) -
     for i, op in enumerate(call.reductions):
         if op is None or op is Reduction.GATHER:
             continue
-        array = np.asarray(values[i])
+        array = member.native(values[i])
         if array.nbytes >= BIG_BYTES:
             result = member.communicator.reduce(
                 [array], op, member.master, _weights_of(part), part.participants
             )
-            found[i] = _Reduced(result[0]) if result is not None else None
+            found[i] = None if result is None else _Reduced(np.asarray(result[0]))
     return found
 
 

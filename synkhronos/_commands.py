@@ -7,7 +7,7 @@ changes variables does so through `member.change`, so that a failure anywhere un
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from synkhronos import _parcels
 from synkhronos._arena import Piece
 from synkhronos._batches import Picks, Selection, slices
-from synkhronos._calls import combine_call, run_call
+from synkhronos._calls import combine_call, held_as, run_call
 from synkhronos._communicators import Join
 from synkhronos._errors import InputError
 from synkhronos._reductions import Reduction
@@ -123,6 +123,13 @@ class Forget(Command):
             member.replicas.pop(number, None)
             member.updates.pop(number, None)
         member.forget(self.variables)
+
+
+def in_host(values: Sequence[Any] | None) -> list[np.ndarray] | None:
+    """Results for the user: arrays of numpy's, that may be written to."""
+    if values is None:
+        return None
+    return [v if isinstance(v, np.ndarray) else np.array(v) for v in values]
 
 
 def _no_reference(pid: Any) -> Any:
@@ -237,8 +244,8 @@ class Collective(Command):
         """The variables in this member."""
         return [member.variables[n] for n in self.variables]
 
-    def arrays(self, member: Member) -> list[np.ndarray]:
-        """Their values."""
+    def arrays(self, member: Member) -> list[Any]:
+        """Their values, as the communicator moves them."""
         return [member.array(e) for e in self.entries(member)]
 
     def change(self, member: Member, values: Iterable[Any], differs: bool) -> None:
@@ -250,10 +257,7 @@ class Collective(Command):
     def as_held(self, member: Member, values: Iterable[np.ndarray]) -> list[np.ndarray]:
         """Reduced values in the variables' own dtypes; averages of integers are rounded."""
         dtypes = [a.dtype for a in self.arrays(member)]
-        return [
-            (np.rint(v) if d.kind in "iu" and v.dtype != d else v).astype(d)
-            for v, d in zip(values, dtypes, strict=True)
-        ]
+        return [held_as(v, d) for v, d in zip(values, dtypes, strict=True)]
 
     def mark(self, member: Member, differs: bool) -> None:
         """Note whether the members now hold different values."""
@@ -311,7 +315,7 @@ class Gather(Collective):
         """Contribute."""
         comm = member.communicator
         found = comm.gather(self.arrays(member), member.master, self.join)
-        return found if member.rank == member.master else None
+        return in_host(found) if member.rank == member.master else None
 
 
 @dataclass(frozen=True)
@@ -337,7 +341,7 @@ class Reduce(Collective):
         comm = member.communicator
         found = comm.reduce(self.arrays(member), self.op, member.master, self.weights)
         if not self.in_place:
-            return found
+            return in_host(found)
         if found is not None:
             self.change(member, self.as_held(member, found), differs=True)
         return None
@@ -352,8 +356,14 @@ class AllReduce(Collective):
     repeats = True
 
     def run(self, member: Member) -> None:
-        """Reduce this member's chunk for all."""
+        """Reduce this member's chunk for all; on GPUs, into fresh arrays."""
         entries = self.entries(member)
+        if member.on_gpus:
+            given = self.arrays(member)  # numpy's are overwritten: the old ones are the way back
+            values = [np.array(v, order="C") if isinstance(v, np.ndarray) else v for v in given]
+            member.communicator.all_reduce(values, self.op, self.weights)
+            self.change(member, values, differs=False)
+            return
         arrays = [member.adopt(e) for e in entries]
 
         def starting() -> None:

@@ -29,7 +29,7 @@ class Checksums(Collective):
 
     def run(self, member: Member) -> tuple[bytes, ...]:
         """This member's."""
-        return tuple([checksum(a) for a in self.arrays(member)])
+        return tuple([checksum(np.asarray(a)) for a in self.arrays(member)])
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[list[int]]:
         """For each variable, the ranks whose checksum is not the master's."""
@@ -177,7 +177,7 @@ def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
         wanted = [e for e, ranks in differing.items() if rank in ranks]
         values = group.run(GetValue(_numbers(wanted), rank), "check_consistency")
         for entry, value in zip(wanted, values, strict=True):
-            said = difference(group.member.array(entry), value)
+            said = difference(np.asarray(group.member.array(entry)), value)
             lines[entry].append(f"{entry.label} (rank {rank}): {said}")
     return [line for found in lines.values() for line in found]
 

@@ -31,6 +31,8 @@ import pytensor.tensor as pt
 
 from synkhronos import _cores, _memory
 from synkhronos._channels.safety import reasons_against_fork
+from synkhronos._collectives import all_reduce
+from synkhronos._communicators import nccl
 from synkhronos._data import data
 from synkhronos._devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._functions import function
@@ -38,6 +40,8 @@ from synkhronos._group import Group
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
 MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and what each needs
+# how arrays move between members: there are no GPUs, or NCCL serves them, or not
+BY = {None: "", True: "; arrays move by NCCL", False: "; arrays go through the host's memory"}
 EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
 DESCRIPTORS = 256  # fewer are a nuisance
 _SECONDS = 10.0  # for a worker to end after its master was killed
@@ -75,7 +79,8 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Everything, one finding after the other; it takes some seconds, more where modes compile."""
-    for look in (_versions, _guards, _limits, _machine, _extras, _caches, _start, _deaths, _modes):
+    looks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
+    for look in (*looks, _modes):
         yield from look()
 
 
@@ -186,6 +191,29 @@ def _gpus() -> Finding:
     return Finding("machine", "GPUs", GOOD, text)
 
 
+def _nccl() -> Iterator[Finding]:
+    """What moves arrays between GPUs; libnccl is loaded, no GPU opened."""
+    gpus = visible_gpus(os.environ, get_n_gpu())
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
+        yield Finding("machine", "NVIDIA driver", GOOD, lines[0].partition(":")[2].strip())
+    if not nccl.is_installed():
+        text = "nccl4py is not installed"
+        fix = 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]", as your driver is'
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, text, fix if gpus else "")
+        return
+    try:
+        number = nccl.version()
+    except nccl.NotServed as exc:
+        fix = "arrays on GPUs go through the host's memory, slowly, until this is mended"
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, str(exc), fix if gpus else "")
+        return
+    old = number < nccl.SHARED_FROM
+    text = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    fix = "several members on one GPU need 2.30: pip install --upgrade nvidia-nccl-cu12 (or -cu13)"
+    yield Finding("machine", "NCCL", NOTE if old else GOOD, text, fix if old else "")
+
+
 def _extras() -> Iterator[Finding]:
     for name in EXTRAS:
         try:
@@ -260,11 +288,14 @@ def _round_trip(mode: str) -> Finding:
         with Group(2, _devices_for(mode)) as group:
             started = time.perf_counter() - began
             x = pt.vector("x", dtype="float32")
-            f = function([x], x.sum(), mode=mode)
+            w = pytensor.shared(np.ones((), "float32"))
+            f = function([x], (x * w).sum(), mode=mode)
             rows = data(np.ones(1000, "float32"))
             began = time.perf_counter()
             total = float(f(rows))
             first = time.perf_counter() - began
+            all_reduce(w)
+            linked = getattr(group.member.communicator, "is_linked", None)
             times = []
             for _ in range(200):
                 began = time.perf_counter()
@@ -279,7 +310,7 @@ def _round_trip(mode: str) -> Finding:
     return Finding(
         *("modes", mode, GOOD),
         f"2 members started by {how} on {on} in {1e3 * started:.0f} ms, first call {first:.2f} s, "
-        f"then {1e6 * float(np.median(times)):.0f} us",
+        f"then {1e6 * float(np.median(times)):.0f} us{BY[linked]}",
     )
 
 

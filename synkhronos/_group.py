@@ -28,14 +28,13 @@ from synkhronos._errors import (
     WorkerDied,
     WorkerError,
 )
-from synkhronos._opening import Opening, check_seconds
+from synkhronos._opening import GPU_SECONDS, GRACE_SECONDS, Opening, check_seconds
 from synkhronos._reports import check_reports
 from synkhronos._task import Task
 from synkhronos._variables import Entry, is_torn
 
 log = logging.getLogger("synkhronos")
 
-GRACE_SECONDS = 0.5  # for workers to leave before they are killed
 LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its command
 
 _current: Group | None = None
@@ -526,7 +525,7 @@ class Group:
             self._ended = how
             try:
                 with self._turning:
-                    self._channel.quit(GRACE_SECONDS)
+                    self._channel.quit(GRACE_SECONDS if not self.member.on_gpus else GPU_SECONDS)
             finally:
                 self._left = True
                 if self.lock.acquire(timeout=LEAVE_SECONDS):

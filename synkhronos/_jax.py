@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._arena import BORDER, aligned_empty
 from synkhronos._devices import Device
 from synkhronos._errors import GroupError, InputTypeError
+from synkhronos._reductions import Reduction, accumulator, check_alike, result_dtype
 
 _LAST = 1000.0  # after all rewrites of PyTensor's own
 _NOTHING = contextlib.nullcontext()
@@ -75,6 +76,33 @@ def _hand_on(op: Any, **kwargs: Any) -> Any:
     return lambda state: state
 
 
+class Program:
+    """A function of JAX's that can be compiled before it is called."""
+
+    def __init__(self, jitted: Any) -> None:
+        self._jitted = jitted
+        self._run = jitted
+        self._made: dict[Any, Any] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._run(*inputs)
+
+    def chosen(self, key: Any) -> bool:
+        """Whether it has been compiled for what has this key, and is called as that now."""
+        found = self._made.get(key)
+        if found is not None:
+            self._run = found
+        return found is not None
+
+    def compile(self, key: Any, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Compile for inputs of these shapes and dtypes, without any; it is called as that now."""
+        import jax
+
+        with wide():
+            given = [jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in inputs]
+            self._run = self._made[key] = self._jitted.lower(*given).compile()
+
+
 class _Declared(JAXLinker):
     """JAX, with the outputs in the dtypes that the graph declares; to be used in `wide`.
 
@@ -97,8 +125,12 @@ class _Declared(JAXLinker):
                 held[0] = jax.device_put(held[0])
         return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
 
+    donated: tuple[int, ...] = ()  # inputs whose memory becomes that of outputs
+    programs: list[Program] = []  # noqa: RUF012 (a class of its own for each function that donates)
+
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Compile, the casts included."""
+        import jax
         import jax.numpy as jnp
 
         graph: Any = self.fgraph
@@ -114,6 +146,9 @@ class _Declared(JAXLinker):
                 for value, dtype in zip(found, dtypes, strict=True)
             )
 
+        if self.donated:
+            self.programs.append(Program(jax.jit(declared, donate_argnums=self.donated)))
+            return self.programs[-1]
         compiled: Callable[..., Any] = super().jit_compile(declared)
         return compiled
 
@@ -127,6 +162,15 @@ def declared_dtypes(mode: Any) -> Mode:
     if not issubclass(kind, _Declared):
         found = Mode(type(kind.__name__, (_Declared, kind), {})(), found.provided_optimizer)
     return found
+
+
+def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[Program]]:
+    """The same for a function that overwrites inputs, by their places; its program is appended."""
+    found = declared_dtypes(mode)
+    kind = type(found.linker)
+    programs: list[Program] = []
+    members = {"donated": tuple(donated), "programs": programs}
+    return Mode(type(kind.__name__, (kind,), members)(), found.provided_optimizer), programs
 
 
 def wide() -> AbstractContextManager[Any]:
@@ -212,6 +256,154 @@ def brought(value: np.ndarray) -> Any:
     return found
 
 
+def is_held(value: Any) -> bool:
+    """Whether a value is an array that lies whole in the memory of the device JAX computes on."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(value, jax.Array):
+        return False
+    return bool(value.devices() == {jax.devices()[0]})
+
+
+def dtype(name: str) -> Any:
+    """A dtype by its name, those of JAX's alone (bfloat16) too."""
+    import jax.numpy as jnp
+
+    return jnp.dtype(name)
+
+
+def ordinal() -> int:
+    """CUDA's number, in this process, of the GPU that JAX computes on."""
+    import jax
+
+    return int(getattr(jax.devices()[0], "local_hardware_id", None) or 0)
+
+
+def held(value: Any) -> Any:
+    """A fresh copy of a value in the memory of the device that JAX computes on."""
+    import jax.numpy as jnp
+
+    with wide():
+        return jnp.array(value, copy=True)
+
+
+def pointer(array: Any) -> int:
+    """Where an array lies in the device's memory, once it is there."""
+    return int(array.block_until_ready().unsafe_buffer_pointer())
+
+
+def blank(shape: Sequence[int], dtype: Any) -> Any:
+    """A fresh array to be written to at its `pointer`."""
+    import jax.numpy as jnp
+
+    with wide():
+        return jnp.zeros(shape, dtype)
+
+
+def weighted(array: Any, dtype: str, share: float | None) -> Any:
+    """The array times a number, in a dtype; the array itself where that changes nothing."""
+    if share is None:
+        return array if array.dtype.name == dtype else _cast(array, dtype)
+    with wide():
+        return _compiled("weighted", dtype)(array, share)
+
+
+def finished(array: Any, dtype: Any) -> Any:
+    """Reduced values in another dtype; floats are rounded to the nearest integer."""
+    name = np.dtype(dtype).name
+    return array if array.dtype.name == name else _cast(array, name)
+
+
+def _cast(array: Any, dtype: str) -> Any:
+    with wide():
+        return _compiled("cast", dtype)(array)
+
+
+@functools.cache
+def _compiled(what: str, dtype: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def weighted(array: Any, share: Any) -> Any:
+        real = dtype.replace("complex128", "float64").replace("complex64", "float32")
+        return array.astype(dtype) * jnp.asarray(share, real)
+
+    def cast(array: Any) -> Any:
+        whole = jnp.issubdtype(np.dtype(dtype), jnp.integer)
+        rounds = whole and jnp.issubdtype(array.dtype, jnp.floating)
+        return (jnp.rint(array) if rounds else array).astype(dtype)
+
+    return jax.jit({"weighted": weighted, "cast": cast}[what])
+
+
+def flat(arrays: Sequence[Any], dtype: str, share: float) -> Any:
+    """All arrays times a number, end to end, in a fresh vector."""
+    with wide():
+        return _flattening(dtype)(list(arrays), share)
+
+
+@functools.cache
+def _flattening(dtype: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def flattened(arrays: list[Any], share: Any) -> Any:
+        whole = jnp.concatenate([jnp.reshape(a, (-1,)).astype(dtype) for a in arrays])
+        return whole * jnp.asarray(share, dtype)
+
+    return jax.jit(flattened)
+
+
+class Total:
+    """What `Accumulator` is for numpy: the values of slices, combined where they lie."""
+
+    def __init__(self, op: Reduction) -> None:
+        self._op = op
+        self._total: Any = None
+        self._weight = 0.0
+        self._dtype: Any = None
+
+    def add(self, value: Any, rows: float) -> None:
+        """Take in the value of a slice of `rows` rows."""
+        if self._total is None:
+            self._dtype = np.dtype(value.dtype)
+        elif self._total.shape != value.shape:
+            check_alike([np.empty(v.shape, bool) for v in (self._total, value)])
+        wide_ = accumulator(self._dtype, self._op).name
+        with wide():
+            scaled = weighted(value, wide_, rows if self._op is Reduction.AVG else None)
+            first = self._total is None
+            self._total = scaled if first else _adding(str(self._op))(self._total, scaled)
+        self._weight += rows
+
+    def result(self) -> Any:
+        """The value of all slices together."""
+        found = self._total
+        if self._op is Reduction.AVG:
+            found = weighted(found, found.dtype.name, 1.0 / self._weight)
+        return finished(found, result_dtype(self._dtype, self._op))
+
+
+@functools.cache
+def _adding(op: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    kinds = {"prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}
+    return jax.jit(kinds.get(op, jnp.add))
+
+
+def combined(parts: Any, op: str) -> Any:
+    """The product, minimum or maximum over the first axis."""
+    import jax.numpy as jnp
+
+    with wide():
+        total = parts[0]
+        for part in parts[1:]:
+            combine = {"prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}[op]
+            total = combine(total, part)
+        return total
+
+
 _bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
 
 
@@ -248,6 +440,7 @@ def bind(device: Device) -> Callable[[], None]:
     if device.kind == "cuda":
         number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
         settings = {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(os.environ)
+        settings |= device.exchange(os.environ)
     before = {name: os.environ.get(name) for name in settings}
     _set(settings)
     return functools.partial(_release, device, before)

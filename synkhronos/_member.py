@@ -23,6 +23,7 @@ from synkhronos._channels.starting import Wiring
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
 from synkhronos._channels.words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
+from synkhronos._communicators.gpus import Gpus
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare, bind_worker
 from synkhronos._errors import SynkhronosError
@@ -50,6 +51,10 @@ class Member:
         The functions, by number.
     updates : dict
         What belongs to a function beside its replica, by the same number.
+    resident : bool
+        Whether what is trained stays where JAX computes.
+    owned : dict of array
+        By the number of a variable, a value that nobody else holds and that may be overwritten.
     hand : object
         In the master: what the user has handed to the command under way.
     """
@@ -64,6 +69,7 @@ class Member:
         interrupts: Interrupts,
         node: Node | None = None,
         share: MasterShare | None = None,
+        resident: bool = False,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -85,7 +91,10 @@ class Member:
         self._nested = False
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
+        self._gpus = communicator if isinstance(communicator, Gpus) else None
+        self.resident = resident or self._gpus is not None
         self.updates: dict[int, Any] = {}
+        self.owned: dict[int, Any] = {}
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
@@ -261,10 +270,31 @@ class Member:
         self.variables.remove(variables)
         for number in variables:
             self._homes.pop(number, None)
+            self.owned.pop(number, None)
 
-    def array(self, entry: Entry) -> np.ndarray:
-        """A variable's value as a numpy array."""
-        return np.asarray(entry.storage[0])
+    @property
+    def on_gpus(self) -> bool:
+        """Whether arrays of JAX's move between the members as they are."""
+        return self._gpus is not None
+
+    def native(self, value: Any) -> Any:
+        """A value as the communicator moves it: an array of numpy's, or on GPUs of JAX's."""
+        return np.asarray(value) if self._gpus is None else self._gpus.native(value)
+
+    def adding_up(self, arrays: list[Any]) -> AbstractContextManager[None]:
+        """A context in which JAX's arrays, the caller's alone, are summed over the members.
+
+        At its end `arrays` hold the sums.
+        """
+        if self._gpus is not None:
+            return self._gpus.adding_up(arrays)
+        if self.size > 1:
+            raise TypeError("only members on GPUs add up arrays of JAX's")
+        return nullcontext()
+
+    def array(self, entry: Entry) -> Any:
+        """A variable's value as the communicator moves it."""
+        return self.native(entry.storage[0])
 
     def take_masters(self, entries: Sequence[Entry], undo: bool = True) -> None:
         """Give variables the master's values, in all members."""
@@ -312,6 +342,11 @@ class Member:
             entry.seen = value
         entry.storage[0] = value
 
+    def leave(self) -> None:
+        """Let go of the other members' GPUs."""
+        if self._gpus is not None:
+            self._gpus.close()
+
     def release(self) -> None:
         """Give every variable that lives in the arena a copy of its own."""
         for entry in self.variables:
@@ -324,6 +359,14 @@ class Member:
                     mark_torn(entry)
             entry.view = None
         self._homes.clear()
+        self.owned.clear()
+        self.leave()
+
+
+def communicator(node: Node, on_one_gpu: int) -> Communicator:
+    """What moves arrays between the members of a node; see Wiring."""
+    host = SharedMemory(node)
+    return Gpus(host, node, on_one_gpu > 1) if on_one_gpu else host
 
 
 def main(wiring_fields: dict[str, Any]) -> None:
@@ -340,12 +383,13 @@ def main(wiring_fields: dict[str, Any]) -> None:
     if not wiring.debug:
         _leave_terminal()
         redirect(words, wiring.rank, wiring.master)
-    comm = SharedMemory(node)
+    comm = communicator(node, wiring.on_one_gpu)
     member = Member(
         wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
     )
     with _profiled(wiring):
         serve(member, LocalEnd(node))
+    member.leave()
 
 
 def _leave_terminal() -> None:

@@ -13,11 +13,13 @@ from synkhronos._arena import Arena, Views
 from synkhronos._channels import Channel
 from synkhronos._channels.inline import InlineChannel
 from synkhronos._channels.local import LocalChannel
-from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
 from synkhronos._devices import Device, are_cores, devices_for
 from synkhronos._errors import InputError
-from synkhronos._member import Member, main
+from synkhronos._member import Member, communicator, main
+
+GRACE_SECONDS = 0.5  # for workers to leave before they are killed
+GPU_SECONDS = 2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
 
 
 @dataclass
@@ -76,6 +78,12 @@ class Opening:
         limited = given is not None or cores is not None
         return Opening(shares, found, limited, **options)
 
+    @property
+    def on_one_gpu(self) -> int:
+        """The most members that share a GPU; 0 where not all are on GPUs."""
+        gpus = [d.number for d in self.devices if d.kind == "cuda"]
+        return max(map(gpus.count, gpus)) if len(gpus) == len(self.devices) else 0
+
     def bind(self) -> Callable[[], None]:
         """Hold JAX to the master's device; returns what lets it go again."""
         return _jax.bind(self.devices[self.master])
@@ -100,6 +108,7 @@ class Opening:
             self.environments,
             profile=self.profile,
             debug=self.debug,
+            on_one_gpu=self.on_one_gpu,
         )
         channel.inspector.limit = math.inf if self.timeout is None else self.timeout
         warning = self.stall_warning
@@ -108,13 +117,14 @@ class Opening:
         if share is not None and len({c for cores in self.shares for c in cores}) >= node.size:
             share.keep_place()
             node.waiter.keep_place = share.keep_place
-        comm, held = SharedMemory(node), channel.interrupts
+        comm, held = communicator(node, self.on_one_gpu), channel.interrupts
         master = self.master
         return channel, Member(master, node.size, master, comm, node.views, held, node, share)
 
     def _alone(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Channel, Member]:
         channel = InlineChannel()
-        return channel, Member(0, 1, 0, Solo(), Views(arena), channel.interrupts, None, share)
+        held, on_gpu = channel.interrupts, bool(self.on_one_gpu)
+        return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, share, on_gpu)
 
 
 def check_seconds(name: str, value: Any) -> None:

@@ -271,6 +271,12 @@ class Replica:
             np.copyto(found[i], arrays[i])
         return found
 
+    def _total(self, op: Reduction | None) -> Accumulator | _jax.Total:
+        """What combines the values of slices: on a GPU where they lie."""
+        if self.recipe.jax and op not in (None, Reduction.GATHER) and not _jax.on_cpu():
+            return _jax.Total(op)
+        return Accumulator(op)
+
     def _run_slices(
         self,
         compiled: _Compiled,
@@ -280,7 +286,7 @@ class Replica:
         lengths: Sequence[int],
     ) -> Answer:
         n = self.recipe.n_scattered
-        totals = [Accumulator(op) for s in compiled.slicing for op in s.reductions]
+        totals = [self._total(op) for s in compiled.slicing for op in s.reductions]
         last: list[Any] = []
         for lo, hi in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
             piece: Sequence[Any] = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
@@ -414,8 +420,10 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
         return pytensor.function(list(inputs), list(outputs), no_default_updates=True, **options)
 
 
-def _held(value: Any, dtype: str) -> np.ndarray:
+def _held(value: Any, dtype: str) -> Any:
     """A new value as the variable holds it: averages of integer slices come as floats."""
+    if _jax.is_held(value):
+        return _jax.finished(value, dtype)
     array = np.asarray(value)
     rounded = np.rint(array) if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f" else array
     return rounded.astype(dtype, copy=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos._opening import Opening
 
 pytest_plugins = ["synkhronos.testing.plugin"]
 
@@ -59,6 +61,33 @@ def group2() -> Iterator[synk.Group]:
 
 
 @pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]]:
+    """Starts groups that take the path of GPUs without one: arrays of JAX's stay what they are.
+
+    Devices are "cpu", members think they share a GPU, and every member finds `tests/standin` in the
+    place of nccl4py and cuda.core.
+    """
+    _forget_standin()
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "standin"))
+    monkeypatch.setattr(Opening, "on_one_gpu", 2)
+    groups: list[synk.Group] = []
+
+    def made(size: int, **options: Any) -> synk.Group:
+        groups.append(synk.Group(size, "cpu", start="exec", **options))
+        return groups[-1].__enter__()
+
+    yield made
+    for group in reversed(groups):
+        group.__exit__(None, None, None)
+    _forget_standin()
+
+
+def _forget_standin() -> None:
+    for name in [n for n in sys.modules if n.split(".")[0] in ("nccl", "cuda")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """Random numbers, the same in every run."""
     return np.random.default_rng(20171013)
@@ -66,7 +95,7 @@ def rng() -> np.random.Generator:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs JAX in this process comes last: no group can be forked from it afterwards."""
-    items.sort(key=lambda item: "jax" in item.nodeid.lower())
+    items.sort(key=lambda item: "jax" in item.nodeid.lower() or "/gpu/" in item.nodeid)
 
 
 def pytest_sessionfinish() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from synkhronos import _devices, _jax
 from synkhronos._commands import Command
 
+NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_RAS_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE")
+
 
 @dataclass(frozen=True)
 class Told(Command):
@@ -17,7 +19,8 @@ class Told(Command):
     def run(self, member: Any) -> dict[str, str]:
         """This member's."""
         names = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
-        return {n: v for n in (*names, _devices._FRACTIONS[1]) if (v := os.environ.get(n))}
+        every = (*names, _devices._FRACTIONS[1], *NCCL)
+        return {n: v for n in every if (v := os.environ.get(n))}
 
     def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[dict[str, str]]:
         """All members'."""

@@ -62,6 +62,8 @@ ONLY_IN = {
     "mpi4py": (),
     "rich": ("pymc._advice",),
     "multiprocessing": (),
+    "nccl": ("_communicators.nccl",),
+    "cuda": ("_communicators.nccl",),
     "socket": (),
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from telling import Fails, Told
+from telling import NCCL, Fails, Told
 
 import synkhronos as synk
 from synkhronos import _devices, _doctor, _jax
@@ -133,7 +133,8 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_devices, "get_n_gpu", lambda: 3)
     monkeypatch.setattr(_devices, "has_plugin", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    for name in ("JAX_PLATFORMS", "JAX_CUDA_VISIBLE_DEVICES", *_devices._FRACTIONS):
+    told = ("JAX_PLATFORMS", "JAX_CUDA_VISIBLE_DEVICES", *NCCL, *_devices._FRACTIONS)
+    for name in told:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -150,6 +151,9 @@ def test_what_members_are_told() -> None:
             "CUDA_VISIBLE_DEVICES": "2",
             "JAX_CUDA_VISIBLE_DEVICES": "all",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.375",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_RAS_ENABLE": "0",
+            "NCCL_MULTI_RANK_GPU_ENABLE": "1",
         }
         assert one == three == shared
         assert two["JAX_PLATFORMS"] == "cpu"
@@ -158,6 +162,8 @@ def test_what_members_are_told() -> None:
             "CUDA_VISIBLE_DEVICES": "2,0",
             "JAX_CUDA_VISIBLE_DEVICES": "1",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.75",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_RAS_ENABLE": "0",
         }
         x = pt.dvector("x")
         assert synk.function([x], x.sum(), mode="FAST_COMPILE")(np.arange(5.0)) == 10

@@ -12,6 +12,7 @@ import pytest
 
 from synkhronos import __main__ as command_line
 from synkhronos import _doctor
+from synkhronos._communicators import nccl
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -90,3 +91,27 @@ def test_usage(
     monkeypatch.setattr(sys, "argv", ["synk", *arguments])
     assert command_line.main() == code
     assert "usage: synk doctor" in "".join(capsys.readouterr())
+
+
+def test_what_moves_arrays_between_gpus(
+    start: object, monkeypatch: pytest.MonkeyPatch
+) -> None:  # with `start`, a stand-in for nccl4py is there
+    monkeypatch.setattr(_doctor, "get_n_gpu", lambda: 1)
+    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    assert (found.state, found.text) == ("ok", "2.32.3")
+    with monkeypatch.context() as patch:
+        patch.setattr(nccl, "version", lambda: 22907)
+        [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    assert (found.state, found.text) == ("note", "2.29.7")
+    assert "need 2.30" in found.fix
+    monkeypatch.setitem(sys.modules, "nccl.bindings", None)
+    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    assert found.state == "note"
+    assert "nccl4py cannot be imported" in found.text
+    monkeypatch.setattr(nccl, "is_installed", lambda: False)
+    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    assert (found.state, found.text) == ("note", "nccl4py is not installed")
+    assert 'pip install "synkhronos[cuda12]"' in found.fix
+    monkeypatch.setattr(_doctor, "get_n_gpu", lambda: 0)
+    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    assert found.state == "ok"

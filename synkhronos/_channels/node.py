@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from synkhronos._arena import Arena, Views
 from synkhronos._channels.waiting import LOOKS, PeerFailed, Waiter
-from synkhronos._channels.words import ABANDONED, BARRIER, REPORTED, STOPPING, Words
+from synkhronos._channels.words import ABANDONED, ADRIFT, BARRIER, REPORTED, STOPPING, Words
 from synkhronos._errors import GroupError
 
 # of a barrier's number: the meetings of a command, and the barriers of a meeting (two at most).
@@ -105,6 +105,27 @@ class Node:
             self._mine[BARRIER] = here
             self.waiter.ring((leader,))
             self._await(self.words.of[leader], here)
+
+    def attend(self, done: Callable[[], bool]) -> None:
+        """Wait for what all members have entered and what rings no bell: an exchange of GPUs.
+
+        Raises
+        ------
+        PeerFailed
+            Another member's part of it failed, or the command was abandoned.
+        """
+        others = [words for rank, words in enumerate(self.words.of) if rank != self.rank]
+
+        def check() -> None:
+            adrift = any(words[ADRIFT] >= self.number for words in others)
+            if adrift or self._orders[ABANDONED] >= self.number:
+                raise PeerFailed
+
+        self.waiter.attend(done, check)
+
+    def drift(self) -> None:
+        """Let the others know that this member's part of an exchange of GPUs failed."""
+        self._mine[ADRIFT] = self.number
 
     def _await(self, peer: Any, here: int) -> None:
         for _ in range(LOOKS):  # a look by a function takes three times as long

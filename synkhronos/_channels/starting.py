@@ -36,7 +36,10 @@ importlib.import_module(hello["module"]).main(hello["wiring"])
 
 @dataclass(frozen=True)
 class Wiring:
-    """All that a worker needs to find its group; plain numbers and text."""
+    """All that a worker needs to find its group; plain numbers and text.
+
+    `on_one_gpu`: the most members that share a GPU; 0 where not all are on GPUs.
+    """
 
     rank: int
     size: int
@@ -54,6 +57,7 @@ class Wiring:
     debug: bool
     forked: bool
     profile: bool
+    on_one_gpu: int = 0
 
 
 @contextmanager

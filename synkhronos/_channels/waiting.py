@@ -25,6 +25,7 @@ NAP_MS = 100
 IDLE_NAP_MS = 2000  # a tenth of a millisecond each, and a bell, a death or the end cut it short
 _LOOK_AROUND = 16  # waits between two looks at which core this is
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
+_GLANCE_SECONDS = 50e-6  # between two looks at what rings no bell
 LOOKS = 20  # before the first yield, which costs half a microsecond
 YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
 
@@ -100,6 +101,33 @@ class Waiter:
                 return
         if not self._spins(ready):
             self._sleep(ready, IDLE_NAP_MS if idle else NAP_MS)
+
+    def attend(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
+        """Return once `done()` is true, which rings no bell: what a GPU does, say.
+
+        `check` may raise to end the wait. An interrupt waits for the end: what the members have
+        begun together they finish together.
+
+        Raises
+        ------
+        PeerDied, GroupEnded, and what `inspect` raises
+        """
+        until = time.perf_counter() + SPIN_SECONDS
+        while time.perf_counter() < until:
+            if done():
+                return
+            os.sched_yield()
+        began = time.perf_counter()
+        while not done():
+            self._listen(self._poll.poll(0))
+            check()
+            time.sleep(_GLANCE_SECONDS)
+            if time.perf_counter() - began > NAP_MS / 1e3:
+                began = time.perf_counter()
+                if self.tick is not None:
+                    self.tick()
+                if self.inspect is not None:
+                    self.inspect()
 
     def rest(self) -> None:
         """Wait for the bell or the group's end, a while: a peer has died, which the master minds.

@@ -254,7 +254,7 @@ class SharedMemory:
     def _join(self, parts: list[list[np.ndarray]], join: Join) -> list[np.ndarray]:
         columns = [list(column) for column in zip(*parts, strict=True)]
         for column in columns:
-            _check_joinable(column, join)
+            check_joinable([(a.dtype.name, a.shape) for a in column], join)
         if join == "stack":
             return [np.stack(column) for column in columns]
         return [
@@ -516,10 +516,11 @@ def _check_equal(parts: list[list[np.ndarray]]) -> None:
         raise InputError(f"a reduction needs equal shapes and dtypes in all members: {found}")
 
 
-def _check_joinable(column: list[np.ndarray], join: Join) -> None:
+def check_joinable(column: Sequence[tuple[str, tuple[int, ...]]], join: Join) -> None:
+    """Refuse arrays, by dtype and shape, that do not fit behind each other."""
     skip = 0 if join == "stack" else 1
-    found = {(a.dtype.name, a.ndim, a.shape[skip:]) for a in column}
+    found = {(name, len(shape), shape[skip:]) for name, shape in column}
     if len(found) > 1:
-        shapes = [a.shape for a in column]
+        shapes = [shape for _, shape in column]
         hint = "; nd_up=0 joins unequal lengths" if join == "stack" else ""
         raise InputError(f"cannot join arrays of shapes {shapes}{hint}")

@@ -13,6 +13,7 @@ from synkhronos._calls import Part, compute_call, contribute_call
 from synkhronos._commands import Call, Collective, Command
 from synkhronos._errors import InputError
 from synkhronos._reductions import Reduction
+from synkhronos._variables import Entry
 from synkhronos.extensions._flat import Arrays, FlatRecipe
 from synkhronos.extensions._update import FlatUpdate, Inputs
 
@@ -93,27 +94,33 @@ class Join(Collective):
                 views[entry.number][...] = entry.storage[0]
         comm.barrier()
         equal = [
-            np.array_equal(e.storage[0], views[e.number], equal_nan=_has_nan(e.storage[0]))
+            np.array_equal(e.storage[0], views[e.number], equal_nan=has_nan(e.storage[0]))
             for e in compared
         ]
-        votes = comm.all_gather([np.array(equal, bool)], "stack")[0]
-        unequal = {
-            e.label: np.flatnonzero(~votes[:, i]).tolist()
-            for i, e in enumerate(compared)
-            if not votes[:, i].all()
-        }
-        if unequal:
-            raise InputError(
-                f"the step needs one value of each parameter and state; ranks with other values "
-                f"than the master's: {unequal}. synk.broadcast gives all members the master's, "
-                "synk.all_reduce their mean"
-            )
+        check_votes(member, compared, equal)
         for entry in self.entries(member):
             member.join(entry, views[entry.number])
         self.mark(member, differs=False)
 
 
-def _has_nan(value: Any) -> bool:
+def check_votes(member: Member, compared: list[Entry], equal: list[bool]) -> None:
+    """Raise unless all members have found their values equal to the master's."""
+    votes = member.communicator.all_gather([np.array(equal, bool)], "stack")[0]
+    unequal = {
+        e.label: np.flatnonzero(~votes[:, i]).tolist()
+        for i, e in enumerate(compared)
+        if not votes[:, i].all()
+    }
+    if unequal:
+        raise InputError(
+            f"the step needs one value of each parameter and state; ranks with other values "
+            f"than the master's: {unequal}. synk.broadcast gives all members the master's, "
+            "synk.all_reduce their mean"
+        )
+
+
+def has_nan(value: Any) -> bool:
+    """Whether a value may hold what is unequal to itself."""
     return np.asarray(value).dtype.kind in "fc"
 
 
@@ -151,7 +158,7 @@ class Step(Command):
     def run(self, member: Member) -> Any:
         """Compute, publish, meet, update this member's chunks."""
         update: FlatUpdate = member.updates[self.update]
-        clock = _Clock(update.clocks[member.rank])
+        clock = Clock(update.clocks[member.rank])
         for entry, view in update.entries:
             if entry.storage[0] is not view:  # of a command that failed: the value is the same
                 entry.storage[0] = view
@@ -163,12 +170,12 @@ class Step(Command):
         flat = update.publish(outputs[k:] if rows else None)
         clock.lap("copy")
         with member.uninterrupted():
-            leaves = self._with_partials(member, update, part, outputs[n:k])
-            given = Inputs(flat, _shares(part, member.size, self.average), leaves)
+            leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
+            given = Inputs(flat, shares_of(part, member.size, self.average), leaves)
             self._update(member, update, given, clock)
         return contribute_call(self.call, member, part, outputs[:n] if rows else [])
 
-    def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: _Clock) -> None:
+    def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Clock) -> None:
         comm = member.communicator
         if update.recipe.parting.levels:  # of gradients that all must have published
             comm.barrier()
@@ -187,15 +194,17 @@ class Step(Command):
         member.in_place = ()
         clock.lap("wait")
 
-    def _with_partials(
-        self, member: Member, update: FlatUpdate, part: Part, values: list[Any]
+    def with_partials(
+        self, member: Member, given: list[np.ndarray], part: Part, values: list[Any]
     ) -> list[np.ndarray]:
         """The rule's scalars, with the partial values of the loss over all members."""
-        leaves = list(update.leaves)
+        leaves = list(given)
         if self.partials:
             mine = np.zeros(len(self.partials))
             if part.variant.rows:
-                shares = [_shares(part, member.size, avg)[member.rank] for _, avg in self.partials]
+                shares = [
+                    shares_of(part, member.size, avg)[member.rank] for _, avg in self.partials
+                ]
                 mine[:] = [float(v) * s for v, s in zip(values, shares, strict=True)]
             member.communicator.all_reduce([mine], Reduction.SUM)
             for (leaf, _), value in zip(self.partials, mine, strict=True):
@@ -207,7 +216,7 @@ class Step(Command):
         return self.call.answer(member, own, reports)
 
 
-def _shares(part: Part, size: int, average: bool) -> list[float]:
+def shares_of(part: Part, size: int, average: bool) -> list[float]:
     """What each member's value counts in that of the whole."""
     found = [0.0] * size
     for rank, share in zip(part.participants, part.shares, strict=True):
@@ -215,7 +224,7 @@ def _shares(part: Part, size: int, average: bool) -> list[float]:
     return found
 
 
-class _Clock:
+class Clock:
     """Adds up where the time of steps goes."""
 
     def __init__(self, seconds: np.ndarray) -> None:

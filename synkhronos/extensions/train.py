@@ -36,6 +36,7 @@ from synkhronos._variables import Entry, check_whole
 from synkhronos.extensions._flat import lay_out
 from synkhronos.extensions._objective import Objective, objective
 from synkhronos.extensions._parting import Parting, part
+from synkhronos.extensions._resident import InstallResident, JoinResident, ResidentStep, Whole
 from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
 from synkhronos.extensions._step import PHASES, Install, Join, Step
 from synkhronos.extensions.updates import rule_of
@@ -63,6 +64,7 @@ class TrainFunction:
         params: Sequence[SharedVariable],
         goal: Objective,
         parting: Parting,
+        whole: Whole,
     ) -> None:
         plan_ = function._plan
         self._function = function
@@ -70,11 +72,13 @@ class TrainFunction:
         self._number = function._number
         self._goal = goal
         self._parting = parting
+        self._rule = whole
         self._outputs = list(range(n_outputs))
         function.extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
         self._member: Member | None = None  # that the update is installed in
-        self._entries: list[tuple[Entry, np.ndarray]] = []
+        self._entries: list[tuple[Entry, np.ndarray | None]] = []
         self._whole: Any = None
+        self._resident = False  # parameters and states lie where each member's JAX computes
         self._update: Any = None
         self._latest: tuple[Call, Step] | None = None
         places = [place for _, _, place in goal.partials]
@@ -212,7 +216,8 @@ class TrainFunction:
     def _step(self, call: Call) -> Step:
         """The command, the same for the same call, so that it need not be sent again."""
         if self._latest is None or self._latest[0] is not call:
-            step = Step(call, self._number, self._goal.average, self._partials)
+            kind = ResidentStep if self._resident else Step
+            step = kind(call, self._number, self._goal.average, self._partials)
             self._latest = call, step
         return self._latest[1]
 
@@ -234,12 +239,21 @@ class TrainFunction:
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""
         group, recipe = self._group, self._function._plan.recipe
+        self._resident = recipe.jax and group.member.resident
         variables = [v for unit in self._parting.units for v in unit.everything]
+        if self._resident:
+            variables = [v for v, _ in self._rule.updates]
         for v in variables:
             check_whole(v)
         share_variables(group, variables, values=False)
         distribute_in(group, (self._function,))
-        flat = lay_out(self._parting, group.size, recipe.mode, recipe.config)
+        flat: Any
+        install: type[Install] | type[InstallResident]
+        if self._resident:
+            flat, install = self._rule.recipe(recipe.mode, recipe.config), InstallResident
+        else:
+            flat = lay_out(self._parting, group.size, recipe.mode, recipe.config)
+            install = Install
         registry = group.member.variables
 
         def numbered(obj: Any) -> int | None:
@@ -247,32 +261,41 @@ class TrainFunction:
             return None if entry is None else entry.number
 
         packed = _parcels.pack_graph(flat, numbered) if group.size > 1 else b""
-        group.run(Install(packed, self._number), "train", hand=flat)
+        group.run(install(packed, self._number), "train", hand=flat)
         self._update = group.member.updates[self._number]
-        self._entries = self._update.entries
+        if self._resident:
+            self._entries = [(e, None) for e in self._update.entries]
+        else:
+            self._entries = self._update.entries
+        self._shapes = [np.shape(e.storage[0]) for e, _ in self._entries]
         self._latest = None
         self._member = group.member
 
     def _settle(self) -> None:
         """Let all members have the same value of every parameter and state, in one array."""
         stale = []
-        for entry, view in self._entries:
-            if entry.storage[0] is view and entry.view is view and entry.seen is view:
+        for (entry, view), shape in zip(self._entries, self._shapes, strict=True):
+            if view is None:
+                joined = not entry.is_set and not entry.differs
+            else:
+                joined = entry.storage[0] is view and entry.view is view and entry.seen is view
+            if joined:
                 continue
             check_whole(entry.variable)
-            if np.shape(entry.storage[0]) != view.shape:
+            if np.shape(entry.storage[0]) != shape:
                 raise InputError(
                     f"{entry.label} was set to shape {np.shape(entry.storage[0])}, the training "
-                    f"function was made for {view.shape}: make another"
+                    f"function was made for {shape}: make another"
                 )
-            if entry.view is view:
+            if view is not None and entry.view is view:
                 entry.settle()
             else:
                 stale.append(entry)
         if stale:
             numbers = tuple(e.number for e in stale)
             compared = tuple(e.number for e in stale if e.differs)
-            self._group.run(Join(numbers, self._number, compared), "train")
+            join = JoinResident(numbers, compared) if self._resident else None
+            self._group.run(join or Join(numbers, self._number, compared), "train")
             trim()  # the values that the arrays have replaced
 
 
@@ -363,7 +386,9 @@ def make_train_function(
             "these rows, with which alone such statistics go. Make it one, or use batch "
             "normalisation that is not synchronised"
         )
-    parting = _parting(goal, kept, update_rule, args, kwargs, clip)
+    whole = _whole(goal, kept, update_rule, args, kwargs, clip)
+    parting = part(list(whole.updates), kept, whole.places)
+    whole = replace(whole, leaves=parting.leaves)
     op = "avg" if goal.average else "sum"
     computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]
     computed += [(g, op) for g in goal.gradients]
@@ -380,7 +405,7 @@ def make_train_function(
         {"mode": mode, "name": name, "on_unused_input": "ignore"},
     )
     _check_used(plan_.inputs, [loss, *_variables(outputs)], parting)
-    return TrainFunction(Function(group, plan_), 1 + len(outputs), kept, goal, parting)
+    return TrainFunction(Function(group, plan_), 1 + len(outputs), kept, goal, parting, whole)
 
 
 def make_train_function_pytensor(
@@ -501,18 +526,18 @@ def _rule_updates(
     return dict(pairs(serial(found, params, *args, **kwargs), "the update rule"))
 
 
-def _parting(
+def _whole(
     goal: Objective,
     params: Sequence[SharedVariable],
     rule: Callable[..., Any] | None,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     clip: Clip | None,
-) -> Parting:
+) -> Whole:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
     whole = _clipped(clip, goal.of_whole(places))
     updates = _rule_updates(rule, whole, params, args, kwargs)
-    return part(list(updates.items()), params, places)
+    return Whole(tuple(places), tuple(updates.items()), tuple(params))
 
 
 def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], parting: Parting) -> None:

@@ -5,7 +5,7 @@ Both suites run as commands in a group: the same assertions in every member, num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from synkhronos._batches import edges
 from synkhronos._commands import Command
+from synkhronos._jax import dtype as jax_dtype
+from synkhronos._jax import held
 from synkhronos._reductions import Reduction, combine
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ DTYPES = (
     *("uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
+TOLERANCES = {"bfloat16": 4e-2, "float16": 1e-2, "float32": 1e-5, "complex64": 1e-5}
 OPS = (Reduction.AVG, Reduction.SUM, Reduction.PROD, Reduction.MIN, Reduction.MAX)
 
 
@@ -110,32 +113,43 @@ class _Verbs(Command):
 
     def run(self, member: Member) -> None:
         values = [_values(self.dtype, self.shapes, rank) for rank in range(member.size)]
-        _check_moving(member, values)
-        _check_reducing(member, values)
+        if self.dtype in DTYPES:  # others are JAX's alone
+            comm = member.communicator
+            _check_moving(member, values, np.asarray)
+            _check_reducing(member, values, (np.array, lambda v: _in_arena(comm, v)))
+        if member.on_gpus:
+            _check_moving(member, values, held)
+            _check_reducing(member, values, (held,))
 
 
 def _values(dtype: str, shapes: tuple[tuple[int, ...], ...], rank: int) -> list[np.ndarray]:
     rng = np.random.default_rng(rank)
-    return [np.asarray(rng.integers(0, 4, shape)).astype(dtype) for shape in shapes]
+    kind = np.dtype(dtype) if dtype in DTYPES else jax_dtype(dtype)
+    return [np.asarray(rng.integers(0, 4, shape)).astype(kind) for shape in shapes]
 
 
 def _equal(found: Any, wanted: Any, what: str) -> None:
     assert len(found) == len(wanted), what
     for a, b in zip(found, wanted, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), (what, a.shape, a.dtype, b.shape, b.dtype)
-        loose = {"float16": 1e-2, "float32": 1e-5, "complex64": 1e-5}.get(a.dtype.name, 1e-12)
+        loose = TOLERANCES.get(a.dtype.name, 1e-12)
+        if a.dtype.kind == "V":  # a dtype of JAX's alone
+            a, b = np.asarray(a).astype("float32"), b.astype("float32")
         np.testing.assert_allclose(a, b, rtol=loose, err_msg=what)
 
 
-def _check_moving(member: Member, values: list[list[np.ndarray]]) -> None:
-    comm, mine, size = member.communicator, values[member.rank], member.size
+def _check_moving(
+    member: Member, values: list[list[np.ndarray]], make: Callable[[np.ndarray], Any]
+) -> None:
+    comm, size = member.communicator, member.size
+    mine = [make(v) for v in values[member.rank]]
     for root in range(size):
         given = mine if member.rank == root else None
         _equal(comm.broadcast(given, root), values[root], "broadcast")
         found = comm.gather(mine, root, "stack")
         if member.rank == root:
             _equal(found, [np.stack(column) for column in zip(*values, strict=True)], "stack")
-        rowed = [v for v in values[root] if v.ndim]
+        rowed = [make(v) for v in values[root] if v.ndim]
         for rows in {len(v) for v in rowed}:
             same = [v for v in rowed if len(v) == rows]
             borders = edges(rows, size)
@@ -146,37 +160,52 @@ def _check_moving(member: Member, values: list[list[np.ndarray]]) -> None:
     joined = [np.concatenate([np.atleast_1d(v) for v in column]) for column in columns]
     _equal(comm.all_gather(mine), joined, "all_gather")
     uneven = [np.arange(rank + 1) for rank in range(size)]
-    _equal(comm.all_gather([uneven[member.rank]]), [np.concatenate(uneven)], "uneven")
+    _equal(comm.all_gather([make(uneven[member.rank])]), [np.concatenate(uneven)], "uneven")
+    found = comm.gather([make(uneven[member.rank])], size - 1)
+    if member.rank == size - 1:
+        _equal(found, [np.concatenate(uneven)], "uneven gather")
 
 
-def _check_reducing(member: Member, values: list[list[np.ndarray]]) -> None:
-    comm, mine, size = member.communicator, values[member.rank], member.size
+def _check_reducing(
+    member: Member, values: list[list[np.ndarray]], makers: Sequence[Callable[[np.ndarray], Any]]
+) -> None:
+    comm, size = member.communicator, member.size
+    mine = [makers[0](v) for v in values[member.rank]]
     weights = [float(r + 1) for r in range(size)]
     for op in OPS:
         if mine[0].dtype.kind == "b" and op is Reduction.AVG:
             continue
         shares = weights if op is Reduction.AVG else None
-        wanted = [combine(column, op, shares) for column in zip(*values, strict=True)]
+        wanted = [_combined(column, op, shares) for column in zip(*values, strict=True)]
         for root in range(size):
             found = comm.reduce(mine, op, root, shares)
             if member.rank == root:
                 _equal(found, wanted, f"reduce {op}")
-        held = [
+        kept = [
             np.rint(w).astype(v.dtype) if v.dtype.kind in "iu" else w
             for v, w in zip(mine, wanted, strict=True)
         ]
-        for make in (np.array, lambda v: _in_arena(comm, v)):
+        for make in makers:
             arrays = [make(v) for v in mine]
             comm.all_reduce(arrays, op, shares)
-            _equal(arrays, held, f"all_reduce {op}")
-            single = make(mine[1])
-            comm.all_reduce([single], op, shares)
-            _equal([single], [held[1]], f"small all_reduce {op}")
+            _equal(arrays, kept, f"all_reduce {op}")
+            single = [make(mine[1])]
+            comm.all_reduce(single, op, shares)
+            _equal(single, [kept[1]], f"small all_reduce {op}")
         rowed = [(v, w) for v, w in zip(mine, wanted, strict=True) if v.ndim]
         for v, w in rowed:
             borders = edges(len(v), size)
             part = slice(borders[member.rank], borders[member.rank + 1])
             _equal(comm.reduce_scatter([v], op, borders, shares), [w[part]], "reduce_scatter")
+
+
+def _combined(
+    column: Sequence[np.ndarray], op: Reduction, weights: list[float] | None
+) -> np.ndarray:
+    kind = column[0].dtype
+    if kind.kind != "V":
+        return combine(column, op, weights)
+    return combine([v.astype("float32") for v in column], op, weights).astype(kind)
 
 
 def _in_arena(comm: Any, value: np.ndarray) -> np.ndarray:

@@ -51,6 +51,7 @@ WAITING, PROCESSES = "_channels/waiting.py", "_channels/processes.py"
 FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/test_checkpoints.py"
+GPUS = "tests/test_jax_gpus.py"
 
 MUTANTS = (
     Mutant(
@@ -194,6 +195,41 @@ MUTANTS = (
         "tests/faults/test_restarts.py",
     ),
     Mutant(
+        "deaths are seen while GPUs exchange",
+        WAITING,
+        "            self._listen(self._poll.poll(0))\n",
+        "",
+        f"{GPUS} -k death",
+    ),
+    Mutant(
+        "failures are seen while GPUs exchange",
+        "_channels/node.py",
+        "any(words[ADRIFT] >= self.number for words in others)",
+        "False",
+        f"{GPUS} -k 'error_of_nccl or cannot_be_served'",
+    ),
+    Mutant(
+        "an abort of NCCL's has a limit",
+        "_communicators/nccl.py",
+        "thread.join(ABORT_SECONDS)",
+        "thread.join()",
+        f"{GPUS} -k abort_that_hangs",
+    ),
+    Mutant(
+        "members agree before GPUs exchange",
+        "_communicators/gpus.py",
+        "if not vote[0] or vote[0] != -vote[1]:",
+        "if not vote[0]:",
+        f"{GPUS} -k unequal",
+    ),
+    Mutant(
+        "the host waits for NCCL",
+        "_communicators/gpus.py",
+        "                link.finish(event)\n",
+        "",
+        f"{GPUS} -k float32",
+    ),
+    Mutant(
         "SIGINT is held back",
         "_channels/interrupts.py",
         "        if self._depth == 0:\n            self._exchange()\n",
@@ -234,8 +270,8 @@ MUTANTS = (
     Mutant(
         "who leaves a command frees those at its barriers",
         "_channels/node.py",
-        "            raise PeerFailed",
-        "            pass",
+        "peer[BARRIER] < here:\n            raise PeerFailed",
+        "peer[BARRIER] < here:\n            pass",
         "tests/faults/test_exceptions.py -k raising",
     ),
     Mutant(

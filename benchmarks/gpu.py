@@ -1,0 +1,371 @@
+"""Training on GPUs beside plain PyTensor and plain JAX; with the tests of tests/gpu, a report.
+
+    python benchmarks/gpu.py --measure NETWORK DEVICES   one table, as JSON on the last line
+    python benchmarks/gpu.py [--out FOLDER]              tests, all tables, in 9 minutes at most
+
+The report is gpu_report.json and gpu_report.rst in FOLDER (docs, unless told otherwise). Needs a
+GPU, and the packages of the extras cuda12 or cuda13 and pytest. Exits with 2 where there is no GPU
+or a package is missing, with 1 where a test fails or a goal is missed.
+
+Contenders take turns in one process, each turn about a quarter of a second; a table gives medians
+over the turns, and ratios within them. Inputs come from the host in every step, for all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+DEADLINE = 9 * 60  # seconds, for everything
+TEST_SECONDS, TABLE_SECONDS = 300, 75
+TURNS = 15
+MOST = 1.05  # times PyTensor alone
+RATE, MOMENTUM = np.float32(0.01), np.float32(0.9)
+
+
+@dataclass
+class Network:
+    """What is trained: the same in PyTensor and in plain JAX.
+
+    Attributes
+    ----------
+    graph : callable
+        Makes (x, y, loss, parameters) in PyTensor.
+    jax_loss : callable
+        ``jax_loss(parameters, x, y)``
+    data : tuple of arrays
+        A batch.
+    """
+
+    graph: Callable[[], tuple[Any, Any, Any, list[Any]]]
+    jax_loss: Callable[[list[Any], Any, Any], Any]
+    data: tuple[np.ndarray, np.ndarray]
+
+
+def mlp() -> Network:
+    """784-2048-2048-10, ReLU, cross-entropy, batch 2048, float32."""
+    sizes, rows = (784, 2048, 2048, 10), 2048
+    draw = np.random.default_rng(1)
+    weights = [
+        (draw.standard_normal((a, b)) * np.sqrt(2 / a)).astype("float32")
+        for a, b in itertools.pairwise(sizes)
+    ]
+    start = [v for w in weights for v in (w, np.zeros(w.shape[1], "float32"))]
+
+    def graph() -> tuple[Any, Any, Any, list[Any]]:
+        import pytensor
+        import pytensor.tensor as pt
+
+        x, y = pt.matrix("x", dtype="float32"), pt.vector("y", dtype="int32")
+        params = [pytensor.shared(v, name=f"p{i}") for i, v in enumerate(start)]
+        h = x
+        for i in range(0, len(params), 2):
+            h = h @ params[i] + params[i + 1]
+            h = pt.maximum(h, np.float32(0)) if i + 2 < len(params) else h
+        log_p = pt.special.log_softmax(h, axis=1)
+        return x, y, -log_p[pt.arange(y.shape[0]), y].mean(), params
+
+    def jax_loss(params: list[Any], x: Any, y: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        h = x
+        for i in range(0, len(params), 2):
+            h = h @ params[i] + params[i + 1]
+            h = jnp.maximum(h, 0) if i + 2 < len(params) else h
+        return -jax.nn.log_softmax(h)[jnp.arange(len(y)), y].mean()
+
+    images = draw.standard_normal((rows, sizes[0])).astype("float32")
+    return Network(graph, jax_loss, (images, draw.integers(0, 10, rows).astype("int32")))
+
+
+# Add a network here, and it is measured and reported with the others.
+NETWORKS: dict[str, Callable[[], Network]] = {"mlp": mlp}
+
+
+def contenders(network: Network, members: int) -> dict[str, Callable[[], Any]]:
+    """One step of each, by name; called in a group that is the current one."""
+    import synkhronos as synk
+    from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
+
+    how: dict[str, Any] = {"learning_rate": RATE, "momentum": MOMENTUM, "mode": "JAX"}
+    x, y, loss, params = network.graph()
+    train = make_train_function(loss, params, x, y, updates.momentum, **how)
+    data = [synk.data(v) for v in network.data]
+    name = "1 member" if members == 1 else f"{members} members"
+    found: dict[str, Callable[[], Any]] = {name: lambda: train(*data)}
+    if members == 1:
+        x, y, loss, params = network.graph()
+        alone = make_train_function_pytensor(loss, params, x, y, updates.momentum, **how)
+        found["PyTensor alone"] = lambda: np.asarray(alone(*network.data))
+        found["plain JAX"] = plain_jax(network)
+    return found
+
+
+def plain_jax(network: Network) -> Callable[[], Any]:
+    """The same step as JAX's users write it, its memory donated."""
+    import jax
+
+    _, _, _, shareds = network.graph()
+    state = [jax.device_put([p.get_value() for p in shareds])]
+    state.append([v * 0 for v in state[0]])
+
+    def step(params: Any, speeds: Any, x: Any, y: Any) -> Any:
+        loss, grads = jax.value_and_grad(network.jax_loss)(params, x, y)
+        speeds = [MOMENTUM * v - RATE * g for v, g in zip(speeds, grads, strict=True)]
+        return [p + v for p, v in zip(params, speeds, strict=True)], speeds, loss
+
+    compiled = jax.jit(step, donate_argnums=(0, 1))
+
+    def run() -> float:
+        state[0], state[1], loss = compiled(*state, *network.data)
+        return float(loss)
+
+    return run
+
+
+def measure(name: str, devices: str) -> dict[str, Any]:
+    """One table."""
+    import pytensor
+
+    import synkhronos as synk
+
+    pytensor.config.floatX = "float32"  # else PyTensor's own function computes in float64
+    network = NETWORKS[name]()
+    with synk.Group(devices=devices.split(",")) as group:
+        steps = contenders(network, group.size)
+        times: dict[str, list[float]] = {n: [] for n in steps}
+        counts = {}
+        for n, step in steps.items():
+            for _ in range(5):
+                step()
+            began = time.perf_counter()
+            step()
+            counts[n] = max(2, int(0.25 / (time.perf_counter() - began)))
+        for _ in range(TURNS):
+            for n, step in steps.items():
+                began = time.perf_counter()
+                for _ in range(counts[n]):
+                    step()
+                times[n].append((time.perf_counter() - began) / counts[n])
+        linked = getattr(group.member.communicator, "is_linked", None)
+    rows = len(network.data[0])
+    found: dict[str, Any] = {
+        "network": name,
+        "devices": devices,
+        "what": (NETWORKS[name].__doc__ or "").strip(),
+        "NCCL": linked,
+        "milliseconds": {n: 1e3 * median(t) for n, t in times.items()},
+        "images per second": {n: rows / median(t) for n, t in times.items()},
+    }
+    if "PyTensor alone" in times:
+        for other in ("PyTensor alone", "plain JAX"):
+            pairs = zip(times["1 member"], times[other], strict=True)
+            found[f"step over {other}"] = median(a / b for a, b in pairs)
+    return found
+
+
+def missing() -> str:
+    """What this machine lacks, in words."""
+    import synkhronos as synk
+
+    if not synk.get_n_gpu():
+        return "gpu-check: this machine has no NVIDIA GPU, so there is nothing to check here"
+    for package in ("jax", "nccl4py", "pytest"):
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return f'gpu-check: {package} is not installed: pip install "synkhronos[cuda12,test]"'
+    return ""
+
+
+def tests(until: float) -> dict[str, Any]:
+    """Run tests/gpu; what has passed, failed, been skipped."""
+    xml = Path(os.environ.get("TMPDIR", "/tmp")) / f"gpu-check-{os.getpid()}.xml"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        str(ROOT / "tests" / "gpu"),
+        f"--junit-xml={xml}",
+    ]
+    limit = min(TEST_SECONDS, until - time.monotonic())
+    said = ""
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, timeout=limit, capture_output=True, text=True, check=False
+        )
+        said = done.stdout[-4000:]
+    except subprocess.TimeoutExpired:
+        said = f"the tests did not end within {limit:.0f} s"
+    cases = {}
+    if xml.exists():
+        for case in ET.parse(xml).iter("testcase"):
+            kinds = {child.tag for child in case}
+            state = "skipped" if "skipped" in kinds else "failed" if kinds & FAILURES else "passed"
+            cases[case.get("name", "?")] = state
+        xml.unlink()
+    return {"cases": cases, "output": said if "failed" in cases.values() or not cases else ""}
+
+
+FAILURES = {"failure", "error"}
+
+
+def tables(until: float) -> list[dict[str, Any]]:
+    """All networks, on one GPU with 1 and 2 members, and on all GPUs if there are several."""
+    import synkhronos as synk
+
+    count = synk.get_n_gpu()
+    layouts = ["cuda:0", "cuda:0,cuda:0"]
+    layouts += [",".join(f"cuda:{i}" for i in range(count))] if count > 1 else []
+    found = []
+    for name in NETWORKS:
+        for devices in layouts:
+            limit = min(TABLE_SECONDS, until - time.monotonic())
+            command = [sys.executable, str(Path(__file__)), "--measure", name, devices]
+            row: dict[str, Any] = {"network": name, "devices": devices}
+            if limit < 10:
+                row["error"] = "no time was left"
+            else:
+                try:
+                    done = subprocess.run(
+                        command, timeout=limit, capture_output=True, text=True, check=False
+                    )
+                    if done.returncode:
+                        row["error"] = done.stderr[-2000:]
+                    else:
+                        row = json.loads(done.stdout.splitlines()[-1])
+                except subprocess.TimeoutExpired:
+                    row["error"] = f"did not end within {limit:.0f} s"
+            found.append(row)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """GPUs, driver and versions."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError) as exc:
+        gpus = [f"nvidia-smi: {exc}"]
+    from synkhronos._communicators import nccl
+
+    try:
+        number: Any = nccl.version()
+    except nccl.NotServed as exc:
+        number = str(exc)
+    names = ("synkhronos", "pytensor", "jax", "jaxlib", "nccl4py", "numpy")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "from the checkout" if name == "synkhronos" else "not installed"
+    return {
+        "gpus": gpus,
+        "NCCL": number,
+        "versions": versions,
+        "Python": platform.python_version(),
+        "Linux": platform.release(),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def verdict(report: dict[str, Any]) -> list[str]:
+    """What is wrong, a line each."""
+    cases = report["tests"]["cases"]
+    wrong = [f"test {n}: {s}" for n, s in cases.items() if s != "passed"]
+    if not cases:
+        wrong.append("the tests did not run")
+    for row in report["tables"]:
+        where = f"{row['network']} on {row['devices']}"
+        if "error" in row:
+            wrong.append(f"{where}: {row['error'].strip().splitlines()[-1]}")
+        elif row.get("step over PyTensor alone", 0) > MOST:
+            ratio = row["step over PyTensor alone"]
+            wrong.append(f"{where}: a step takes {ratio:.3f} of PyTensor alone, goal {MOST}")
+    return wrong
+
+
+def page(report: dict[str, Any]) -> str:
+    """The report as a page."""
+    cases = report["tests"]["cases"]
+    passed = sum(s == "passed" for s in cases.values())
+    m = report["machine"]
+    versions = ", ".join(f"{n} {v}" for n, v in m["versions"].items())
+    lines = [
+        f"{report['date']}, {'; '.join(m['gpus'])}; NCCL {m['NCCL']}; Python {m['Python']}, "
+        f"Linux {m['Linux']}, {m['cores']} cores; {versions}.",
+        "",
+        f"Tests that need a GPU: {passed} of {len(cases)} passed.",
+        "",
+        ".. list-table::",
+        "   :header-rows: 1",
+        "",
+        "   * - network",
+        "     - members on",
+        "     - contender",
+        "     - ms for a step",
+        "     - images/s",
+    ]
+    for row in report["tables"]:
+        for name, ms in row.get("milliseconds", {}).items():
+            cells = (row["devices"], name, f"{ms:.3f}", f"{row['images per second'][name]:,.0f}")
+            lines += [f"   * - {row['network']}", *(f"     - {cell}" for cell in cells)]
+    lines.append("")
+    for row in report["tables"]:
+        if "step over PyTensor alone" in row:
+            lines += [
+                f"A step of one member on {row['network']} takes "
+                f"{row['step over PyTensor alone']:.3f} of PyTensor's own function (goal: at most "
+                f"{MOST}), and {row['step over plain JAX']:.3f} of plain JAX.",
+                "",
+            ]
+    wrong = verdict(report)
+    lines += [f"What is not as it should be: {'; '.join(wrong)}." if wrong else "Nothing is amiss."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--measure", nargs=2, metavar=("NETWORK", "DEVICES"))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs")
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measure(*args.measure)))
+        return 0
+    if lack := missing():
+        print(lack, file=sys.stderr)
+        return 2
+    until = time.monotonic() + DEADLINE
+    report: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
+    report["tests"] = tests(until - 150)
+    report["tables"] = tables(until - 15)
+    report["wrong"] = verdict(report)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "gpu_report.json").write_text(json.dumps(report, indent=1) + "\n")
+    text = page(report)
+    (args.out / "gpu_report.rst").write_text(text)
+    print(text)
+    return 1 if report["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

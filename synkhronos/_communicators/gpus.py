@@ -1,0 +1,546 @@
+"""The communicator of members on GPUs: NCCL moves what lies there, the host's memory the rest.
+
+Before GPUs exchange anything, all members meet in the host's memory and agree that everybody
+brings arrays on a GPU, of the same shapes, and has a link to the others; so all enter, or nobody.
+The link is made when it is first wanted, and again after one was lost. Where NCCL cannot serve, the
+arrays go through the host's memory, and the master says so once.
+
+JAX and NCCL keep streams of their own. What NCCL reads is ready before it is posted, which the
+host waits for, and what it has written is there when the host goes on. JAX does not know that its
+memory is written: only fresh arrays are, and arrays that the caller alone holds (`adding_up`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos import _jax
+from synkhronos._channels.node import Node
+from synkhronos._channels.waiting import PeerDied, PeerFailed
+from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators.nccl import (
+    ID_BYTES,
+    Link,
+    NotServed,
+    Operation,
+    element,
+    new_id,
+    operator,
+)
+from synkhronos._communicators.shared_memory import SharedMemory, check_joinable
+from synkhronos._reductions import Reduction, accumulator, result_dtype, shares
+
+log = logging.getLogger("synkhronos")
+
+Specs = tuple[tuple[str, tuple[int, ...]], ...]
+
+_NOTHING = b"null"
+_OTHERS = "another member could not"
+_KEEP = 64  # signatures whose words are remembered
+_NCCL = {
+    Reduction.AVG: "Sum",
+    Reduction.SUM: "Sum",
+    Reduction.PROD: "Prod",
+    Reduction.MIN: "Min",
+    Reduction.MAX: "Max",
+}
+_OF_BOOLS = {"Sum": "Max", "Prod": "Min", "Min": "Min", "Max": "Max"}
+_HALVES = ("float16", "bfloat16")
+_SHORTS = {"int16": "int32", "uint16": "uint32"}  # that NCCL has no kernels for
+_REALS = {"complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How NCCL reduces arrays of a dtype.
+
+    Attributes
+    ----------
+    dtype : str
+        In which they are combined.
+    element, operator : str
+        What NCCL takes this for.
+    times : int
+        NCCL's elements to one.
+    """
+
+    dtype: str
+    element: str
+    operator: str
+    times: int = 1
+
+
+def way(dtype: np.dtype, op: Reduction) -> Way | None:
+    """How NCCL reduces a dtype; None where it cannot. Pure.
+
+    >>> way(np.dtype("float16"), Reduction.SUM)
+    Way(dtype='float32', element='float32', operator='Sum', times=1)
+    >>> way(np.dtype("complex64"), Reduction.MAX) is None
+    True
+    """
+    name = dtype.name
+    if name in _HALVES and op not in (Reduction.MIN, Reduction.MAX):
+        wide = "float32"
+    else:
+        wide = accumulator(dtype, op).name if dtype.kind != "V" else name
+    wide = _SHORTS.get(wide, wide)
+    if wide == "bool":
+        return Way(wide, "uint8", _OF_BOOLS[_NCCL[op]])
+    if wide in _REALS:
+        return Way(wide, _REALS[wide], "Sum", 2) if _NCCL[op] == "Sum" else None
+    return Way(wide, wide, _NCCL[op])
+
+
+class Gpus:
+    """Collectives between the members of one node, each on a GPU.
+
+    Parameters
+    ----------
+    host : SharedMemory
+        What they share in the host's memory.
+    node : Node
+    shared : bool
+        Whether several members are on one GPU.
+    """
+
+    def __init__(self, host: SharedMemory, node: Node, shared: bool) -> None:
+        self.rank, self.size = host.rank, host.size
+        self._host = host
+        self._node = node
+        self._shared = shared
+        self._link: Link | None = None
+        self._refused = False  # all members know that NCCL cannot serve
+        self._vote = np.zeros(3, np.int64)
+        self._words: dict[Specs, int] = {}
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether NCCL serves, as far as has been tried."""
+        return self._link is not None
+
+    def native(self, value: Any) -> Any:
+        """A value as it is moved: where it lies on the GPU, else as a numpy array."""
+        return value if _jax.is_held(value) else np.asarray(value)
+
+    def close(self) -> None:
+        """Let go of the other GPUs, in bounded time."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    # what is the host's alone
+
+    def barrier(self, members: Members = None) -> None:
+        """Wait for all."""
+        self._host.barrier(members)
+
+    def enter(self) -> None:
+        """A barrier that all pass or nobody; see Communicator."""
+        self._host.enter()
+
+    def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
+        """Everybody's arrays in the host's memory; see Communicator."""
+        return self._host.expose(arrays)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array in the arena."""
+        return self._host.empty(shape, dtype)
+
+    # agreement
+
+    def _agree(self, word: int) -> bool:
+        """Whether all members say the same word, which is not 0, and are linked (now, if need be).
+
+        All members come to the same answer.
+        """
+        vote = self._vote
+        vote[:] = word, -word, self._link is not None
+        self._host.all_reduce([vote], Reduction.MIN)
+        if not vote[0] or vote[0] != -vote[1]:
+            return False
+        if not vote[2]:
+            self._open()
+        return self._link is not None
+
+    def _can_reduce(self, arrays: Arrays, members: Members) -> bool:
+        """Whether NCCL shall reduce these."""
+        if not self._everybody(members):
+            return False
+        word = 0
+        if arrays and all([_jax.is_held(a) for a in arrays]):
+            specs = _specs(arrays)
+            found = self._words.get(specs)
+            if found is None:
+                if len(self._words) >= _KEEP:
+                    self._words.clear()
+                found = self._words[specs] = 1 + zlib.crc32(repr(specs).encode())
+            word = found
+        return self._agree(word)
+
+    def _everybody(self, members: Members) -> bool:
+        """Whether NCCL may be asked at all: it knows all members or none."""
+        return not self._refused and (members is None or len(members) == self.size)
+
+    def _open(self) -> None:
+        """Link all members, or learn that it cannot be done."""
+        self.close()
+        name, why = np.zeros(ID_BYTES, np.uint8), ""
+        if self.rank == 0:
+            try:
+                name = new_id()
+            except NotServed as exc:
+                why = str(exc)
+        [name] = self._host.broadcast([name], 0) or [name]
+        if name.any():
+            why = self._connect(name)
+        lines = self._lines(json.dumps(why).encode())
+        reasons = {rank: text for rank, text in enumerate(map(json.loads, lines)) if text}
+        if not reasons:
+            return
+        self.close()
+        self._refused = True
+        if self.rank == self._node.master:
+            rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
+            log.warning(
+                "arrays on GPUs move through the host's memory, which is slower, since NCCL cannot "
+                "serve this group: rank %d: %s",
+                rank,
+                text,
+            )
+
+    def _connect(self, name: np.ndarray) -> str:
+        """Make this member's link; returns why not."""
+        try:
+            gpu, watch = _jax.ordinal(), self._node.attend
+            self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
+        except NotServed as exc:
+            self._node.drift()
+            return str(exc)
+        except PeerFailed:
+            return _OTHERS
+        return ""
+
+    def _run(self, operations: Sequence[Operation], arrays: Sequence[Any]) -> None:
+        """Let NCCL do this; `arrays` are all whose memory it reads or writes."""
+        _jax.ready(arrays)
+        if operations:
+            with self._exchange(operations):
+                pass
+
+    @contextlib.contextmanager
+    def _exchange(self, operations: Sequence[Operation]) -> Iterator[None]:
+        """What NCCL does while the body runs; at the end it is done.
+
+        A failure, in the body too, ends it and loses the link: memory must not be let go while NCCL
+        writes to it.
+        """
+        link = self._link
+        assert link is not None
+        with self._node.waiter.interrupts:
+            try:
+                event = link.post(operations)
+                yield
+                link.finish(event)
+            except BaseException as exc:
+                self.close()
+                if not isinstance(exc, PeerFailed | PeerDied):
+                    self._node.drift()  # the others leave, too
+                raise
+
+    def _lines(self, line: bytes) -> list[bytes]:
+        """What each member says, a line without line breaks."""
+        said = np.frombuffer(line + b"\n", np.uint8)
+        [found] = self._host.all_gather([said])
+        return found.tobytes().splitlines()
+
+    # what moves without being combined: bytes to NCCL
+
+    def broadcast(
+        self, arrays: Arrays | None, root: int, members: Members = None
+    ) -> list[np.ndarray] | None:
+        """The root's arrays; see Communicator."""
+        mine = self.rank == root
+        if self._everybody(members):
+            specs = self._of_root(arrays, root)
+            if specs is not None:
+                held: Any = list(arrays or ()) if mine else _blanks(specs)
+                at = [_place(a) for a in held]
+                moves = [("broadcast", (p, p, n, element("int8"), root)) for p, n in at if n]
+                self._run(moves, held)
+                return held
+        return self._host.broadcast(_staged(arrays) if mine else None, root, members)
+
+    def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
+        """Rows of the root's arrays; see Communicator."""
+        mine = self.rank == root
+        specs = self._of_root(arrays, root) if self._everybody(None) else None
+        if specs is None:
+            return self._host.scatter(_staged(arrays) if mine else None, root, edges)
+        lo, hi = edges[self.rank], edges[self.rank + 1]
+        found = _blanks(tuple((name, (hi - lo, *shape[1:])) for name, shape in specs))
+        moves: list[Operation] = []
+        for i, (name, shape) in enumerate(specs):
+            row = math.prod(shape[1:]) * _itemsize(name)
+            if mine and arrays is not None:
+                at = _jax.pointer(arrays[i])
+                for rank, (a, b) in enumerate(itertools.pairwise(edges)):
+                    if n := (b - a) * row:
+                        moves.append(("send", (at + a * row, n, element("int8"), rank)))
+            if n := (hi - lo) * row:
+                moves.append(("recv", (_jax.pointer(found[i]), n, element("int8"), root)))
+        self._run(moves, [*found, *(arrays or ())])
+        return found
+
+    def _of_root(self, arrays: Arrays | None, root: int) -> Specs | None:
+        """Shapes and dtypes of what the root brings, if it is for NCCL."""
+        line = _header(arrays) if self.rank == root else _NOTHING
+        [found] = self._host.broadcast([np.frombuffer(line, np.uint8)], root) or []
+        line = found.tobytes()
+        return _read(line) if self._agree(int(line != _NOTHING)) else None
+
+    def gather(
+        self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
+    ) -> list[np.ndarray] | None:
+        """Everybody's arrays at the root; see Communicator."""
+        if self._everybody(members):
+            specs = self._of_all(arrays)
+            if specs is not None:
+                return self._join(arrays, specs, join, root)
+        return self._host.gather(_staged(arrays), root, join, members)
+
+    def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
+        """Everybody's arrays everywhere; see Communicator."""
+        if self._everybody(None):
+            specs = self._of_all(arrays)
+            if specs is not None:
+                return self._join(arrays, specs, join, None) or []
+        return self._host.all_gather(_staged(arrays), join)
+
+    def _of_all(self, arrays: Arrays) -> list[Specs] | None:
+        """Shapes and dtypes of what each member brings, if it is for NCCL."""
+        lines = self._lines(_header(arrays))
+        return [_read(x) for x in lines] if self._agree(int(_NOTHING not in lines)) else None
+
+    def _join(
+        self, arrays: Arrays, specs: list[Specs], join: Join, root: int | None
+    ) -> list[Any] | None:
+        """All members' arrays one behind the other, at the root or everywhere."""
+        moves: list[Operation] = []
+        found: list[Any] = []
+        for i, column in enumerate(zip(*specs, strict=True)):
+            check_joinable(column, join)
+            name, first = column[0]
+            shape = (
+                (self.size, *first)
+                if join == "stack"
+                else (sum([s[0] if s else 1 for _, s in column]), *first[1:])
+            )
+            ends = itertools.accumulate(
+                [math.prod(s) * _itemsize(name) for _, s in column], initial=0
+            )
+            spans = list(itertools.pairwise(ends))
+            if root in (None, self.rank):
+                found.append(_blanks(((name, shape),))[0])
+            moves += self._joining(arrays[i], found[-1] if found else None, spans, root)
+        self._run(moves, [*arrays, *found])
+        return found if root in (None, self.rank) else None
+
+    def _joining(
+        self, mine: Any, target: Any, spans: list[tuple[int, int]], root: int | None
+    ) -> list[Operation]:
+        """The moves that join one array: from each member to its span of bytes in the target."""
+        at, size = _place(mine)
+        byte = element("int8")
+        if root is None:
+            to = _jax.pointer(target)
+            return [
+                ("broadcast", (at if r == self.rank else to + a, to + a, b - a, byte, r))
+                for r, (a, b) in enumerate(spans)
+                if b > a
+            ]
+        moves: list[Operation] = [("send", (at, size, byte, root))] if size else []
+        if root == self.rank:
+            to = _jax.pointer(target)
+            moves += [("recv", (to + a, b - a, byte, r)) for r, (a, b) in enumerate(spans) if b > a]
+        return moves
+
+    # what is combined
+
+    def reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        root: int,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> list[np.ndarray] | None:
+        """Reduced values at the root; see Communicator."""
+        if not self._can_reduce(arrays, members):
+            return self._host.reduce(_staged(arrays), op, root, weights, members)
+        found = self._reduced(arrays, op, weights, root)
+        if self.rank != root:
+            return None
+        return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
+
+    def all_reduce(
+        self,
+        arrays: Any,
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+        starting: Callable[[], None] | None = None,
+    ) -> None:
+        """Reduced values; see Communicator.
+
+        Arrays of JAX's cannot be overwritten: in `arrays`, a list, others take their places.
+        """
+        held = [i for i, a in enumerate(arrays) if not isinstance(a, np.ndarray)]
+        if not self._can_reduce(arrays, members):
+            staged: Any = [np.array(a) if i in held else a for i, a in enumerate(arrays)]
+            self._host.all_reduce(staged, op, weights, members, starting)
+            for i in held:
+                arrays[i] = staged[i]
+            return
+        found = self._reduced(arrays, op, weights, None)
+        arrays[:] = [_jax.finished(v, a.dtype) for v, a in zip(found, arrays, strict=True)]
+
+    @contextlib.contextmanager
+    def adding_up(self, arrays: list[Any]) -> Iterator[None]:
+        """Sum JAX's arrays in place, which are the caller's alone, while the body runs.
+
+        Where NCCL cannot serve, others take their places in the list.
+        """
+        if not self._can_reduce(arrays, None):
+            staged = [np.array(a) for a in arrays]
+            self._host.all_reduce(staged, Reduction.SUM)
+            arrays[:] = [_jax.held(a) for a in staged]
+            yield
+            return
+        _jax.ready(arrays)
+        moves: list[Operation] = []
+        for a in arrays:
+            found = way(a.dtype, Reduction.SUM)
+            if found is None or found.dtype != a.dtype.name:
+                raise TypeError(f"{a.dtype.name} cannot be summed in place")
+            if a.size:
+                p, n = _jax.pointer(a), a.size * found.times
+                kind = (element(found.element), operator(found.operator))
+                moves.append(("all_reduce", (p, p, n, *kind)))
+        with self._exchange(moves):
+            yield
+
+    def _reduced(
+        self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
+    ) -> list[Any]:
+        """Fresh arrays of the reduced values, in the dtypes in which they were combined."""
+        share = None
+        if op is Reduction.AVG:
+            share = shares([1.0] * self.size if weights is None else weights)[self.rank]
+        found, held = [], []
+        moves: list[Operation] = []
+        for a in arrays:
+            how = way(np.dtype(a.dtype), op)
+            if how is None:
+                found.append(self._combined(a, op))
+                continue
+            given = _jax.weighted(a, how.dtype, share)
+            fresh = _jax.blank(given.shape, given.dtype) if given is a else given
+            found.append(fresh)
+            held += [given, fresh]
+            if not a.size:
+                continue
+            args = (_jax.pointer(given), _jax.pointer(fresh), a.size * how.times)
+            kind = (element(how.element), operator(how.operator))
+            if root is None:
+                moves.append(("all_reduce", (*args, *kind)))
+            else:
+                moves.append(("reduce", (*args, *kind, root)))
+        self._run(moves, held)
+        return found
+
+    def _combined(self, array: Any, op: Reduction) -> Any:
+        """What NCCL cannot combine: each member has all, and does it by itself."""
+        specs = [_specs([array])] * self.size
+        [parts] = self._join([array], specs, "stack", None) or []
+        return _jax.combined(parts, op)
+
+    def reduce_scatter(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        edges: Sequence[int],
+        weights: Sequence[float] | None = None,
+    ) -> list[np.ndarray]:
+        """This member's rows of the reduced values; see Communicator."""
+        if not self._can_reduce(arrays, None):
+            return self._host.reduce_scatter(_staged(arrays), op, edges, weights)
+        share = None
+        if op is Reduction.AVG:
+            share = shares([1.0] * self.size if weights is None else weights)[self.rank]
+        lo, hi = edges[self.rank], edges[self.rank + 1]
+        found, moves, held = [], [], []
+        for a in arrays:
+            how = way(np.dtype(a.dtype), op)
+            if how is None:
+                found.append(self._combined(a, op)[lo:hi])
+                continue
+            given = _jax.weighted(a, how.dtype, share)
+            fresh = _jax.blank((hi - lo, *a.shape[1:]), given.dtype)
+            found.append(fresh)
+            held += [given, fresh]
+            at, to = _jax.pointer(given), _jax.pointer(fresh)
+            each = math.prod(a.shape[1:])
+            kind = (element(how.element), operator(how.operator))
+            for rank, (x, y) in enumerate(itertools.pairwise(edges)):
+                if n := (y - x) * each:
+                    start = at + x * each * given.dtype.itemsize
+                    moves.append(("reduce", (start, to, n * how.times, *kind, rank)))
+        self._run(moves, held)
+        return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
+
+
+def _specs(arrays: Arrays) -> Specs:
+    return tuple([(a.dtype.name, a.shape) for a in arrays])
+
+
+def _header(arrays: Arrays | None) -> bytes:
+    """Shapes and dtypes as text; of arrays that are not all on the GPU, nothing."""
+    if not arrays or not all([_jax.is_held(a) for a in arrays]):
+        return _NOTHING
+    return json.dumps(_specs(arrays)).encode()
+
+
+def _read(line: bytes) -> Specs:
+    return tuple((name, tuple(shape)) for name, shape in json.loads(line))
+
+
+def _blanks(specs: Specs) -> list[Any]:
+    return [_jax.blank(shape, name) for name, shape in specs]
+
+
+def _itemsize(name: str) -> int:
+    return 2 if name == "bfloat16" else np.dtype(name).itemsize
+
+
+def _place(array: Any) -> tuple[int, int]:
+    """Where an array lies, and its bytes."""
+    return _jax.pointer(array), array.size * array.dtype.itemsize
+
+
+def _staged(arrays: Arrays | None) -> list[np.ndarray]:
+    """Copies in the host's memory, of those that are not there."""
+    return [np.asarray(a) for a in arrays or ()]
+
+
+def _result(array: Any, op: Reduction) -> Any:
+    return array.dtype if array.dtype.kind == "V" else result_dtype(np.dtype(array.dtype), op)

@@ -1,0 +1,413 @@
+"""Members whose arrays stay JAX's: NCCL's part, on a stand-in for nccl4py that moves host memory.
+
+There is no GPU here: see the fixture `start`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from running import run_script
+
+import synkhronos as synk
+from synkhronos import _jax
+from synkhronos._commands import Command
+from synkhronos._opening import Opening
+from synkhronos._reductions import Accumulator, Reduction
+from synkhronos.testing import conformance
+
+pytest.importorskip("jax")
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., synk.Group]
+
+
+@pytest.fixture(params=(2, 3), ids=lambda n: f"size{n}")
+def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
+    """A group of each size."""
+    return start(request.param)
+
+
+@pytest.mark.parametrize("dtype", [*conformance.DTYPES, "bfloat16"])
+def test_conformance(gpus: synk.Group, dtype: str) -> None:
+    """All verbs on arrays of JAX's, in every dtype; on numpy's too."""
+    conformance.check_communicator(gpus, [dtype])
+
+
+@dataclass(frozen=True)
+class Calls(Command):
+    """By rank, what has been asked of nccl4py since the last time."""
+
+    def run(self, member: Any) -> list[tuple[Any, ...]]:
+        """Names, and arguments that are plain."""
+        from nccl.bindings import nccl
+
+        found = [(n, *[a for a in rest if isinstance(a, int)]) for n, *rest in nccl.calls]
+        nccl.calls.clear()
+        return found
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """All members'."""
+        return [own if r == member.master else reports[r] for r in range(member.size)]
+
+
+@dataclass(frozen=True)
+class Exchange(Command):
+    """One all_reduce of two arrays that lie on the GPU."""
+
+    op: Reduction = Reduction.SUM
+    weights: tuple[float, ...] | None = None
+
+    def run(self, member: Any) -> Any:
+        """Where they lay, where the results lie, and what these are."""
+        from nccl.bindings import nccl
+
+        arrays = [_jax.held(np.full(n, n * (member.rank + 1), np.float32)) for n in (3, 4)]
+        places = [_jax.pointer(a) for a in arrays]
+        ready = _jax.ready
+
+        def noted(values: Any) -> None:
+            ready(values)
+            nccl.calls.append(("ready", *map(_jax.pointer, values)))
+
+        _jax.ready = noted
+        try:
+            member.communicator.all_reduce(arrays, self.op, self.weights)
+        finally:
+            _jax.ready = ready
+        return places, [_jax.pointer(a) for a in arrays], [np.asarray(a).tolist() for a in arrays]
+
+    answer = Calls.answer
+
+
+def test_calls_of_nccl(start: Start) -> None:
+    """The life of a link; then each exchange is a wait for JAX, and one group of operations."""
+    group = start(2)
+    group.run(Exchange())
+    first = group.run(Calls())
+    assert [[c[0] for c in calls][:2] for calls in first] == [
+        ["get_unique_id", "comm_init_rank_scalable"],
+        ["comm_init_rank_scalable", "ready"],
+    ]
+    for rank, calls in enumerate(first):
+        [made] = [c for c in calls if c[0] == "comm_init_rank_scalable"]
+        assert made[1:4] == (2, rank, 1)
+    found = group.run(Exchange())
+    floats, total = 7, 0
+    for (places, results, values), calls in zip(found, group.run(Calls()), strict=True):
+        assert values == [[9.0] * 3, [12.0] * 4]
+        names = [c[0] for c in calls]
+        assert names == ["ready", "group_start", "all_reduce", "all_reduce", "group_end"]
+        assert set(calls[0][1:]) == {*places, *results}
+        for call, given, result, count in zip(calls[2:4], places, results, (3, 4), strict=True):
+            assert call == ("all_reduce", given, result, count, floats, total, call[-1])
+            assert given != result
+    weighted = group.run(Exchange(Reduction.AVG, (3.0, 1.0)))
+    assert [values for _, _, values in weighted] == [[[3.75] * 3, [5.0] * 4]] * 2
+    for _, *calls in group.run(Calls()):
+        assert [c[1] == c[2] for c in calls if c[0] == "all_reduce"] == [True, True]  # in place
+
+
+def test_the_end_of_a_link(start: Start) -> None:
+    """Each member aborts its communicator when the group ends; no thread is left (conftest)."""
+    group = start(2)
+    group.run(Exchange())
+    group.close()
+    from nccl.bindings import nccl
+
+    assert [c[0] for c in nccl.calls].count("comm_abort") == 1
+
+
+@dataclass(frozen=True)
+class Dies(Exchange):
+    """One member is killed when it has posted its part; the others' never ends."""
+
+    rank: int = 1
+
+    def run(self, member: Any) -> Any:
+        """Killed in the first call after the posting."""
+        from nccl.bindings import nccl
+
+        if member.rank == self.rank:
+            nccl.group_end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(member)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_death_in_an_exchange(start: Start, size: int) -> None:
+    """Promise 22: reported within 5 s, whatever the survivors' GPUs do; the next group works."""
+    group = start(size)
+    group.run(Exchange())
+    began = time.monotonic()
+    with pytest.raises(synk.WorkerDied, match=rf"rank {size - 1}.*SIGKILL"):
+        group.run(Dies(rank=size - 1))
+    assert time.monotonic() - began < 5
+    assert not group.alive
+    another = start(2)
+    assert [values for _, _, values in another.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+
+
+def test_a_death_with_restarts(start: Start) -> None:
+    """New workers link themselves anew."""
+    group = start(2, max_restarts=1)
+    group.run(Exchange())
+    with pytest.raises(synk.WorkerDied):
+        group.run(Dies())
+    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+
+
+@dataclass(frozen=True)
+class Breaks(Exchange):
+    """NCCL reports an asynchronous error in one member, once its part is posted."""
+
+    rank: int = 1
+
+    def run(self, member: Any) -> Any:
+        """What ncclCommGetAsyncError returns is ncclInternalError, once."""
+        from nccl.bindings import nccl
+
+        asked = nccl.comm_get_async_error
+        broken = 3
+
+        def answer(comm: Any) -> int:
+            if nccl.calls[-1][0] != "group_end":
+                return asked(comm)
+            nccl.comm_get_async_error = asked
+            return broken
+
+        if member.rank == self.rank:
+            nccl.comm_get_async_error = answer
+        return super().run(member)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_nccl(start: Start, rank: int) -> None:
+    """It is raised, the others leave, and the next exchange links all anew."""
+    group = start(2)
+    group.run(Exchange())
+    kind = RuntimeError if rank == 0 else synk.WorkerError
+    with pytest.raises(kind, match="NCCL: InternalError"):
+        group.run(Breaks(rank=rank))
+    group.run(Calls())
+    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+    for calls in group.run(Calls()):
+        assert "comm_init_rank_scalable" in [c[0] for c in calls]
+
+
+@dataclass(frozen=True)
+class Stops(Exchange):
+    """One member never posts its part."""
+
+    def run(self, member: Any) -> Any:
+        """It sleeps in the middle."""
+        from nccl.bindings import nccl
+
+        if member.rank == 1:
+            begin = nccl.group_start
+            nccl.group_start = lambda: (time.sleep(3600), begin())
+        return super().run(member)
+
+
+def test_a_member_that_stands_still(start: Start) -> None:
+    """The group's limit holds while GPUs exchange, too."""
+    group = start(2)
+    group.run(Exchange())
+    began = time.monotonic()
+    with pytest.raises(synk.GroupTimeout, match="rank 1"):
+        group.run(Stops(), timeout=1.0)
+    assert time.monotonic() - began < 10
+
+
+def test_an_abort_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ncclCommAbort may wait for ever, too: nobody waits for it."""
+    group = start(2)
+    group.run(Exchange())
+    from nccl.bindings import nccl
+
+    end, abort = threading.Event(), nccl.comm_abort
+
+    def hangs(comm: Any) -> None:
+        end.wait()
+        abort(comm)
+
+    monkeypatch.setattr(nccl, "comm_abort", hangs)
+    began = time.monotonic()
+    with pytest.raises(synk.WorkerDied):
+        group.run(Dies())
+    assert time.monotonic() - began < 5
+    end.set()
+
+
+@dataclass(frozen=True)
+class Unequal(Command):
+    """Each member brings another shape; or one an array of numpy's."""
+
+    mixed: bool
+
+    def run(self, member: Any) -> list[float]:
+        """The sums."""
+        value = np.ones(2 if self.mixed else 2 + member.rank)
+        arrays = [value if self.mixed and member.rank else _jax.held(value)]
+        member.communicator.all_reduce(arrays, Reduction.SUM)
+        return np.asarray(arrays[0]).tolist()
+
+    answer = Calls.answer
+
+
+def test_unequal_arrays(start: Start) -> None:
+    """What does not fit is an error in all members; what lies elsewhere goes through the host."""
+    group = start(2)
+    for _ in range(2):
+        with pytest.raises(synk.InputError, match=r"equal|differ"):
+            group.run(Unequal(False))
+        assert group.run(Unequal(True)) == [[2.0, 2.0]] * 2
+        assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "NCCL" in r.getMessage()]
+
+
+def test_where_nccl_is_missing(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same results through the host's memory, and one warning that says why."""
+    monkeypatch.setitem(sys.modules, "nccl.bindings", None)
+    group = start(2)
+    conformance.check_communicator(group, ["float32", "complex64", "int16"])
+    [said] = refusals(caplog)
+    assert "rank 0: nccl4py cannot be imported" in said
+    assert 'pip install "synkhronos[cuda12]"' in said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_a_member_cannot_be_served(
+    start: Start, rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others do not wait for it."""
+    monkeypatch.setenv("STANDIN_NCCL_FAILS", str(rank))
+    group = start(3)
+    conformance.check_communicator(group, ["float32"])
+    [said] = refusals(caplog)
+    assert f"rank {rank}: the connection to the other members failed: NCCLError" in said
+
+
+def test_an_old_nccl(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Several members on one GPU are more than it takes."""
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22907")
+    group = start(2)
+    conformance.check_communicator(group, ["float32"])
+    [said] = refusals(caplog)
+    assert "NCCL 22907 takes one member on a GPU" in said
+    group.close()
+    monkeypatch.setattr(Opening, "on_one_gpu", 1)
+    caplog.clear()
+    conformance.check_communicator(start(2), ["float32"])
+    assert not refusals(caplog)
+
+
+@pytest.mark.parametrize("op", conformance.OPS)
+def test_slices_are_combined_where_they_lie(op: Reduction) -> None:
+    """As on the host, in every dtype; averages are weighted by rows."""
+    draw = np.random.default_rng(2)
+    for dtype in conformance.DTYPES:
+        if dtype == "bool" and op is Reduction.AVG:
+            continue
+        here, there = Accumulator(op), _jax.Total(op)
+        for rows in (3, 1, 2):
+            value = draw.integers(0, 4, (2, 5)).astype(dtype)
+            here.add(value, rows)
+            there.add(_jax.held(value), rows)
+        wanted, found = here.result(), there.result()
+        assert _jax.is_held(found)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, 1e-3 if dtype == "float16" else 1e-6)
+
+
+def test_slices_of_one_shape() -> None:
+    total = _jax.Total(Reduction.SUM)
+    total.add(_jax.held(np.ones(3)), 1)
+    with pytest.raises(synk.InputError, match="must be equal"):
+        total.add(_jax.held(np.ones(4)), 1)
+
+
+def test_micro_batches_on_a_gpu(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of slices are added up on the device, and updates take them from there."""
+    monkeypatch.setattr(_jax, "on_cpu", lambda: False)
+    monkeypatch.setattr(Accumulator, "add", None)  # nothing but rows goes through the host
+    start(1)
+    x, w = pt.vector("x"), pytensor.shared(np.array(2.0), name="w")
+    f = synk.function(
+        [x], (x * w).sum(), updates=[(w, w + (x * w).mean(), "avg", "all")], mode="JAX"
+    )
+    rows = np.arange(7.0)
+    assert f(rows, num_slices=3) == pytest.approx(2 * rows.sum())
+    assert w.get_value() == pytest.approx(2 + 2 * rows.mean())
+
+
+def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:
+    """The names, arguments and numbers that the package uses are those of the installed library."""
+    pytest.importorskip("nccl.bindings", reason="nccl4py is not installed (synkhronos[cuda12])")
+    script = """
+        import inspect, json, re, sys
+        from nccl.bindings import nccl as real
+        sys.path.insert(0, sys.argv[1])
+        for name in [n for n in sys.modules if n.split(".")[0] in ("nccl", "cuda")]:
+            del sys.modules[name]
+        from nccl.bindings import nccl as ours
+        assert ours.__file__.startswith(sys.argv[1]), ours.__file__
+        for kind in ("Result", "DataType", "RedOp"):
+            for one in getattr(ours, kind):
+                assert getattr(real, kind)[one.name] == one, one
+        checked = 0
+        for name, function in inspect.getmembers(ours, inspect.isfunction):
+            if name.startswith("_") or not hasattr(real, name):
+                continue
+            words = getattr(real, name).__doc__.splitlines()[0].partition("(")[2].partition(")")[0]
+            wanted = [w.split()[-1] for w in words.split(", ") if w]
+            assert list(inspect.signature(function).parameters) == wanted, (name, wanted)
+            checked += 1
+        assert checked >= 13, checked
+        real.check_status(int(real.Result.InProgress))  # is no error
+        config = real.Config()
+        config.blocking = 0
+        assert config.blocking == 0 and config.ptr
+        print("alike")
+    """
+    found = run_script(tmp_path, script, str(Path(__file__).parent / "standin"))
+    assert found.endswith("alike\n"), found
+
+
+def test_nccl_without_a_gpu(tmp_path: Path) -> None:
+    """The library itself says what is missing; the group goes on without it."""
+    pytest.importorskip("nccl.bindings", reason="nccl4py is not installed (synkhronos[cuda12])")
+    if synk.get_n_gpu():
+        pytest.skip("this machine has a GPU")
+    script = """
+        import logging
+        import synkhronos as synk
+        from synkhronos._opening import Opening
+        from synkhronos.testing import conformance
+        logging.basicConfig()
+        Opening.on_one_gpu = 1
+        with synk.Group(2, "cpu", start="exec") as group:
+            conformance.check_communicator(group, ["float32"])
+        print("done")
+    """
+    found = run_script(tmp_path, script)
+    assert found.endswith("done\n"), found
+    assert found.count("NCCL cannot serve this group: rank 0: ") == 1, found
