@@ -1,4 +1,4 @@
-"""The tree of leaders: all pass a meeting or nobody, every outcome arrives, nobody waits for ever."""
+"""The tree of leaders: all pass a meeting or nobody, outcomes arrive, nobody waits for ever."""
 
 from __future__ import annotations
 

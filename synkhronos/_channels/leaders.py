@@ -150,9 +150,7 @@ class Leaders:
         else:
             self._counts[source] = number, says
 
-    def _send(
-        self, to: int, kind: int, meeting: int = 0, word: int = 0, says: bytes = b""
-    ) -> None:
+    def _send(self, to: int, kind: int, meeting: int = 0, word: int = 0, says: bytes = b"") -> None:
         self._wire.send(to, _HEADER.pack(kind, self.number, meeting, word) + says)
 
     def _order(self, kind: int, meeting: int = 0, word: int = 0, says: bytes = b"") -> None:

@@ -109,10 +109,11 @@ class SharedMemory:
         if self._takes_part(members):
             self._node.barrier(members)
 
-    def enter(self) -> None:
-        """A barrier that all pass or nobody; see Communicator."""
+    def enter(self, members: Members = None, gate: Callable[[], None] | None = None) -> None:
+        """A barrier that all pass or nobody; see Communicator and `Node.enter`."""
         self._node.step()
-        self._node.enter()
+        if self._takes_part(members):
+            self._node.enter(members, gate)
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
         """Views of everybody's arrays; see Communicator."""
@@ -239,7 +240,19 @@ class SharedMemory:
         if not self._takes_part(members):
             return None
         _, parts = self._meet(self._shared(arrays), members)
-        result = self._join(parts, join) if self.rank == root else None
+        result = self.join(parts, join) if self.rank == root else None
+        self._node.barrier(members)
+        return result
+
+    def collect(
+        self, arrays: Arrays, root: int, members: Members = None
+    ) -> list[list[np.ndarray]] | None:
+        """At the root: everybody's arrays, copied, in the order of ranks."""
+        self._node.step()
+        if not self._takes_part(members):
+            return None
+        _, parts = self._meet(self._shared(arrays), members)
+        result = [[np.array(a) for a in part] for part in parts] if self.rank == root else None
         self._node.barrier(members)
         return result
 
@@ -247,11 +260,12 @@ class SharedMemory:
         """Everybody's arrays everywhere; see Communicator."""
         self._node.step()
         _, parts = self._meet(self._shared(arrays), None)
-        result = self._join(parts, join)
+        result = self.join(parts, join)
         self._node.barrier()
         return result
 
-    def _join(self, parts: list[list[np.ndarray]], join: Join) -> list[np.ndarray]:
+    def join(self, parts: list[list[np.ndarray]], join: Join) -> list[np.ndarray]:
+        """Join each array over the parts."""
         columns = [list(column) for column in zip(*parts, strict=True)]
         for column in columns:
             _check_joinable(column, join)

@@ -1,0 +1,182 @@
+"""Transfers between the leaders of nodes: each begins with an agreement that all will come to it."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from synkhronos import _parcels
+from synkhronos._channels.leaders import DIFFERENT, Leaders
+from synkhronos._errors import InputError
+from synkhronos._kernels import reduce_block
+from synkhronos._reductions import Reduction, combine, shares
+
+_SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
+_SIZE = struct.Struct("=q")
+
+
+class Transfers(Protocol):
+    """What moves bytes between all leaders at once; see `_mpi.World`."""
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None: ...
+
+    def gather(
+        self, mine: np.ndarray, sizes: Sequence[int], root: int
+    ) -> list[np.ndarray] | None: ...
+
+    def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]: ...
+
+    def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray: ...
+
+    def reduces(self, dtype: np.dtype, op: Reduction) -> bool: ...
+
+    def all_reduce(self, array: np.ndarray, op: Reduction) -> None: ...
+
+
+class Between:
+    """One leader's end of transfers.
+
+    All leaders call the same verbs in the same order. A leader that has failed before, or fails to
+    get memory, frees the others by `Leaders.leave`. In the master Ctrl-C waits meanwhile.
+    """
+
+    def __init__(
+        self, leaders: Leaders, transfers: Transfers, interrupts: AbstractContextManager[None]
+    ) -> None:
+        self.node = leaders.rank
+        self.nodes = leaders.size
+        self._leaders = leaders
+        self._transfers = transfers
+        self._interrupts = interrupts
+
+    def agree(self) -> None:
+        """A meeting of all leaders."""
+        self._leaders.agree()
+
+    def broadcast(self, value: Any, root: int) -> Any:
+        """The root's value, everywhere."""
+        mine = self.node == root
+        packed = _packed(value) if mine else None
+        with self._interrupts:
+            heard = self._sizes_or_all(packed, (root,))
+            if isinstance(heard[root], bytes):
+                return value if mine else _unpacked(np.frombuffer(heard[root], np.uint8))
+            buffer = packed if packed is not None else np.empty(heard[root], np.uint8)
+            self._leaders.agree()
+            self._transfers.broadcast(buffer, root)
+        return value if mine else _unpacked(buffer)
+
+    def gather(self, value: Any, root: int) -> list[Any] | None:
+        """Everybody's values at the root, by node."""
+        packed = _packed(value)
+        with self._interrupts:
+            heard = self._sizes_or_all(packed, range(self.nodes))
+            if all(isinstance(h, bytes) for h in heard.values()):
+                return self._read(heard) if self.node == root else None
+            sizes = [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+            self._leaders.agree()
+            found = self._transfers.gather(packed, sizes, root)
+        return None if found is None else [_unpacked(f) for f in found]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Everybody's values everywhere, by node."""
+        packed = _packed(value)
+        with self._interrupts:
+            heard = self._sizes_or_all(packed, range(self.nodes))
+            if all(isinstance(h, bytes) for h in heard.values()):
+                return self._read(heard)
+            sizes = [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+            self._leaders.agree()
+            found = self._transfers.all_gather(packed, sizes)
+        return [_unpacked(f) for f in found]
+
+    def scatter(self, values: Sequence[Any] | None, root: int) -> Any:
+        """This node's one of the root's values."""
+        parts = None if values is None else [_packed(v) for v in values]
+        sizes = None if parts is None else np.array([p.size for p in parts], np.int64).tobytes()
+        with self._interrupts:
+            _, heard = self._leaders.agree(says=sizes or b"")
+            nbytes = int(np.frombuffer(heard[root], np.int64)[self.node])
+            self._leaders.agree()
+            return _unpacked(self._transfers.scatter(parts, nbytes, root))
+
+    def all_reduce(
+        self,
+        arrays: Sequence[np.ndarray],
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        starting: Callable[[], None] | None = None,
+    ) -> None:
+        """Reduce C-contiguous arrays in place, in all nodes; weights by node."""
+        signature = repr([(a.dtype.str, a.shape) for a in arrays]).encode()
+        with self._interrupts:
+            word, _ = self._leaders.agree(zlib.crc32(signature))
+            if word == DIFFERENT:
+                raise InputError(
+                    "a reduction needs equal shapes and dtypes in all members; this node's are "
+                    f"{signature.decode()}"
+                )
+            if starting is not None:
+                starting()
+            for array in arrays:
+                self._reduce(array, op, weights)
+
+    def reduce(
+        self, arrays: list[np.ndarray] | None, op: Reduction, weights: Sequence[float]
+    ) -> list[np.ndarray] | None:
+        """Reduced values everywhere, of those nodes that have arrays; None where none has.
+
+        Arrays are the caller's to lose; weights by node, 0 for those without.
+        """
+        if all(weights):
+            assert arrays is not None
+            self.all_reduce(arrays, op, weights)
+            return arrays
+        values = self.all_gather(arrays)
+        given = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None]
+        if not given:
+            return None
+        columns = zip(*[v for v, _ in given], strict=True)
+        return [combine(c, op, [w for _, w in given]) for c in columns]
+
+    def _reduce(self, array: np.ndarray, op: Reduction, weights: Sequence[float] | None) -> None:
+        plain = Reduction.SUM if op is Reduction.AVG else op
+        rounded = op is Reduction.AVG and array.dtype.kind not in "fc"
+        if rounded or not self._transfers.reduces(array.dtype, plain):
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            found = self._transfers.all_gather(raw, [raw.size] * self.nodes)
+            column = [f.view(array.dtype).reshape(array.shape) for f in found]
+            reduce_block(column, op, weights, out=array)
+            return
+        if op is Reduction.AVG:
+            share = shares([1.0] * self.nodes if weights is None else weights)[self.node]
+            np.multiply(array, array.dtype.type(share), out=array)
+        self._transfers.all_reduce(array, plain)
+
+    def _sizes_or_all(self, packed: np.ndarray | None, who: Sequence[int]) -> dict[int, Any]:
+        """By leader: the size of a large parcel, or a small one itself."""
+        says = b""
+        if packed is not None:
+            small = packed.size <= _SMALL
+            says = b"\1" + packed.tobytes() if small else b"\0" + _SIZE.pack(packed.size)
+        _, heard = self._leaders.agree(says=says)
+        return {r: heard[r][1:] if heard[r][0] else _SIZE.unpack_from(heard[r], 1)[0] for r in who}
+
+    def _read(self, heard: dict[int, Any]) -> list[Any]:
+        return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(heard.items())]
+
+
+def _packed(value: Any) -> np.ndarray:
+    parcel = _parcels.Parcel(value)
+    buffer = np.empty(parcel.nbytes, np.uint8)
+    parcel.write(memoryview(buffer))
+    return buffer
+
+
+def _unpacked(buffer: np.ndarray) -> Any:
+    return _parcels.read(memoryview(buffer))

@@ -1,0 +1,174 @@
+"""MPI: the only file that imports mpi4py, and only in a group of several nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import BackendMissing
+from synkhronos._reductions import Reduction
+
+_ORDERS = 7  # the tag of leaders' messages
+# What launchers tell their processes: number, how many, how many on this machine.
+_LAUNCHERS = {
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    "Slurm": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"),
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started by an MPI launcher.
+
+    Attributes
+    ----------
+    launcher : str
+    rank, size : int
+        This process's number, and how many there are.
+    local_size : int
+        How many of them run on this machine.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_size: int
+
+
+def launch(environ: Any = os.environ) -> Launch | None:
+    """What the environment says of an MPI launch of several processes; None without one."""
+    for launcher, names in _LAUNCHERS.items():
+        if names[0] in environ and names[1] in environ:
+            # "2(x3),1": two tasks on each of three machines, one on a fourth
+            local = re.match(r"\d+", environ.get(names[2], "1"))
+            found = Launch(
+                launcher,
+                int(environ[names[0]]),
+                int(environ[names[1]]),
+                int(local[0]) if local else 1,
+            )
+            return found if found.size > 1 else None
+    return None
+
+
+class World:
+    """All processes of an MPI launch: a wire between leaders, and transfers of arrays.
+
+    Transfers are collective: all processes must come to them.
+    """
+
+    def __init__(self) -> None:
+        before = _segments()
+        try:
+            from mpi4py import MPI
+        except ImportError as exc:
+            raise BackendMissing("mpi4py", "mpi") from exc
+        self._mpi = MPI
+        self._control = MPI.COMM_WORLD.Dup()
+        self._data = MPI.COMM_WORLD.Dup()
+        self.rank: int = self._control.rank
+        self.size: int = self._control.size
+        self._sending: list[tuple[Any, bytes]] = []
+        self._ops = {
+            Reduction.SUM: MPI.SUM,
+            Reduction.PROD: MPI.PROD,
+            Reduction.MIN: MPI.MIN,
+            Reduction.MAX: MPI.MAX,
+        }
+        self._data.Barrier()
+        _unlink(_segments() - before)
+
+    @property
+    def library(self) -> str:
+        """The MPI library, by name and version."""
+        return str(self._mpi.Get_library_version()).splitlines()[0].strip("\0 ")
+
+    def send(self, to: int, message: bytes) -> None:
+        """Send without waiting; see leaders.Wire."""
+        request = self._control.Isend([message, self._mpi.BYTE], to, _ORDERS)
+        if not request.Test():
+            self._sending.append((request, message))
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """The next message; see leaders.Wire."""
+        if self._sending:
+            self._sending = [s for s in self._sending if not s[0].Test()]
+        status = self._mpi.Status()
+        found = self._control.Improbe(self._mpi.ANY_SOURCE, _ORDERS, status)
+        if found is None:
+            return None
+        message = bytearray(status.Get_count(self._mpi.BYTE))
+        found.Recv([message, self._mpi.BYTE])
+        return status.Get_source(), bytes(message)
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        """The root's bytes into everybody's buffer."""
+        self._data.Bcast([buffer, self._mpi.BYTE], root)
+
+    def gather(self, mine: np.ndarray, sizes: Sequence[int], root: int) -> list[np.ndarray] | None:
+        """Everybody's bytes at the root."""
+        whole = np.empty(sum(sizes), np.uint8) if self.rank == root else None
+        into = None if whole is None else [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._data.Gatherv([mine, self._mpi.BYTE], into, root)
+        return None if whole is None else _cut(whole, sizes)
+
+    def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+        """Everybody's bytes everywhere."""
+        whole = np.empty(sum(sizes), np.uint8)
+        into = [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._data.Allgatherv([mine, self._mpi.BYTE], into)
+        return _cut(whole, sizes)
+
+    def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray:
+        """This process's part of what the root has."""
+        mine = np.empty(nbytes, np.uint8)
+        source = None
+        if parts is not None:
+            sizes = [p.size for p in parts]
+            source = [np.concatenate(parts), (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._data.Scatterv(source, [mine, self._mpi.BYTE], root)
+        return mine
+
+    def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
+        """Whether MPI has this reduction, and as numpy does it."""
+        if dtype.kind == "c":
+            return op in (Reduction.SUM, Reduction.PROD)
+        return op in self._ops and dtype.kind in "iuf" and dtype != np.float16
+
+    def all_reduce(self, array: np.ndarray, op: Reduction) -> None:
+        """Reduce in place, in all processes."""
+        self._data.Allreduce(self._mpi.IN_PLACE, array, self._ops[op])
+
+    def at_exit(self, do: Callable[[], None]) -> None:
+        """Do something before MPI is finalized."""
+        import atexit
+
+        atexit.register(do)
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(sizes)[:-1].tolist()]
+
+
+def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    return [whole[at : at + n] for at, n in zip(_starts(sizes), sizes, strict=True)]
+
+
+def _segments() -> set[Path]:
+    """Named shared memory of MPICH, which outlives a killed job."""
+    return set(Path("/dev/shm").glob("mpich_shm_*")) if os.path.isdir("/dev/shm") else set()
+
+
+def _unlink(paths: set[Path]) -> None:
+    """Take the names away of those that this process has mapped; the memory stays with it."""
+    maps = Path("/proc/self/maps").read_text()
+    for path in paths:
+        if str(path) in maps:
+            path.unlink(missing_ok=True)
