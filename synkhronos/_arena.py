@@ -97,6 +97,8 @@ class _Block:
 class Arena:
     """Shared memory of `regions` regions, of which this process owns number `mine`.
 
+    With `mirror` there is one region more, in which arrays of another machine's region have copies.
+
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
     >>> arena.view(arena.piece(a))
@@ -105,16 +107,25 @@ class Arena:
     """
 
     def __init__(
-        self, regions: int, mine: int = 0, fd: int | None = None, region_bytes: int | None = None
+        self,
+        regions: int,
+        mine: int = 0,
+        fd: int | None = None,
+        region_bytes: int | None = None,
+        mirror: bool = False,
     ) -> None:
         self.regions = regions
         if fd is None or region_bytes is None:
-            fd, region_bytes = _create(regions)
+            fd, region_bytes = _create(regions + mirror)
         self.fd = fd
         self.region_bytes = region_bytes
-        self.buffer = _map(fd, regions * region_bytes)
+        self._shift = regions * region_bytes if mirror else 0
+        self._bytes = (regions + mirror) * region_bytes
+        self.buffer = _map(fd, self._bytes)
         self.address = ctypes.addressof(self.buffer)
-        self._advise(0, regions * region_bytes, mmap.MADV_DONTDUMP)
+        self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
+        self._written: list[tuple[int, int]] | None = None  # kept where somebody wants to know
+        self._freed: list[tuple[int, int]] = []
         self.generation = 0
         self.own(mine)
 
@@ -169,10 +180,60 @@ class Arena:
         self.generation += 1
         return _Block(self, offset, length)
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether there is a mirror of another machine's region."""
+        return bool(self._shift)
+
+    def tell_news(self) -> None:
+        """From now on remember what is written and freed, for `take_news`."""
+        self._written = []
+
+    @property
+    def told(self) -> bool:
+        """Whether other machines have copies of what is written here."""
+        return self._written is not None
+
+    def note(self, array: np.ndarray) -> None:
+        """An array of the arena has been written."""
+        if self._written is not None and array.nbytes:
+            self._written.append((self.offset(array), array.nbytes))
+
+    def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Ranges (offset, bytes) written and freed since the last time; merged, in order."""
+        written, freed = merged(self._written or []), self._freed
+        self._written, self._freed = [], []
+        return written, freed
+
+    def bytes_at(self, offset: int, length: int) -> np.ndarray:
+        """The bytes of a range."""
+        return np.ndarray((length,), np.uint8, self.buffer, offset)
+
+    def mirrored(self, offset: int, length: int) -> np.ndarray:
+        """The bytes in the mirror for a range of the other machine's region, with their memory."""
+        if length >= _CHECK_LIMITS_FROM:
+            _check_limits(length)
+        if offset + length > self.region_bytes:
+            raise MemoryError(
+                f"asked for a copy of bytes {offset:,} to {offset + length:,} of the master's "
+                f"memory, this node has addresses for {self.region_bytes:,}: raise `ulimit -v`"
+            )
+        try:
+            os.posix_fallocate(self.fd, self._shift + offset, length)
+        except OSError as exc:
+            raise MemoryError(f"asked for {length:,} bytes: {exc.strerror}. {_advice()}") from None
+        return self.bytes_at(self._shift + offset, length)
+
+    def free_mirrored(self, offset: int, length: int) -> None:
+        """The other machine has freed a range."""
+        self._advise(self._shift + offset, length, _MADV_REMOVE)
+
     def release(self, offset: int, length: int) -> None:
         """Give a block's memory back; runs from finalizers, so it takes no lock."""
         if self._pid != os.getpid():
             return  # a fork of the owner must not punch holes into the owner's memory
+        if self._written is not None:
+            self._freed.append((offset, length))
         self._advise(offset, length, _MADV_REMOVE)
         self._released.append((offset, length))
 
@@ -186,7 +247,7 @@ class Arena:
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array's memory lies in the arena (of any member)."""
         start = array.__array_interface__["data"][0] - self.address
-        return 0 <= start < self.regions * self.region_bytes and array.size > 0
+        return 0 <= start < self._bytes and array.size > 0
 
     def offset(self, array: np.ndarray) -> int:
         """Where in the arena an array begins, in bytes."""
@@ -198,7 +259,7 @@ class Arena:
 
     def view(self, piece: Piece) -> np.ndarray:
         """The array that a piece names; it does not keep the block alive."""
-        return np.ndarray(piece.shape, piece.dtype, self.buffer, piece.offset)
+        return np.ndarray(piece.shape, piece.dtype, self.buffer, piece.offset + self._shift)
 
     def empty_other_regions(self) -> None:
         """Give back what other members took; they are gone, and nobody may read it any more."""
@@ -211,6 +272,22 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges (start, length), sorted, those that touch made one.
+
+    >>> merged([(4, 2), (0, 3), (2, 2), (9, 1)])
+    [(0, 6), (9, 1)]
+    """
+    found: list[tuple[int, int]] = []
+    for start, length in sorted(ranges):
+        if found and start <= sum(found[-1]):
+            first, before = found[-1]
+            found[-1] = first, max(before, start + length - first)
+        else:
+            found.append((start, length))
+    return found
 
 
 class _FreeList:

@@ -75,6 +75,11 @@ def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
     return [list(cores[a:b]) for a, b in itertools.pairwise(starts)]
 
 
+def slice_of(cores: list[int], place: int, turns: int) -> list[int]:
+    """The cores of one of several processes on this machine; all that the launcher left it."""
+    return share_out(cores, turns)[place % turns]
+
+
 def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
     """Each member's cores, as the user wants them or by `share_out`.
 

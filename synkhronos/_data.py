@@ -43,6 +43,7 @@ class Staging:
             np.take(value, rows.rows, axis=0, out=target, mode="clip")
         else:
             np.copyto(target, value[rows.start : rows.stop])
+        self._arena.note(target)
         return self._arena.piece(target, self._arena.generation)
 
 
@@ -125,6 +126,14 @@ class Data:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._view[key] = value
+        self._wrote(key)
+
+    def _wrote(self, key: Any = ...) -> None:
+        """Other nodes get what has been written with the next command."""
+        arena = self._group.arena
+        if arena.told and not isinstance(self._piece, FilePiece):
+            part = self._view[key]
+            arena.note(part if np.shares_memory(part, self._view) else self._view)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._view, dtype=dtype, copy=copy)
@@ -188,6 +197,7 @@ class Data:
             return
         self._reshape(value.shape, oversize, keep=False)
         self._view[...] = value
+        self._wrote()
 
     def set_length(self, length: int, oversize: float = 1) -> None:
         """Change the length of axis 0; the rows that remain keep their contents."""
@@ -236,6 +246,8 @@ class Data:
         if keep:
             _keep_common(old, new, same_memory=fits)
         self._take(new)
+        if keep:
+            self._wrote()
 
     def _take(self, view: np.ndarray) -> None:
         self._view = view

@@ -14,11 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from synkhronos import _cores
-from synkhronos._arena import Arena
 from synkhronos._caching import import_numba
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
-from synkhronos._devices import size_of
 from synkhronos._errors import (
     GroupClosed,
     GroupError,
@@ -29,7 +27,7 @@ from synkhronos._errors import (
     WorkerDied,
     WorkerError,
 )
-from synkhronos._opening import Opening, check_seconds
+from synkhronos._opening import check_seconds, launched, opening
 from synkhronos._reports import check_reports
 from synkhronos._task import Task
 from synkhronos._variables import Entry, is_torn
@@ -115,17 +113,28 @@ class Group:
         timeout: float | None = None,
         stall_warning: float | None = 60.0,
         max_restarts: int = 0,
+        mpi: bool | None = None,
     ) -> None:
-        self.size = size_of(n_parallel, devices)
         if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
             raise InputError(
                 f"max_restarts={max_restarts!r}: give a number of restarts, 0 for none"
             )
-        self.cores = _cores.shares(devices, cores, self.size)
-        limited = devices is not None or cores is not None
-        self._opening = Opening(
-            master_rank, self.cores, limited, start, profile_workers, debug, timeout, stall_warning
+        self._opening = opening(
+            n_parallel,
+            devices,
+            master_rank,
+            start,
+            cores,
+            profile_workers,
+            debug,
+            timeout,
+            stall_warning,
+            launched(mpi),
         )
+        if self._opening.follows:
+            self._opening.follow()
+        self.cores = self._opening.shares
+        self.size = len(self.cores)
         self.rank = self.master = master_rank
         self.infer = infer
         self._owner = os.getpid()
@@ -145,7 +154,7 @@ class Group:
         import_numba()
         self.share = self._opening.share()
         try:
-            self.arena = Arena(self.size, self.master)
+            self.arena = self._opening.arena()
             try:
                 self._open()
             except BaseException:
@@ -165,6 +174,10 @@ class Group:
     def _open(self) -> None:
         """Start the members."""
         self._channel, self.member = self._opening.members(self.arena, self.share)
+        self.size = self.member.size
+        if self._opening.launch is not None:  # before MPI ends, which has its own function at exit
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
         self.wake: Callable[[], None] = self._channel.wake
         self._interrupts = self._channel.interrupts
 

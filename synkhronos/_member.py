@@ -51,6 +51,8 @@ class Member:
         What belongs to a function beside its replica, by the same number.
     hand : object
         In the master: what the user has handed to the command under way.
+    above : Leader or None
+        In the leader of a node that is not the master's.
     """
 
     def __init__(
@@ -85,6 +87,12 @@ class Member:
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
+        self.above: Any = None
+
+    def enroll(self, communicator: Communicator) -> None:
+        """Take a place in a group of several nodes."""
+        self.communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
@@ -104,7 +112,7 @@ class Member:
             if self._node is None:
                 yield
                 return
-            mine = self._node.words.of[self.rank]
+            mine = self._node.words.of[self._node.rank]
             mine[COMPILING] = 1
             try:
                 yield
@@ -131,12 +139,17 @@ class Member:
     @property
     def stopping(self) -> bool:
         """Whether the master asks a long command to return (at once in a group of one)."""
+        if self.above is not None and self.above.stopping:
+            return True
         return self._node is None or self._node.stopping
 
     def progress(self, count: int) -> None:
         """Tell the master how far a long command has come."""
         if self._node is not None:
-            self._node.words.of[self.rank][PROGRESS] = progress_word(self._node.number, count)
+            mine = self._node.words.of[self._node.rank]
+            mine[PROGRESS] = progress_word(self._node.number, count)
+            if self.above is not None:
+                self.above.count()
 
     @property
     def changed(self) -> bool:
@@ -315,7 +328,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
     wiring = Wiring(**wiring_fields)
     guard(wiring)
     _leave_stacks(wiring)
-    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes)
+    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
     words = Words(arena)
     waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
     node = Node(wiring.rank, wiring.master, arena, words, waiter)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,11 +17,14 @@ from synkhronos._errors import BackendMissing
 from synkhronos._reductions import Reduction
 
 _ORDERS = 7  # the tag of leaders' messages
-# What launchers tell their processes: number, how many, how many on this machine.
+# What launchers tell their processes: number, how many; and the same on this machine.
 _LAUNCHERS = {
-    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    "Slurm": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"),
+    "Open MPI": (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "Slurm": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
 }
 
 
@@ -32,13 +37,14 @@ class Launch:
     launcher : str
     rank, size : int
         This process's number, and how many there are.
-    local_size : int
-        How many of them run on this machine.
+    local_rank, local_size : int
+        The same among those on this machine.
     """
 
     launcher: str
     rank: int
     size: int
+    local_rank: int
     local_size: int
 
 
@@ -47,11 +53,12 @@ def launch(environ: Any = os.environ) -> Launch | None:
     for launcher, names in _LAUNCHERS.items():
         if names[0] in environ and names[1] in environ:
             # "2(x3),1": two tasks on each of three machines, one on a fourth
-            local = re.match(r"\d+", environ.get(names[2], "1"))
+            local = re.match(r"\d+", environ.get(names[3], "1"))
             found = Launch(
                 launcher,
                 int(environ[names[0]]),
                 int(environ[names[1]]),
+                int(environ.get(names[2], "0")),
                 int(local[0]) if local else 1,
             )
             return found if found.size > 1 else None
@@ -145,6 +152,23 @@ class World:
     def all_reduce(self, array: np.ndarray, op: Reduction) -> None:
         """Reduce in place, in all processes."""
         self._data.Allreduce(self._mpi.IN_PLACE, array, self._ops[op])
+
+    def flush(self) -> None:
+        """Wait until all that was sent has left."""
+        for request, _ in self._sending:
+            request.Wait()
+
+    def leave(self) -> NoReturn:
+        """Leave MPI, as all processes must, and end this process, which has no more to do.
+
+        By C's own exit, since MPICH's launcher loses the exit codes of the others where a process
+        ends without its C libraries' handlers.
+        """
+        self._mpi.Finalize()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).exit(0)
+        raise AssertionError("exit does not return")
 
     def at_exit(self, do: Callable[[], None]) -> None:
         """Do something before MPI is finalized."""

@@ -1,4 +1,4 @@
-"""Between nodes: orders travel down a tree of the nodes' leaders, outcomes up, agreements both ways.
+"""Between nodes: orders travel down a tree of leaders, outcomes up, agreements both ways.
 
 Each node has a leader; that of the master's node, number 0, is the root. Messages are small, go
 between neighbours in the tree only, and carry the number of the command they belong to, so what an
@@ -100,6 +100,11 @@ class Leaders:
         self.number = 0
         self._meeting = 0
         self._failed = 0  # the last command that this leader has left
+
+    def watch(self, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """Wait by this from now on; a new group begins."""
+        self._wait = wait
+        self._orders.quit = False
 
     def pump(self) -> None:
         """Take in what has arrived; orders are handed on at once."""

@@ -69,6 +69,7 @@ class Waiter:
         self.inspect: Callable[[], None] | None = None
         self.interrupts = Interrupts()
         self.keep_place: Callable[[], None] | None = None
+        self.naps_ms: tuple[float, float] = (NAP_MS, NAP_MS)  # the first, the longest
         self._waits = 0
 
     def watch(self, pidfds: dict[int, int]) -> None:
@@ -115,12 +116,16 @@ class Waiter:
 
     def _sleep(self, ready: Callable[[], bool]) -> None:
         self._mine[ASLEEP] = 1
+        nap, longest = self.naps_ms
         try:
             os.sched_yield()
             while not ready():
                 self.interrupts.check()
-                if self._listen(self._poll.poll(NAP_MS)) and self._spins(ready):
+                if nap < 1:  # shorter than poll can
+                    time.sleep(nap / 1000)
+                if self._listen(self._poll.poll(int(nap))) and self._spins(ready):
                     return  # the bell rang ahead of what it announces
+                nap = min(2 * nap, longest)
                 if self.tick is not None:
                     self.tick()
                 if self.inspect is not None:

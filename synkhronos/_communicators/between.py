@@ -1,4 +1,4 @@
-"""Transfers between the leaders of nodes: each begins with an agreement that all will come to it."""
+"""Transfers between the leaders of nodes: each begins with an agreement that all will come."""
 
 from __future__ import annotations
 
@@ -151,7 +151,9 @@ class Between:
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             found = self._transfers.all_gather(raw, [raw.size] * self.nodes)
             column = [f.view(array.dtype).reshape(array.shape) for f in found]
-            reduce_block(column, op, weights, out=array)
+            total = reduce_block(column, op, weights, out=array)
+            if total is not array:
+                array[...] = total
             return
         if op is Reduction.AVG:
             share = shares([1.0] * self.nodes if weights is None else weights)[self.node]

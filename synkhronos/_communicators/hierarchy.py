@@ -188,6 +188,29 @@ class Hierarchy:
         members: Members,
     ) -> list[np.ndarray] | None:
         """Reduced values, fresh, in every member that takes part."""
+        exact = [i for i, a in enumerate(arrays) if a.dtype.kind in "biu"]
+        if op is not Reduction.AVG or not exact:
+            return self._reduce_all(arrays, op, weights, members)
+        # averages of integers: sums are exact, so that they are divided once
+        ranks = list(range(self.size)) if members is None else list(members)
+        given = [1.0] * len(ranks) if weights is None else list(weights)
+        mine = given[ranks.index(self.rank)] if self.rank in ranks else 0.0
+        sums = [arrays[i].astype(np.float64) * mine for i in exact]
+        found = self._reduce_all(sums, Reduction.SUM, None, members)
+        rest = [a for i, a in enumerate(arrays) if i not in exact]
+        others = self._reduce_all(rest, op, weights, members) if rest else []
+        if found is None or others is None:
+            return None
+        averages, floats = iter([total / sum(given) for total in found]), iter(others)
+        return [next(averages if i in exact else floats) for i in range(len(arrays))]
+
+    def _reduce_all(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None,
+        members: Members,
+    ) -> list[np.ndarray] | None:
         here = self._here(members)
         whole = self._whole(here)
         total = None

@@ -1,0 +1,199 @@
+"""The channel between machines: to the members of this node, and to the leaders of all others.
+
+What a message to the leaders holds: the number under which they remember the command, then the
+command itself, unless they do; before it what the master has written into shared memory since the
+last one, which every node has a copy of.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from synkhronos import _parcels
+from synkhronos._arena import Arena
+from synkhronos._channels import Gone
+from synkhronos._channels.leaders import Leaders
+from synkhronos._channels.local import LocalChannel
+from synkhronos._channels.mirror import Broadcast, news, take
+from synkhronos._channels.placement import Placement
+from synkhronos._channels.repeats import Repeats
+from synkhronos._channels.waiting import GroupEnded, PeerDied
+from synkhronos._errors import GroupClosed, WorkerDied
+
+_SLOT = struct.Struct("=q")
+
+
+class MpiChannel:
+    """The master's end.
+
+    Parameters
+    ----------
+    local : LocalChannel
+        To the members of this node.
+    leaders : Leaders
+    placement : Placement
+    pids : list of int
+        Of all members.
+    broadcast : callable
+        Sends an array of bytes to all leaders, which come to receive it.
+    """
+
+    def __init__(
+        self,
+        local: LocalChannel,
+        leaders: Leaders,
+        placement: Placement,
+        pids: list[int],
+        broadcast: Broadcast,
+    ) -> None:
+        self._local = local
+        self._leaders = leaders
+        self._placement = placement
+        self._pids = pids
+        self._broadcast = broadcast
+        self._repeats = Repeats()
+        self._all_reported = True
+        self._remote_death = False
+        self.node = local.node
+        self.node.arena.tell_news()
+        self.interrupts = local.interrupts
+        self.inspector = local.inspector
+        self.workers = local.workers
+        self.started = f"{local.started} on {len(placement.sizes)} nodes"
+
+    @property
+    def broken(self) -> bool:
+        """Whether a worker is gone."""
+        return self._local.broken or self._remote_death
+
+    def wake(self) -> None:
+        """Wake the workers of this node."""
+        self._local.wake()
+
+    def post(self, command: Any, what: str = "a command") -> int:
+        """Hand a command to all workers; returns its number."""
+        if not self._all_reported:
+            self._await_reports(self._local.number, self._local.what)
+        self._all_reported = False
+        slot = self._repeats.find(command)
+        message = _SLOT.pack(slot)
+        if not slot:
+            parcel = _parcels.Parcel(command)
+            packed = bytearray(_SLOT.size + parcel.nbytes)
+            packed[: _SLOT.size] = _SLOT.pack(self._repeats.remember(command))
+            parcel.write(memoryview(packed)[_SLOT.size :])
+            message = bytes(packed)
+        told, beside = news(self.node.arena)
+        with self.interrupts:  # once the message is out, all come to the broadcasts
+            self._leaders.post(self._leaders.number + 1, told + message)
+            for array in beside:
+                self._broadcast(array)
+            return self._local.post(command, what)
+
+    def _await_reports(self, number: int, during: str) -> dict[int, bytes]:
+        try:
+            return self._leaders.collect(lambda: self._local.reported(number))
+        except (PeerDied, GroupEnded):
+            raise self.loss(during) from None
+
+    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+        """Wait for every worker's report: {rank: outcome, None, or Failure}."""
+        heard = self._await_reports(number, self._local.what)
+        self._all_reported = True
+        found = self._local.collect(number, lent)
+        for says in heard.values():
+            found.update(read_message(says))
+        gone = {r: o for r, o in found.items() if isinstance(o, Gone)}
+        if gone:
+            raise self._died(gone)
+        return found
+
+    def _died(self, gone: dict[int, Gone]) -> WorkerDied:
+        self._remote_death = True
+        error = WorkerDied.of({r: (g.pid, g.how) for r, g in gone.items()}, self._local.what)
+        for g in gone.values():
+            for note in g.notes:
+                error.add_note(note)
+        return error
+
+    def loss(self, during: str) -> WorkerDied | GroupClosed:
+        """Why nobody answers any more; see LocalChannel."""
+        return self._local.loss(during)
+
+    def commit(self, number: int) -> None:
+        """Tell the workers that what the command changed stands."""
+        self._leaders.judge(True)
+        self._local.commit(number)
+
+    def committed(self) -> bool:
+        """Whether the last command's changes stand."""
+        return self._local.committed()
+
+    def abandon(self) -> None:
+        """Tell the workers to leave the last command, and to undo its changes if none stand."""
+        self._leaders.judge(self.committed())
+        self._leaders.leave()
+        self._local.abandon()
+        self._repeats.clear()
+
+    def stop(self, number: int) -> None:
+        """Ask a long command to return."""
+        self._leaders.stop()
+        self._local.stop(number)
+
+    def progress(self, number: int) -> list[int]:
+        """What each rank has counted in a long command."""
+        found = self._local.progress(number) + [0] * (self._placement.size - self._local.node.size)
+        for node, says in self._leaders.counted().items():
+            ranks = self._placement.ranks(node)
+            found[ranks.start : ranks.stop] = np.frombuffer(says, np.int64).tolist()
+        return found
+
+    def pid(self, rank: int) -> int:
+        """A member's process id, on its machine."""
+        return self._pids[rank]
+
+    def quit(self, grace: float) -> None:
+        """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
+        self._leaders.quit()
+        self._local.quit(grace)
+
+    def close(self) -> None:
+        """Let go of all that is left after `quit`."""
+        self._local.close()
+
+
+def message_of(value: Any) -> bytes:
+    """A value as leaders send it."""
+    parcel = _parcels.Parcel(value)
+    packed = bytearray(parcel.nbytes)
+    parcel.write(memoryview(packed))
+    return bytes(packed)
+
+
+def read_message(message: bytes) -> Any:
+    """The value back; its arrays are its own."""
+    return _parcels.read(memoryview(bytearray(message)))
+
+
+class Received:
+    """Commands as a leader receives them; repeated ones are the very same objects."""
+
+    def __init__(self, arena: Arena, broadcast: Broadcast) -> None:
+        self._arena = arena
+        self._broadcast = broadcast
+        self._known: dict[int, Any] = {}
+
+    def command(self, message: bytes) -> Any:
+        """The command of a message, after the news in it."""
+        rest = take(message, self._arena, self._broadcast)
+        (slot,) = _SLOT.unpack_from(rest)
+        if len(rest) == _SLOT.size:
+            return self._known[slot]
+        command = read_message(rest[_SLOT.size :])
+        if slot:
+            self._known[slot] = command
+        return command

@@ -1,0 +1,386 @@
+"""Groups of several nodes: how their leaders find each other, and what all but the first one do.
+
+The first process of a launch runs the user's script. The others stop in `fork`: each serves the
+groups that the first one starts, one after the other, as the leader of its node, until the first
+process ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import pytensor
+
+from synkhronos import _mpi
+from synkhronos._arena import Arena
+from synkhronos._channels import Gone, Left
+from synkhronos._channels.leaders import Leaders
+from synkhronos._channels.local import LocalChannel
+from synkhronos._channels.mpi import MpiChannel, Received, message_of, read_message
+from synkhronos._channels.placement import Placement
+from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._commands import Command
+from synkhronos._communicators.between import Between
+from synkhronos._communicators.hierarchy import Hierarchy
+from synkhronos._communicators.shared_memory import SharedMemory
+from synkhronos._cores import MasterShare
+from synkhronos._errors import GroupError, WorkerDied
+from synkhronos._member import Member, failure_of
+
+_SPIN_SECONDS = 0.001
+_NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
+_COUNT_SECONDS = 0.01  # between two messages on the progress of a long command
+_GRACE_SECONDS = 0.5
+
+
+class Start(Protocol):
+    """How a node's members are started; see `_opening.Opening`."""
+
+    launch: _mpi.Launch | None
+    options: dict[str, Any]
+
+    def arena(self) -> Arena: ...
+
+    def local(self, arena: Arena) -> LocalChannel: ...
+
+    def share(self) -> MasterShare | None: ...
+
+
+@dataclass(frozen=True)
+class Open:
+    """The first process asks for a group."""
+
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class End:
+    """The first process ends."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a leader says of its node."""
+
+    host: str
+    pids: list[int]
+    versions: dict[str, str]
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Enroll(Command):
+    """Tell the members of a node their places in the group."""
+
+    placement: Placement
+    node: int
+
+    def run(self, member: Member) -> None:
+        """Take the place."""
+        if isinstance(member.communicator, SharedMemory):
+            member.enroll(Hierarchy(member.communicator, self.placement, self.node, None))
+
+
+@dataclass
+class Session:
+    """This process's end of MPI, for good.
+
+    Attributes
+    ----------
+    spare : LocalChannel or None
+        Members that were forked before MPI was there, for the first group.
+    """
+
+    world: _mpi.World
+    leaders: Leaders
+    spare: tuple[Arena, LocalChannel] | None = field(default=None)
+
+
+_session: Session | None = None
+
+
+def _join() -> Session:
+    """Initialise MPI, once."""
+    global _session
+    if _session is None:
+        world = _mpi.World()
+        _session = Session(world, Leaders(world, _wait))
+        if world.rank == 0:
+            world.at_exit(_end)
+    return _session
+
+
+def _end() -> None:
+    """Let the other leaders go."""
+    if _session is not None:
+        leaders = _session.leaders
+        leaders.post(leaders.number + 1, message_of(End()))
+        _session.world.flush()
+
+
+def _wait(ready: Callable[[], bool]) -> None:
+    """Wait where there is no group to watch."""
+    until, (nap, longest) = time.perf_counter() + _SPIN_SECONDS, _NAPS_MS
+    while not ready():
+        if time.perf_counter() > until:
+            time.sleep(nap / 1000)
+            nap = min(2 * nap, longest)
+
+
+def _hello(channel: LocalChannel | None, trouble: str = "") -> Hello:
+    pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
+    versions = {
+        "Python": platform.python_version(),
+        "PyTensor": pytensor.__version__,
+        "numpy": np.__version__,
+        "mode": str(pytensor.config.mode),
+        "floatX": str(pytensor.config.floatX),
+    }
+    return Hello(platform.node(), pids, versions, trouble)
+
+
+def _difference(hellos: list[Hello]) -> str:
+    """Why these nodes cannot be a group; nothing if they can."""
+    found = [f"node {i} ({h.host}): {h.trouble}" for i, h in enumerate(hellos) if h.trouble]
+    first = hellos[0]
+    for i, other in enumerate(hellos[1:], 1):
+        found += [
+            f"{what} is {value} on node {i} ({other.host}), {first.versions[what]} on node 0"
+            for what, value in other.versions.items()
+            if value != first.versions[what]
+        ]
+    return "; ".join(found)
+
+
+def _meet(
+    session: Session, channel: LocalChannel | None, trouble: str = ""
+) -> tuple[Placement, list[int]]:
+    """All leaders say hello; the members' places and process ids, or an error in all of them."""
+    _, heard = session.leaders.agree(says=message_of(_hello(channel, trouble)))
+    hellos: list[Hello] = [read_message(heard[r]) for r in range(session.world.size)]
+    if different := _difference(hellos):
+        raise GroupError(f"the nodes cannot be one group: {different}")
+    sizes = tuple(len(h.pids) for h in hellos)
+    return Placement(sizes), [pid for h in hellos for pid in h.pids]
+
+
+def _member(
+    session: Session, channel: LocalChannel, placement: Placement, share: MasterShare | None
+) -> Member:
+    """The leader's own, after those of its node have taken their places."""
+    node, rank = session.world.rank, placement.first[session.world.rank]
+    if channel.workers:
+        number = channel.post(Enroll(placement, node), "start")
+        channel.collect(number)
+    between = Between(session.leaders, session.world, channel.interrupts)
+    comm = Hierarchy(SharedMemory(channel.node), placement, node, between)
+    return Member(
+        rank, placement.size, 0, comm, channel.node.views, channel.interrupts, channel.node, share
+    )
+
+
+def _watch(session: Session, channel: LocalChannel) -> None:
+    channel.node.waiter.naps_ms = _NAPS_MS
+    session.leaders.watch(channel.node.waiter.wait)
+
+
+def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[MpiChannel, Member]:
+    """In the first process: start this node's members and meet the others."""
+    channel = start.local(arena)
+    try:
+        session = _join()
+        leaders = session.leaders
+        leaders.post(leaders.number + 1, message_of(Open(start.options)))
+        _watch(session, channel)
+        placement, pids = _meet(session, channel)
+        member = _member(session, channel, placement, share)
+    except BaseException:
+        channel.quit(0.0)
+        channel.close()
+        raise
+    return MpiChannel(channel, leaders, placement, pids, _broadcast(session)), member
+
+
+def _broadcast(session: Session) -> Callable[[np.ndarray], None]:
+    return lambda buffer: session.world.broadcast(buffer, 0)
+
+
+def follow(start: Start, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
+    """In the other processes: serve until the first one ends.
+
+    `again` makes the start of a later group, from the first process's options.
+    """
+    arena = start.arena()
+    spare: Any = (start, arena, start.local(arena))
+    session = _join()
+    while True:
+        session.leaders.watch(_wait)
+        order = session.leaders.next()
+        if order is None:
+            continue
+        asked = read_message(order[1])
+        if isinstance(asked, End):
+            break
+        _serve_group(session, spare, functools.partial(again, asked.options))
+        spare = None
+    session.world.leave()
+
+
+def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> None:
+    channel, share, trouble = None, None, ""
+    try:
+        if spare is None:
+            start = make()
+            arena = start.arena()
+            spare = (start, arena, start.local(arena))
+        start, arena, channel = spare
+        share = start.share()
+        _watch(session, channel)
+    except Exception as exc:
+        trouble = f"{type(exc).__name__}: {exc}"
+    try:
+        placement, _ = _meet(session, channel, trouble)
+        assert channel is not None
+        member = _member(session, channel, placement, share)
+        received = Received(arena, _broadcast(session))
+        Leader(session.leaders, channel, member, placement, received).serve()
+    except GroupError:
+        pass  # the first process raises it
+    finally:
+        if channel is not None:
+            channel.quit(_GRACE_SECONDS)
+            channel.close()
+            spare[1].close_fd()
+
+
+class Leader:
+    """A node's leader that is not the master: commands from above are its node's."""
+
+    def __init__(
+        self,
+        leaders: Leaders,
+        channel: LocalChannel,
+        member: Member,
+        placement: Placement,
+        received: Received,
+    ) -> None:
+        self._leaders = leaders
+        self._channel = channel
+        self._member = member
+        self._ranks = placement.ranks(leaders.rank)
+        self._received = received
+        self._counted = 0.0
+        member.above = self
+
+    def serve(self) -> None:
+        """Run commands until the group ends."""
+        while True:
+            try:
+                order = self._leaders.next()
+            except PeerDied:  # the next command will find it
+                time.sleep(0.001)
+                continue
+            except GroupEnded:
+                return
+            if order is None:
+                return
+            try:
+                self._run(order[1])
+            except GroupEnded:
+                return
+
+    def _run(self, message: bytes) -> None:
+        try:
+            command = self._received.command(message)
+        except BaseException as exc:  # nobody on this node can do it
+            self._leaders.leave()
+            self._report({self._ranks.start: failure_of(exc)})
+            return
+        reports = self._outcomes(command)
+        self._report(reports)
+        if command.pure:
+            self._member.keep()
+        elif self._verdict():
+            self._channel.commit(self._channel.number)
+            self._member.keep()
+        else:
+            self._undo()
+
+    def _outcomes(self, command: Command) -> dict[int, Any]:
+        """What the members of this node answer, by rank."""
+        channel, first = self._channel, self._ranks.start
+        own: Any
+        try:
+            number = channel.post(command, "a command of another node's master")
+            try:
+                own = command.run(self._member)
+            except (PeerFailed, PeerDied):
+                own = Left()
+                self._leave()
+            except GroupEnded:
+                raise
+            except BaseException as exc:
+                own = failure_of(exc)
+                self._leave()
+            reports = channel.collect(number)
+        except WorkerDied as died:
+            self._leave()
+            notes = tuple(getattr(died, "__notes__", ()))
+            pids = {r: channel.pid(r) for r in died.ranks}
+            return {first + r: Gone(pids[r], str(died), notes) for r in died.ranks}
+        found = {first + rank: outcome for rank, outcome in reports.items()}
+        if own is not None:
+            found[first] = own
+        return found
+
+    def _leave(self) -> None:
+        """This node's members come to no further meeting of the command."""
+        self._leaders.leave()
+        self._channel.abandon()
+        self._member.undo()
+
+    def _undo(self) -> None:
+        self._channel.abandon()
+        self._member.undo()
+
+    def _report(self, outcomes: dict[int, Any]) -> None:
+        try:
+            says = message_of(outcomes)
+        except Exception as exc:  # an outcome that cannot be pickled
+            says = message_of({self._ranks.start: failure_of(exc)})
+        while True:
+            try:
+                self._leaders.report(says)
+                return
+            except PeerDied:
+                time.sleep(0.001)
+
+    def _verdict(self) -> bool:
+        while True:
+            try:
+                return self._leaders.verdict()
+            except PeerDied:
+                time.sleep(0.001)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a long command shall return; this node's members are told."""
+        stopping = self._leaders.stopping
+        if stopping:
+            self._channel.stop(self._channel.number)
+        return stopping
+
+    def count(self) -> None:
+        """Send up what this node has counted, now and then."""
+        now = time.monotonic()
+        if now - self._counted < _COUNT_SECONDS:
+            return
+        self._counted = now
+        counts = self._channel.progress(self._channel.number)
+        self._leaders.count(np.array(counts, np.int64).tobytes())
