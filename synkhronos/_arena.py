@@ -343,6 +343,10 @@ class Views:
             self._open[piece] = found
         return found
 
+    def offset(self, array: np.ndarray) -> int:
+        """Where in the arena an array begins, in bytes."""
+        return self._arena.offset(array)
+
     def hold(self, array: np.ndarray) -> bool:
         """Whether the array lies in the arena."""
         return self._arena.holds(array)

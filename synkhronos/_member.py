@@ -98,6 +98,10 @@ class Member:
         """The array that a piece names."""
         return self._views[piece]
 
+    def places(self, arrays: Sequence[np.ndarray]) -> list[int]:
+        """Where arrays of the arena are, in bytes from its start."""
+        return [self._views.offset(a) for a in arrays]
+
     def confined(self) -> AbstractContextManager[None]:
         """A context on this member's cores only (workers are bound to theirs for good)."""
         return nullcontext() if self._share is None else self._share.confined()
@@ -226,6 +230,7 @@ class Member:
             entry.view = None
         for number, view in self._joined.items():
             self.variables[number].view = view
+            self.variables[number].elsewhere = self.communicator.nodes > 1
         if left and self.rank == self.master:
             names = ", ".join(dict.fromkeys(e.label for e in left))
             log.info("every member has a value of its own of %s again", names)

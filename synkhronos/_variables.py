@@ -44,6 +44,8 @@ class Entry:
         The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
     view : numpy.ndarray or None
         The array that is the variable's value in all members of the node, where there is one.
+    elsewhere : bool
+        Other nodes have arrays of their own for it.
     """
 
     ref: Callable[[], SharedVariable | None]
@@ -52,6 +54,7 @@ class Entry:
     watched: bool = False
     differs: bool = False
     view: np.ndarray | None = None
+    elsewhere: bool = False
     _seen: Any = field(default=None, init=False)
     _sample: np.ndarray | None = field(default=None, init=False)
     _print: int = field(default=0, init=False)
@@ -102,6 +105,8 @@ class Entry:
         value = self.storage[0]
         if self.view is None or value is self.view:
             return self.view is not None
+        if self.elsewhere:
+            return False
         array = np.asarray(value)
         if array.shape != self.view.shape:
             return False

@@ -43,11 +43,23 @@ class Hierarchy:
         self._between = between
         self.rank = placement.ranks(node)[local.rank]
         self.size = placement.size
+        self.nodes = len(placement.sizes)
+        self.leader = _LEADER
 
     @property
-    def local(self) -> SharedMemory:
+    def home(self) -> SharedMemory:
         """The communicator of the node."""
         return self._local
+
+    def sum_over_nodes(self, arrays: Arrays) -> None:
+        """Add up what nodes share; see Communicator."""
+        between = self._between
+
+        def add() -> None:
+            assert between is not None
+            between.all_reduce(arrays, Reduction.SUM)
+
+        self._local.enter(None, add if between is not None else None)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array in the node's arena."""

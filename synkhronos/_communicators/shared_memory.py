@@ -88,6 +88,8 @@ class SharedMemory:
         self._node = node
         self.rank = node.rank
         self.size = node.size
+        self.nodes = 1
+        self.leader = node.master
         self._words = node.words.of
         self._mine = node.words.of[node.rank]
         self._board = node.words.bytes[node.rank][BOARD:FLIP].cast("q")
@@ -98,6 +100,14 @@ class SharedMemory:
         self._staging: np.ndarray | None = None
         self._checks = [self._flip_slots(self.rank, parity, ())[0] for parity in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
+
+    @property
+    def home(self) -> SharedMemory:
+        """The only node."""
+        return self
+
+    def sum_over_nodes(self, arrays: Arrays) -> None:
+        """There is one node."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array in the arena."""

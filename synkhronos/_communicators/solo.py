@@ -13,14 +13,22 @@ from synkhronos._reductions import Reduction, combine
 class Solo:
     """A group of one member."""
 
-    rank = 0
-    size = 1
+    rank = leader = 0
+    size = nodes = 1
+
+    @property
+    def home(self) -> Solo:
+        """The only node."""
+        return self
 
     def barrier(self, members: Members = None) -> None:
         """Nobody to wait for."""
 
     def enter(self) -> None:
         """Nobody to wait for."""
+
+    def sum_over_nodes(self, arrays: Arrays) -> None:
+        """There is one node."""
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
         """The arrays themselves."""

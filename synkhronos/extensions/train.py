@@ -32,7 +32,7 @@ from synkhronos._group import current
 from synkhronos._member import Member
 from synkhronos._shipping import distribute_in, share_variables
 from synkhronos._variables import Entry, check_whole
-from synkhronos.extensions._flat import lay_out
+from synkhronos.extensions._flat import lay_out, shapes_of
 from synkhronos.extensions._objective import Objective, objective
 from synkhronos.extensions._parting import Parting, part
 from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
@@ -227,7 +227,7 @@ class TrainFunction:
                 given = given or self._function._bind(args, kwargs)
                 value = given[self._function._plan.inputs.index(leaf)]
                 value = value.data if isinstance(value, Data) else value
-            self._update.leaves[i][...] = value
+            self._update.set_leaf(i, value, self._group.arena)
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""
@@ -237,7 +237,9 @@ class TrainFunction:
             check_whole(v)
         share_variables(group, variables, values=False)
         distribute_in(group, (self._function,))
-        flat = lay_out(self._parting, group.size, recipe.mode, recipe.config)
+        members = group.member.communicator.home.size
+        shapes = shapes_of(self._parting)
+        flat = lay_out(self._parting, shapes, members, recipe.mode, recipe.config)
         registry = group.member.variables
 
         def numbered(obj: Any) -> int | None:
@@ -263,9 +265,7 @@ class TrainFunction:
                     f"{entry.label} was set to shape {np.shape(entry.storage[0])}, the training "
                     f"function was made for {view.shape}: make another"
                 )
-            if entry.view is view:
-                entry.settle()
-            else:
+            if entry.view is not view or not entry.settle():
                 stale.append(entry)
         if stale:
             numbers = tuple(e.number for e in stale)
