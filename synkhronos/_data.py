@@ -47,6 +47,22 @@ class Staging:
         return self._arena.piece(target, self._arena.generation)
 
 
+class _ReadOnly(np.ndarray):
+    """The contents of Data that other nodes have copies of."""
+
+    def __array_finalize__(self, made_of: Any) -> None:
+        if isinstance(made_of, np.ndarray) and not isinstance(made_of, _ReadOnly):
+            self.flags.writeable = False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not self.flags.writeable:
+            raise InputError(
+                "d.data is read-only in a group of several nodes, which would not see the change: "
+                "write d[...] = value, or d.set_value(value)"
+            )
+        super().__setitem__(key, value)
+
+
 class Data:
     """A numpy-like array that all members of a group see.
 
@@ -81,7 +97,13 @@ class Data:
 
     @property
     def data(self) -> np.ndarray:
-        """The array itself, a view of shared memory; write to it in place."""
+        """The array itself, a view of shared memory; write to it in place.
+
+        In a group of several nodes it is read-only: write to the Data itself, ``d[...] = value``,
+        or by `set_value`, so that the other nodes get it.
+        """
+        if self._group.arena.told:
+            return self._view.view(_ReadOnly)
         return self._view
 
     @property

@@ -508,7 +508,7 @@ def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> 
 
 
 def _array(value: Any) -> Any:
-    return value.data if isinstance(value, Data) else value
+    return np.asarray(value) if isinstance(value, Data) else value
 
 
 def function(

@@ -67,6 +67,9 @@ class Group:
         GroupTimeout names them and shows their stacks. A member that compiles has ten minutes.
     stall_warning : float, optional
         Seconds after which a warning says the same. None: no warning.
+    mpi : bool, optional
+        Whether the group spans all processes of an MPI launch. Default: if there is one, and no
+        other such group is alive. `n_parallel` is then the number of members on each node.
     max_restarts : int
         How often, in the group's life, workers are started anew after one has died. They get
         functions and shared variables from the master, and the call is made again, unless
@@ -131,6 +134,11 @@ class Group:
             stall_warning,
             launched(mpi),
         )
+        if self._opening.launch is not None and max_restarts:
+            raise InputError(
+                "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
+                "started anew; let the job restart, from a checkpoint"
+            )
         if self._opening.follows:
             self._opening.follow()
         self.cores = self._opening.shares

@@ -11,7 +11,7 @@ import functools
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from synkhronos._channels.leaders import Leaders
 from synkhronos._channels.local import LocalChannel
 from synkhronos._channels.mpi import MpiChannel, Received, message_of, read_message
 from synkhronos._channels.placement import Placement
+from synkhronos._channels.starting import end_with_parent, started_by_main_thread
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
 from synkhronos._communicators.between import Between
@@ -93,13 +94,13 @@ class Session:
 
     Attributes
     ----------
-    spare : LocalChannel or None
-        Members that were forked before MPI was there, for the first group.
+    busy : bool
+        A group is alive.
     """
 
     world: _mpi.World
     leaders: Leaders
-    spare: tuple[Arena, LocalChannel] | None = field(default=None)
+    busy: bool = False
 
 
 _session: Session | None = None
@@ -109,11 +110,18 @@ def _join() -> Session:
     """Initialise MPI, once."""
     global _session
     if _session is None:
+        if started_by_main_thread():
+            end_with_parent()  # the launcher: where it is killed, some launchers' processes stay
         world = _mpi.World()
         _session = Session(world, Leaders(world, _wait))
         if world.rank == 0:
             world.at_exit(_end)
     return _session
+
+
+def busy() -> bool:
+    """Whether a group of this process spans the nodes."""
+    return _session is not None and _session.busy
 
 
 def _end() -> None:
@@ -175,6 +183,7 @@ def _member(
 ) -> Member:
     """The leader's own, after those of its node have taken their places."""
     node, rank = session.world.rank, placement.first[session.world.rank]
+    channel.count_from(rank)
     if channel.workers:
         number = channel.post(Enroll(placement, node), "start")
         channel.collect(number)
@@ -204,7 +213,14 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
         channel.quit(0.0)
         channel.close()
         raise
-    return MpiChannel(channel, leaders, placement, pids, _broadcast(session)), member
+    session.busy = True
+
+    def closed() -> None:
+        session.busy = False
+        leaders.watch(_wait)
+
+    made = MpiChannel(channel, leaders, placement, pids, _broadcast(session), closed)
+    return made, member
 
 
 def _broadcast(session: Session) -> Callable[[np.ndarray], None]:

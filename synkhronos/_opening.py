@@ -14,7 +14,7 @@ from synkhronos._channels.local import LocalChannel
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
 from synkhronos._devices import size_of
-from synkhronos._errors import InputError
+from synkhronos._errors import GroupError, InputError
 from synkhronos._member import Member, main
 
 
@@ -152,6 +152,10 @@ def opening(
 def launched(mpi: bool | None) -> _mpi.Launch | None:
     """The launch that a group spans: one that the environment tells of, unless the user says no."""
     found = _mpi.launch() if mpi in (None, True) else None
+    if found is not None and _nodes.busy():
+        if mpi:
+            raise GroupError("mpi=True: one group at a time spans the nodes; close the other first")
+        return None
     if mpi and found is None:
         raise InputError(
             "mpi=True: no MPI launch of several processes was found; start the script by mpirun, "

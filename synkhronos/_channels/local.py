@@ -253,6 +253,10 @@ class LocalChannel:
         self.node.waiter.ring(self._ranks)
         return number
 
+    def count_from(self, first: int) -> None:
+        """What workers print is prefixed by ranks from this one on."""
+        self._reader.first = first
+
     @property
     def number(self) -> int:
         """The latest command's."""

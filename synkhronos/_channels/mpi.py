@@ -8,6 +8,7 @@ last one, which every node has a copy of.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ class MpiChannel:
         Of all members.
     broadcast : callable
         Sends an array of bytes to all leaders, which come to receive it.
+    closed : callable
+        Is called at the end.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class MpiChannel:
         placement: Placement,
         pids: list[int],
         broadcast: Broadcast,
+        closed: Callable[[], None],
     ) -> None:
+        self._closed = closed
         self._local = local
         self._leaders = leaders
         self._placement = placement
@@ -164,6 +169,7 @@ class MpiChannel:
     def close(self) -> None:
         """Let go of all that is left after `quit`."""
         self._local.close()
+        self._closed()
 
 
 def message_of(value: Any) -> bytes:

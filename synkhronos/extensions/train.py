@@ -192,7 +192,7 @@ class TrainFunction:
             np.asarray(value, place.type.dtype)
             for value, (_, _, place) in zip(partials, goal.partials, strict=True)
         ]
-        values = [v.data if isinstance(v, Data) else v for v in given]
+        values = [np.asarray(v) if isinstance(v, Data) else v for v in given]
         found: list[np.ndarray] = self._whole(*typed, *reduced, *values)
         return found
 
@@ -226,7 +226,7 @@ class TrainFunction:
             else:
                 given = given or self._function._bind(args, kwargs)
                 value = given[self._function._plan.inputs.index(leaf)]
-                value = value.data if isinstance(value, Data) else value
+                value = np.asarray(value) if isinstance(value, Data) else value
             self._update.set_leaf(i, value, self._group.arena)
 
     def _install(self) -> None:
@@ -435,7 +435,7 @@ def make_train_function_pytensor(
 
     def train(*data: Any, batch: Any = None, **named: Any) -> Any:
         """Make one step."""
-        values = [v.data if isinstance(v, Data) else v for v in data]
+        values = [np.asarray(v) if isinstance(v, Data) else v for v in data]
         if batch is not None:
             rows = select(batch, len(values[0]))
             picked = rows.rows if isinstance(rows, Picks) else slice(rows.start, rows.stop)
