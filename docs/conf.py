@@ -22,6 +22,8 @@ pytensor.config.mode, pytensor.config.cxx = "FAST_COMPILE", ""  # wait for no co
 import numpy as np
 from synkhronos import get_n_gpu
 from synkhronos.extensions import Batches, Loader, checkpoints, updates
+from synkhronos.testing.conformance import check_channel, check_communicator
+from synkhronos.testing.leaks import check, snapshot
 globals().update({k: v for k, v in vars(updates).items() if not k.startswith("_")})
 Checkpoints = checkpoints.Checkpoints
 """

@@ -35,6 +35,7 @@ from synkhronos._data import data as data
 from synkhronos._devices import get_n_gpu as get_n_gpu
 from synkhronos._errors import BackendMissing as BackendMissing
 from synkhronos._errors import BatchError as BatchError
+from synkhronos._errors import CheckpointError as CheckpointError
 from synkhronos._errors import GroupClosed as GroupClosed
 from synkhronos._errors import GroupError as GroupError
 from synkhronos._errors import GroupTimeout as GroupTimeout
@@ -58,6 +59,7 @@ from synkhronos._shipping import distribute as distribute
 __all__ = [
     "BackendMissing",
     "BatchError",
+    "CheckpointError",
     "Data",
     "Function",
     "Group",
@@ -92,3 +94,12 @@ __all__ = [
     "set_value",
     "sync",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`synkhronos.pymc` is imported when it is first used: it imports PyMC."""
+    if name == "pymc":
+        from importlib import import_module
+
+        return import_module("synkhronos.pymc")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

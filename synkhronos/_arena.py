@@ -7,37 +7,47 @@ shape, dtype and generation, never by address.
 
 A memfd has no name, so nothing can stay behind after any death, and Docker's limit on /dev/shm
 does not bind it. Physical memory is taken by posix_fallocate after a check of the machine's and
-the cgroup's limits (an over-committed page would be a SIGBUS or an OOM kill), and given back by
-madvise(MADV_REMOVE) when the last numpy view of a block dies.
+the cgroup's limits (an over-committed page would be a SIGBUS, and fallocate itself ends in an OOM
+kill where a cgroup's limit is passed), and given back by madvise(MADV_REMOVE) when the last numpy
+view of a block dies.
 """
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import ctypes
 import fcntl
+import functools
 import math
 import mmap
 import os
+import resource
 import sys
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from synkhronos._memory import available
+from synkhronos._ranges import News, Ranges
+
 PAGE = mmap.PAGESIZE
 HEAD_BYTES = 1 << 20  # of each region: its owner's words, boards and boxes; see _channels/words.py
+BORDER = 64  # bytes, a cache line: what begins there XLA reads in place, all else it copies
+_TAKING = HEAD_BYTES - 8  # in a head: how many bytes its owner is about to take
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
 # Equal places of two regions must not lie a power of two apart: the first-level cache of AMD's Zen
 # tells lines apart by a hash of the lower address bits, and a loop over two such arrays is 6 times
 # slower.
 _STAGGER = 41 * PAGE
-_CHECK_LIMITS_FROM = 1 << 20  # below this an allocation is not worth reading /proc for
+_CHECK_EVERY = 1 << 20  # bytes; for less it is not worth to read /proc
+_STEP = 1 << 26  # bytes that are taken at a time, until which they count twice for the others
+_RESERVE = 1 << 24  # bytes that are left to the rest of the program
+_PAGE_TABLE = 512  # pages that one page of a member's page tables describes
 _MADV_REMOVE = 9  # <sys/mman.h>: free the pages, of the file too
 _SEALS = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 
@@ -47,6 +57,14 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Fresh memory of this process alone, on a 64-byte border."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + BORDER, np.uint8)
+    start = -raw.ctypes.data % BORDER
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -74,24 +92,43 @@ class FilePiece:
     generation: int
 
 
-class _Block:
-    """The life of one allocation: numpy views hold it, and its end frees the memory."""
+class _Gone(weakref.ref):
+    """Follows an object's death, by a callback that is C and not Python.
 
-    __slots__ = ("__array_interface__", "__weakref__", "_arena", "length", "offset")
+    Where Python code runs in a finalizer a Ctrl-C may be raised there: the interrupt is lost, and
+    so is what the rest of the finalizer would have freed.
+
+    Attributes
+    ----------
+    offset, length : int
+    also : _Gone
+        One that is to live as long.
+    """
+
+    __slots__ = ("also", "length", "offset")
+
+    offset: int
+    length: int
+    also: _Gone
+
+    __hash__ = object.__hash__  # what has gone may have had none, or have it no more
+    __eq__ = object.__eq__
+    _as_parameter_ = 0  # what a function of libc gets: one argument too many, which it ignores
+
+
+class _Block:
+    """The life of one allocation: numpy views hold it, and with its end the memory is freed."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_arena")
 
     def __init__(self, arena: Arena, offset: int, length: int) -> None:
-        self._arena = arena
-        self.offset = offset
-        self.length = length
+        self._arena = arena  # which is mapped for as long
         self.__array_interface__ = {
             "shape": (length,),
             "typestr": "|u1",
             "data": (arena.address + offset, False),
             "version": 3,
         }
-
-    def __del__(self) -> None:
-        self._arena.release(self.offset, self.length)
 
 
 class Arena:
@@ -124,18 +161,22 @@ class Arena:
         self.buffer = _map(fd, self._bytes)
         self.address = ctypes.addressof(self.buffer)
         self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
-        self._written: list[tuple[int, int]] | None = None  # kept where somebody wants to know
-        self._freed: list[tuple[int, int]] = []
+        self._news: News | None = None  # kept where somebody wants to know
+        self._mirrored = Ranges()  # of the mirror, what has memory
         self.generation = 0
         self.own(mine)
+        _arenas.add(self)
 
     def own(self, mine: int) -> None:
         """Take region `mine` as this process's own (again after a fork)."""
         self.mine = mine
-        self._pid = os.getpid()
+        self._unchecked = 0  # bytes taken since the limits were looked at
         start = mine * self.region_bytes
         self._free = _FreeList(start + HEAD_BYTES, start + self.region_bytes)
-        self._released: deque[tuple[int, int]] = deque()
+        self._blocks: set[_Gone] = set()  # that are in use, or about to be reclaimed
+        self._released: deque[_Gone] = deque()
+        heads = [region * self.region_bytes for region in range(self.regions)]
+        self._taking = [np.ndarray((1,), np.int64, self.buffer, h + _TAKING) for h in heads]
 
     def head(self, region: int) -> memoryview:
         """The first HEAD_BYTES of a region, which only its owner writes."""
@@ -144,6 +185,7 @@ class Arena:
 
     def reserve_heads(self) -> None:
         """Take the physical memory of all heads, filled with zeros."""
+        self._check(self.regions * HEAD_BYTES)
         for region in range(self.regions):
             self._advise(region * self.region_bytes, HEAD_BYTES, _MADV_REMOVE)
             os.posix_fallocate(self.fd, region * self.region_bytes, HEAD_BYTES)
@@ -165,20 +207,60 @@ class Arena:
     def _allocate(self, nbytes: int) -> _Block:
         self._reclaim()
         length = -(-nbytes // PAGE) * PAGE
-        if length >= _CHECK_LIMITS_FROM:
-            _check_limits(length)
         offset = self._free.take(length)
         if offset is None:
-            raise MemoryError(f"asked for {length:,} bytes of the arena: no address range is free")
+            longest, limit = self._free.longest(), _limits_of_addresses()
+            raise _short(length, longest, f"addresses of this member in one stretch{limit}")
+        block = self._block(offset, length)
+        self._take(offset, length)
+        self.generation += 1
+        return block
+
+    def _block(self, offset: int, length: int) -> _Block:
+        """A block that gives its memory back, and then its addresses (the last callback first)."""
+        block = _Block(self, offset, length)
+        free = functools.partial(_libc.madvise, self.address + offset, length, _MADV_REMOVE)
+        gone = _Gone(block, self._released.append)
+        gone.offset, gone.length = offset, length
+        gone.also = _Gone(block, free)
+        self._blocks.add(gone)
+        return block
+
+    def _take(self, offset: int, length: int) -> None:
+        """Take physical memory, and let the others know until it is done.
+
+        Else members that allocate at once would all see the same free memory, and take it.
+        """
+        if self._unchecked + length < _CHECK_EVERY:
+            self._unchecked += length
+            self._fallocate(offset, length)
+            return
+        mine = self._taking[self.mine]
+        mine[0] = length
+        try:
+            self._check(length)
+            for done in range(0, length, _STEP):
+                self._fallocate(offset + done, min(_STEP, length - done))
+                mine[0] = max(0, length - done - _STEP)
+        finally:
+            mine[0] = 0
+        self._unchecked = 0
+
+    def _check(self, length: int) -> None:
+        """Raise unless there is memory for that, and for what other members are about to take."""
+        limit = available()
+        others = sum([int(t[0]) for r, t in enumerate(self._taking) if r != self.mine])
+        beside = _RESERVE + others + self.regions * (_CHECK_EVERY + length // _PAGE_TABLE)
+        free = limit.free - beside
+        if free < length:
+            raise _short(length, free, f"{limit.text}, and {beside:,} are kept back")
+
+    def _fallocate(self, offset: int, length: int) -> None:
         try:
             os.posix_fallocate(self.fd, offset, length)
         except OSError as exc:
-            self._free.give(offset, length)
-            raise MemoryError(
-                f"asked for {length:,} bytes of shared memory: {exc.strerror}. {_advice()}"
-            ) from None
-        self.generation += 1
-        return _Block(self, offset, length)
+            limit = available()
+            raise _short(length, limit.free, f"{exc.strerror}; {limit.text}") from None
 
     @property
     def mirrors(self) -> bool:
@@ -187,23 +269,22 @@ class Arena:
 
     def tell_news(self) -> None:
         """From now on remember what is written and freed, for `take_news`."""
-        self._written = []
+        self._news = News()
 
     @property
     def told(self) -> bool:
         """Whether other machines have copies of what is written here."""
-        return self._written is not None
+        return self._news is not None
 
     def note(self, array: np.ndarray) -> None:
         """An array of the arena has been written."""
-        if self._written is not None and array.nbytes:
-            self._written.append((self.offset(array), array.nbytes))
+        if self._news is not None and array.nbytes:
+            self._news.write(self.offset(array), array.nbytes)
 
     def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Ranges (offset, bytes) written and freed since the last time; merged, in order."""
-        written, freed = merged(self._written or []), self._freed
-        self._written, self._freed = [], []
-        return written, freed
+        """Ranges (offset, bytes) written since the last time, and freed before that."""
+        self._reclaim()
+        return ([], []) if self._news is None else self._news.take()
 
     def bytes_at(self, offset: int, length: int) -> np.ndarray:
         """The bytes of a range."""
@@ -211,38 +292,37 @@ class Arena:
 
     def mirrored(self, offset: int, length: int) -> np.ndarray:
         """The bytes in the mirror for a range of the other machine's region, with their memory."""
-        if length >= _CHECK_LIMITS_FROM:
-            _check_limits(length)
         if offset + length > self.region_bytes:
             raise MemoryError(
                 f"asked for a copy of bytes {offset:,} to {offset + length:,} of the master's "
                 f"memory, this node has addresses for {self.region_bytes:,}: raise `ulimit -v`"
             )
-        try:
-            os.posix_fallocate(self.fd, self._shift + offset, length)
-        except OSError as exc:
-            raise MemoryError(f"asked for {length:,} bytes: {exc.strerror}. {_advice()}") from None
+        for start, stop in self._mirrored.missing(offset, offset + length):
+            self._take(self._shift + start, stop - start)
+            self._mirrored.add(start, stop)
         return self.bytes_at(self._shift + offset, length)
 
     def free_mirrored(self, offset: int, length: int) -> None:
         """The other machine has freed a range."""
         self._advise(self._shift + offset, length, _MADV_REMOVE)
-
-    def release(self, offset: int, length: int) -> None:
-        """Give a block's memory back; runs from finalizers, so it takes no lock."""
-        if self._pid != os.getpid():
-            return  # a fork of the owner must not punch holes into the owner's memory
-        if self._written is not None:
-            self._freed.append((offset, length))
-        self._advise(offset, length, _MADV_REMOVE)
-        self._released.append((offset, length))
+        self._mirrored.discard(offset, offset + length)
 
     def _advise(self, offset: int, length: int, advice: int) -> None:
         _libc.madvise(self.address + offset, length, advice)
 
     def _reclaim(self) -> None:
         while self._released:
-            self._free.give(*self._released.popleft())
+            gone = self._released[0]
+            self._blocks.discard(gone)
+            self._released.popleft()
+            if self._news is not None:
+                self._news.free(gone.offset, gone.length)
+            self._free.give(gone.offset, gone.length)
+            self._unchecked = max(0, self._unchecked - gone.length)
+
+    def leave_memory(self) -> None:
+        """In a fork of the owner: no block that dies here may punch holes into its memory."""
+        self._blocks.clear()
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array's memory lies in the arena (of any member)."""
@@ -274,50 +354,37 @@ class Arena:
             self.fd = -1
 
 
-def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges (start, length), sorted, those that touch made one.
-
-    >>> merged([(4, 2), (0, 3), (2, 2), (9, 1)])
-    [(0, 6), (9, 1)]
-    """
-    found: list[tuple[int, int]] = []
-    for start, length in sorted(ranges):
-        if found and start <= sum(found[-1]):
-            first, before = found[-1]
-            found[-1] = first, max(before, start + length - first)
-        else:
-            found.append((start, length))
-    return found
-
-
 class _FreeList:
-    """Address ranges not in use, sorted and merged; first fit."""
+    """Address ranges (start, stop) not in use, sorted and merged; first fit.
+
+    Each change is one assignment: the handler of a signal may raise between any two.
+    """
 
     def __init__(self, start: int, stop: int) -> None:
-        self._starts = [start]
-        self._lengths = {start: stop - start}
+        self._ranges = [(start, stop)]
 
     def take(self, length: int) -> int | None:
-        for i, start in enumerate(self._starts):
-            have = self._lengths[start]
-            if have >= length:
-                del self._starts[i], self._lengths[start]
-                if have > length:
-                    self._starts.insert(i, start + length)
-                    self._lengths[start + length] = have - length
+        for i, (start, stop) in enumerate(self._ranges):
+            if stop - start >= length:
+                rest = [(start + length, stop)] if stop - start > length else []
+                self._ranges = [*self._ranges[:i], *rest, *self._ranges[i + 1 :]]
                 return start
         return None
 
+    def longest(self) -> int:
+        """Bytes of the longest range."""
+        return max([stop - start for start, stop in self._ranges], default=0)
+
     def give(self, start: int, length: int) -> None:
-        i = bisect.bisect(self._starts, start)
-        if i < len(self._starts) and self._starts[i] == start + length:
-            length += self._lengths.pop(self._starts.pop(i))
-        before = self._starts[i - 1] if i else None
-        if before is not None and before + self._lengths[before] == start:
-            self._lengths[before] += length
-        else:
-            self._starts.insert(i, start)
-            self._lengths[start] = length
+        ranges, stop = self._ranges, start + length
+        first = last = bisect.bisect(ranges, (start, stop))
+        if last < len(ranges) and ranges[last][0] == stop:
+            stop = ranges[last][1]
+            last += 1
+        if first and ranges[first - 1][1] == start:
+            first -= 1
+            start = ranges[first][0]
+        self._ranges = [*ranges[:first], (start, stop), *ranges[last:]]
 
 
 def open_file(piece: FilePiece) -> np.ndarray:
@@ -352,27 +419,32 @@ class Views:
         return self._arena.holds(array)
 
 
-class _Memory:
-    """The mapping; numpy views hold it, and it is unmapped when the last one is gone.
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_mappings: set[_Gone] = set()
 
-    Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
-    """
 
-    def __del__(
-        self,
-        munmap: Any = _libc.munmap,
-        addressof: Any = ctypes.addressof,
-        sizeof: Any = ctypes.sizeof,
-    ) -> None:
-        munmap(addressof(self), sizeof(self))
+def _leave_memory() -> None:
+    for arena in list(_arenas):
+        arena.leave_memory()
+
+
+os.register_at_fork(after_in_child=_leave_memory)
 
 
 def _map(fd: int, length: int) -> Any:
+    """Map a file; numpy views hold the mapping, and it is unmapped when the last one is gone.
+
+    Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
+    """
     address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    kind: Any = type("Memory", (ctypes.c_ubyte * length, _Memory), {})
-    return kind.from_address(address)
+    kind: Any = type("Memory", (ctypes.c_ubyte * length,), {})
+    memory = kind.from_address(address)
+    gone = _Gone(memory, _mappings.discard)
+    gone.also = _Gone(memory, functools.partial(_libc.munmap, address, length))
+    _mappings.add(gone)
+    return memory
 
 
 def _create(regions: int) -> tuple[int, int]:
@@ -396,77 +468,36 @@ def _largest_that_maps(fd: int, regions: int) -> int:
     size = max(_MIN_REGION, 1 << (2 * memory - 1).bit_length())
     while size * regions > _MAX_ARENA:
         size //= 2
+    # a forked worker maps it beside the master's mapping, and as much is left to all else
+    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    room = 4 if limited else 1
     while size >= 4 * HEAD_BYTES:
         try:
             os.ftruncate(fd, (size + _STAGGER) * regions)
-            _map(fd, (size + _STAGGER) * regions)
+            _map(fd, room * (size + _STAGGER) * regions)
         except OSError:
             size //= 2
             continue
         return size + _STAGGER
-    raise MemoryError("no address space for shared memory: raise `ulimit -v` and `ulimit -f`")
-
-
-def _check_limits(nbytes: int) -> None:
-    """Refuse what would end in the OOM killer: fallocate does not see cgroup limits."""
-    free, limit = available_memory()
-    if nbytes > free:
-        raise MemoryError(
-            f"asked for {nbytes:,} bytes of shared memory, {free:,} are free ({limit}). {_advice()}"
-        )
-
-
-def _advice() -> str:
-    return (
-        "Free Data that is no longer needed (del, free_memory()), use numpy.memmap for data "
-        "larger than memory, or raise the limit"
+    raise MemoryError(
+        f"asked for {room * regions * 4 * HEAD_BYTES:,} bytes of addresses for shared memory, and "
+        f"they cannot be had{_limits_of_addresses() or ': free memory, or ask for fewer members'}"
     )
 
 
-def available_memory() -> tuple[int, str]:
-    """Bytes that may still be taken, and which limit says so."""
-    found = [(_meminfo("MemAvailable") + _meminfo("SwapFree"), "the machine's memory")]
-    with contextlib.suppress(OSError, ValueError):
-        found.extend(_cgroup_limits(Path("/proc/self/cgroup").read_text()))
-    return min(found)
-
-
-def _meminfo(key: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _cgroup_limits(text: str) -> list[tuple[int, str]]:
+def _limits_of_addresses() -> str:
+    """What makes the arena smaller than it is elsewhere, and what to do."""
     found = []
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            found += _limits_above("/sys/fs/cgroup", path, "memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            found += _limits_above("/sys/fs/cgroup/memory", path, *names)
-    return found
+    for name, which in (("-v", resource.RLIMIT_AS), ("-f", resource.RLIMIT_FSIZE)):
+        soft, _ = resource.getrlimit(which)
+        if soft != resource.RLIM_INFINITY:
+            found.append(f"`ulimit {name}` is {soft:,} bytes")
+    return f"; {' and '.join(found)}: raise it" if found else ""
 
 
-def _limits_above(root: str, path: str, limit: str, usage: str) -> list[tuple[int, str]]:
-    """The limits of a cgroup and of all its parents; in a container its own is at the root."""
-    found = []
-    folder = Path(root + path)
-    for place in [folder, *folder.parents]:
-        if not str(place).startswith(root):
-            break
-        with contextlib.suppress(OSError, ValueError):
-            most = int((place / limit).read_text())  # "max" is a ValueError: no limit
-            used = int((place / usage).read_text()) - _reclaimable(place)
-            found.append((max(0, most - used), f"the limit of cgroup {place} is {most:,}"))
-    return found
-
-
-def _reclaimable(place: Path) -> int:
-    """File cache that the kernel drops when it needs room."""
-    for line in (place / "memory.stat").read_text().splitlines():
-        if line.startswith(("inactive_file ", "total_inactive_file ")):
-            return int(line.split()[1])
-    return 0
+def _short(asked: int, free: int, limit: str) -> MemoryError:
+    return MemoryError(
+        f"asked for {asked:,} bytes of shared memory, {max(0, free):,} are free ({limit}). "
+        "Free Data that is no longer needed (del, free_memory()), use numpy.memmap for data "
+        "larger than memory, or raise the limit"
+    )

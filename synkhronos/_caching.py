@@ -11,14 +11,12 @@ from typing import Any
 import pytensor
 from pytensor.graph.basic import Constant
 
+from synkhronos import _jax
 
-def while_compiling(linker: str) -> AbstractContextManager[None]:
+
+def while_compiling(jax: bool) -> AbstractContextManager[None]:
     """The circumstances under which the first member compiles and the others load."""
-    if linker == "JAXLinker":
-        from synkhronos import _jax
-
-        return _jax.shared_cache()
-    return contextlib.nullcontext()
+    return _jax.shared_cache() if jax else contextlib.nullcontext()
 
 
 def uncacheable(function: Any) -> Iterator[str]:

@@ -13,6 +13,7 @@ from synkhronos._arena import FilePiece, Piece
 from synkhronos._batches import Picks, Selection, Span, select
 from synkhronos._caching import uncacheable, while_compiling
 from synkhronos._errors import InputError
+from synkhronos._jax import brought, is_far
 from synkhronos._reductions import COMBINE, Reduction, combine, shares
 from synkhronos._replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._variables import stream
@@ -40,6 +41,7 @@ class Part:
     scalars: bool  # every output is a real 0-d value that is summed, averaged, min, max, prod
     dtypes: list[Any]  # of the outputs
     variant: Variant
+    lengths: tuple[int, ...]  # of the slices that the rows are cut into
     shares: list[float]  # of the participants in an average
     listed: bool  # the rows are in a list that a repetition finds changed
     again: Callable[[], list[Any]] | None = None  # computes the same once more, directly
@@ -79,18 +81,41 @@ def compute_call(
         part = _prepare(call, member, replica)
         replica.last_part = part if _stays(call, replica) else None
     ready()
-    answer = _first(call, member, replica, part) if call.first else _compute(member, replica, part)
+    answer = _answer(call, member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
-    elif replica.last_part is part and call.slices == 1 and not (replica.threaded or part.listed):
-        part.again = replica.repetition(part.variant, part.arguments)
+    elif replica.last_part is part and not (call.sliced or replica.threaded or part.listed):
+        part.again = _repetition(member, replica, part)
     return part, answer.outputs
+
+
+def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
+    if call.first:
+        return _first(call, member, replica, part)
+    if replica.recipe.jax and replica.compiles(part.variant, part.lengths):
+        # nobody compiles first: two members must not write one file of the cache
+        with member.compiling(), while_compiling(member.size == 1):
+            return _compute(member, replica, part)
+    return _compute(member, replica, part)
+
+
+def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], list[Any]] | None:
+    """The shortest way to compute the same again, where nothing is to be minded."""
+    again = replica.repetition(part.variant, part.arguments)
+    if again is None or not replica.shareds_of_jax:
+        return again
+
+    def repeat() -> list[Any]:
+        _bring(member, replica)
+        return again()
+
+    return repeat
 
 
 def _stays(call: Call, replica: Replica) -> bool:
     """Whether a repetition finds all the same: no list of rows in the call, no sliceables."""
     picked = any(isinstance(a.rows, Picks) for a in call.arguments)
-    once = call.first or call.changed or call.sent
+    once = call.first or call.changed or call.sent or call.pieces
     return not (picked or once or replica.recipe.sliceables)
 
 
@@ -123,6 +148,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
     participants = _participants(weights, member)
     takes_part = member.rank in participants
     rows = 1 if weights is None else int(weights[member.rank])
+    lengths = call.lengths(member.rank, rows) if takes_part else (rows,)
     arguments = _arguments(call, member, replica) if takes_part else []
     return Part(
         call,
@@ -133,15 +159,17 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         participants,
         _all_scalars(call, replica),
         [_dtype(replica.recipe.outputs[i].type) for i in call.outputs],
-        _variant(call, recipe, takes_part),
+        _variant(call, recipe, takes_part, lengths),
+        lengths,
         _shares(weights, participants),
         takes_part and any(isinstance(a.rows, Piece) for a in call.arguments),
     )
 
 
-def _variant(call: Call, recipe: Recipe, rows: bool) -> Variant:
+def _variant(call: Call, recipe: Recipe, rows: bool, lengths: Sequence[int]) -> Variant:
     outputs = call.outputs + call.extra
-    return Variant(outputs, rows, apart=rows and recipe.apart(outputs, call.slices))
+    sliced = call.slices > 1 or len(lengths) > 1
+    return Variant(outputs, rows, apart=rows and recipe.apart(outputs, sliced))
 
 
 def _shares(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
@@ -194,6 +222,7 @@ def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[A
 
 
 def _rows_of(value: Any, rows: Selection) -> Any:
+    value = np.asarray(value)  # JAX would compile each slice of its own arrays
     if isinstance(rows, Span):
         return value[rows.start : rows.stop]
     return value[rows.rows]
@@ -225,8 +254,10 @@ def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) 
 
 def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     """One member compiles and computes, and fills the cache from which the others load."""
-    leads = member.master if member.master in part.participants else part.participants[0]
-    if member.rank != leads:
+    if member.rank != _leader(call, member, replica, part):
+        if replica.recipe.jax:  # all but XLA's part, which can be had from the cache
+            with member.compiling():
+                replica.variant(part.variant)
         member.communicator.barrier()
         return _compile_and_compute(member, replica, part)
     answer = _compile_and_compute(member, replica, part)
@@ -236,19 +267,42 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     return answer
 
 
+def _leader(call: Call, member: Member, replica: Replica, part: Part) -> int:
+    """Who compiles what this member needs: in JAX, the first with parts of the same lengths."""
+    order = sorted(part.participants, key=lambda rank: (rank != member.master, rank))
+    if not replica.recipe.jax or part.weights is None or member.rank not in order:
+        return order[0]
+    needs = {r: call.lengths(r, int(part.weights[r])) for r in order}
+    return next(r for r in order if needs[r] == needs[member.rank])
+
+
 def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer:
-    with member.compiling():
-        linker = replica.variant(part.variant).function.maker.linker
-        with while_compiling(type(linker).__name__):
-            return _compute(member, replica, part)
+    with member.compiling(), while_compiling(replica.recipe.jax):
+        return _compute(member, replica, part)
 
 
 def _compute(member: Member, replica: Replica, part: Part) -> Answer:
-    slices = part.call.slices if part.variant.rows else 1
+    if replica.recipe.jax:
+        _bring(member, replica)
+        return _run(replica, part)
     if not replica.threaded:
-        return replica.run(part.variant, part.arguments, part.sliceables, part.rows, slices)
+        return _run(replica, part)
     with member.share:
-        return replica.run(part.variant, part.arguments, part.sliceables, part.rows, slices)
+        return _run(replica, part)
+
+
+def _bring(member: Member, replica: Replica) -> None:
+    """Move values that have been set to where JAX reads them without a copy."""
+    for shared in replica.shareds_of_jax:
+        value = shared.container.storage[0]
+        if is_far(value):
+            entry = member.variables.of(shared)
+            if not member.is_placed(entry):
+                member.move(entry, brought(value))
+
+
+def _run(replica: Replica, part: Part) -> Answer:
+    return replica.run(part.variant, part.arguments, part.sliceables, part.lengths)
 
 
 def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Answer) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Piece
-from synkhronos._batches import Picks, Selection
+from synkhronos._batches import Picks, Selection, slices
 from synkhronos._calls import combine_call, run_call
 from synkhronos._communicators import Join
 from synkhronos._errors import InputError
@@ -161,6 +161,8 @@ class Call(Command):
         Which outputs of the recipe, and how their partial values combine.
     slices : int
         The number of slices of each part.
+    pieces : tuple of tuples of int, or None
+        The lengths of each member's slices, where these are not `slices` about equal ones.
     batch_s : tuple, or None
         For each member, the rows of its sliceable shared variables.
     changed : tuple of int
@@ -187,6 +189,18 @@ class Call(Command):
     first: bool = False
     pure: bool = False
     extra: tuple[int, ...] = ()
+    pieces: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def sliced(self) -> bool:
+        """Whether the values of parts are put together from those of slices."""
+        return self.slices > 1 or self.pieces is not None
+
+    def lengths(self, rank: int, rows: int) -> tuple[int, ...]:
+        """The lengths of the slices of a member's part."""
+        if self.pieces is not None:
+            return self.pieces[rank]
+        return tuple([hi - lo for lo, hi in slices(rows, self.slices)])
 
     def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
         return _call, (*[getattr(self, name) for name in _CALL_FIELDS],)

@@ -22,6 +22,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._inference import Proof, Unproved, depends_on, prove
+from synkhronos._jax import runs_jax
 from synkhronos._reductions import Reduction, parse
 from synkhronos._replicas import Finish, Recipe, Slicing, Stream, Update, settings
 
@@ -162,6 +163,7 @@ def plan(
         mode=mode,
         config=settings(),
         options=options,
+        jax=runs_jax(mode),
     )
     return Plan(
         recipe=recipe,

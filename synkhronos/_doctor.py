@@ -29,10 +29,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from synkhronos import _arena, _cores
+from synkhronos import _cores, _memory
 from synkhronos._channels.safety import reasons_against_fork
 from synkhronos._data import data
-from synkhronos._devices import get_n_gpu
+from synkhronos._devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._functions import function
 from synkhronos._group import Group
 
@@ -132,8 +132,8 @@ def _probe_pdeathsig() -> None:
 
 
 def _limits() -> Iterator[Finding]:
-    free, limit = _arena.available_memory()
-    yield Finding("limits", "memory", GOOD, f"{free / 2**30:.1f} GiB free ({limit})")
+    limit = _memory.available()
+    yield Finding("limits", "memory", GOOD, f"{limit.free / 2**30:.1f} GiB free ({limit.text})")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = soft < DESCRIPTORS
     fix = f"raise it: ulimit -n {min(hard, 4096)}" if few else ""
@@ -171,7 +171,19 @@ def _machine() -> Iterator[Finding]:
     if preset := os.environ.get("OPENBLAS_CORETYPE"):
         fix = "unset it, unless OpenBLAS detects the wrong core"
         yield Finding("machine", "OPENBLAS_CORETYPE", NOTE, preset, fix)
-    yield Finding("machine", "GPUs", GOOD, f"{get_n_gpu()} of NVIDIA")
+    yield _gpus()
+
+
+def _gpus() -> Finding:
+    count = get_n_gpu()
+    visible = visible_gpus(os.environ, count)
+    text = f"{count} of NVIDIA"
+    if count and len(visible) != count:
+        text += f", {len(visible)} of them visible (CUDA_VISIBLE_DEVICES)"
+    if visible and not has_plugin():
+        fix = 'for devices="cuda": pip install "synkhronos[cuda]"'
+        return Finding("machine", "GPUs", NOTE, f"{text}; JAX has no plugin for them", fix)
+    return Finding("machine", "GPUs", GOOD, text)
 
 
 def _extras() -> Iterator[Finding]:
@@ -245,7 +257,7 @@ def _round_trip(mode: str) -> Finding:
     """Two members, a function, an average over shared memory."""
     try:
         began = time.perf_counter()
-        with Group(2) as group:
+        with Group(2, _devices_for(mode)) as group:
             started = time.perf_counter() - began
             x = pt.vector("x", dtype="float32")
             f = function([x], x.sum(), mode=mode)
@@ -259,15 +271,24 @@ def _round_trip(mode: str) -> Finding:
                 f(rows)
                 times.append(time.perf_counter() - began)
             how = repr(group).split(", ")[2]
+            on = " and ".join(dict.fromkeys(map(str, group.devices)))
     except Exception as exc:
         return Finding("modes", mode, BAD, f"{type(exc).__name__}: {exc}".partition("\n")[0])
     if total != 1000:
         return Finding("modes", mode, BAD, f"a sum of 1000 ones is {total}", "report this")
     return Finding(
         *("modes", mode, GOOD),
-        f"2 members started by {how} in {1e3 * started:.0f} ms, first call {first:.2f} s, then "
-        f"{1e6 * float(np.median(times)):.0f} us",
+        f"2 members started by {how} on {on} in {1e3 * started:.0f} ms, first call {first:.2f} s, "
+        f"then {1e6 * float(np.median(times)):.0f} us",
     )
+
+
+def _devices_for(mode: str) -> list[str] | None:
+    """The two members' devices: in mode JAX the first GPUs, where JAX can use them."""
+    gpus = visible_gpus(os.environ, get_n_gpu())
+    if mode != "JAX" or not gpus or not has_plugin():
+        return None
+    return ["cuda:0", f"cuda:{min(1, len(gpus) - 1)}"]
 
 
 def main(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@
       WorkerError                         a member raised (see its cause); the group goes on
       WorkerDied                          a member is gone; the group is closed or restarted
       StateTorn                           a value was left half written by a failure
+      CheckpointError                     a checkpoint is damaged, or of another format
       BackendMissing(ImportError)         names the extra to install
 
 Every message says what was asked, what was found and what to do.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import resource
 import sys
 from collections.abc import Callable
 
@@ -65,9 +67,11 @@ class StartFailed(GroupError, OSError):
     def of(size: int, cause: OSError) -> StartFailed:
         """Make the error."""
         cures = {
-            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`",
+            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`, which is "
+            f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]}",
             errno.ENFILE: "the whole machine has no descriptors left (fs.file-max)",
-            errno.EAGAIN: "raise the limit of processes: `ulimit -u`, a container's pids limit",
+            errno.EAGAIN: f"it takes {size - 1} processes: raise `ulimit -u`, which is "
+            f"{resource.getrlimit(resource.RLIMIT_NPROC)[0]}, or the container's pids limit",
             errno.ENOMEM: "free memory, or ask for fewer members",
             errno.ENOSPC: "free memory, or ask for fewer members",
             errno.ENOSYS: "it takes Linux 5.3 or later, and a sandbox that lets memfd, eventfd "
@@ -102,6 +106,10 @@ class StateTorn(SynkhronosError):
     """A value was left half written by a failure: set it again or load a checkpoint."""
 
 
+class CheckpointError(SynkhronosError):
+    """A checkpoint is damaged, or of another format: nothing was set; name another step."""
+
+
 class BackendMissing(SynkhronosError, ImportError):
     """An optional library is missing."""
 
@@ -122,27 +130,49 @@ class WorkerError(SynkhronosError):
     ----------
     rank, pid : int
         The member that raised; the lowest rank where several did.
+    device : str
+        What it computes on: "cpu", "cuda:0", ...; in a group of several nodes its node, too.
     ranks : tuple of int
         All the members that raised.
     """
 
     rank: int = -1
     pid: int = -1
+    device: str = ""
     ranks: tuple[int, ...] = ()
+    _kind = ""
 
     @staticmethod
     def of(
-        rank: int, pid: int, ranks: tuple[int, ...], what: str, summary: str, text: str, kind: str
+        rank: int,
+        pid: int,
+        device: str,
+        ranks: tuple[int, ...],
+        what: str,
+        summary: str,
+        text: str,
+        kind: str,
     ) -> WorkerError:
         """Make the error, an instance of the member's own exception type too where it is known."""
         others = f" (so did ranks {[r for r in ranks if r != rank]})" if len(ranks) > 1 else ""
         error = _worker_error_type(kind)(
-            f"rank {rank} (pid {pid}) failed in {what}{others}: {summary}\n"
+            f"{_member(rank, pid, device)} failed in {what}{others}: {summary}\n"
             "No value of any member was changed, and the group goes on."
         )
-        error.rank, error.pid, error.ranks = rank, pid, ranks
+        error.rank, error.pid, error.device, error.ranks = rank, pid, device, ranks
+        error._kind = kind
         error.__cause__ = RemoteTraceback(f"\n{text}")
         return error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled by what it says: its class may have been made for it."""
+        said = (str(self), self.rank, self.pid, self.device, self.ranks, self._kind)
+        return _worker_error, said
+
+
+def _member(rank: int, pid: int, device: str) -> str:
+    """How messages name a member; that it computes on cores goes without saying."""
+    return f"rank {rank} (pid {pid}{'' if device in ('', 'cpu') else f', {device}'})"
 
 
 @functools.cache
@@ -161,11 +191,20 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
     body = {"__init__": Exception.__init__, "__str__": Exception.__str__}
     try:
         made = type(f"WorkerError[{name}]", (WorkerError, found), body)
-        made("probe")
-    except Exception:  # classes whose memory layouts or constructors do not go together
-        return WorkerError
-    made.__module__ = WorkerError.__module__
-    return made
+        made.__module__ = WorkerError.__module__
+        usable = made("probe").ranks == () and made.__name__ == f"WorkerError[{name}]"
+    except Exception:  # classes whose layouts, constructors or attributes do not go together
+        usable = False
+    return made if usable else WorkerError
+
+
+def _worker_error(
+    text: str, rank: int, pid: int, device: str, ranks: tuple[int, ...], kind: str
+) -> WorkerError:
+    error = _worker_error_type(kind)(text)
+    error.rank, error.pid, error.device, error.ranks = rank, pid, device, ranks
+    error._kind = kind
+    return error
 
 
 class WorkerDied(SynkhronosError):
@@ -184,9 +223,9 @@ class WorkerDied(SynkhronosError):
     again: bool = False
 
     @staticmethod
-    def of(deaths: dict[int, tuple[int, str]], what: str) -> WorkerDied:
-        """Make the error from {rank: (pid, how it ended)}."""
-        listed = "; ".join(f"rank {r} (pid {p}): {how}" for r, (p, how) in deaths.items())
+    def of(deaths: dict[int, tuple[int, str, str]], what: str) -> WorkerDied:
+        """Make the error from {rank: (pid, device, how it ended)}."""
+        listed = "; ".join(f"{_member(r, p, on)}: {how}" for r, (p, on, how) in deaths.items())
         error = WorkerDied(f"a worker died during {what}: {listed}")
         error.ranks = tuple(deaths)
         return error

@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._arena import Piece
 from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
 from synkhronos._commands import Argument, Call, Command
+from synkhronos._compilations import Compilations
 from synkhronos._compile import Plan, plan
 from synkhronos._data import Data, Staging, data
 from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
@@ -48,6 +49,7 @@ class Function:
         self._replica = Replica(plan_.recipe)
         self._lock = group.lock
         self.refused = False  # it could not be shipped when it was last tried
+        self.extra: tuple[int, ...] = ()  # outputs of the recipe that stay in the members
         self._staging = Staging(group.arena)
         self._temporaries: Temporaries | None = None
         scattered = plan_.scattered
@@ -131,10 +133,11 @@ class Function:
         -----
         Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
         """
-        with self._lock:  # another thread's call would use the same memory for its arrays
+        # another thread's call would use the same memory for its arrays
+        with self._lock if timeout is None else self._group.limited(timeout):
             self._wake()
             call = self._next_call(args, kwargs, output_subset, batch, batch_s, num_slices)
-            return self._run(call, output_subset, timeout=timeout)
+            return self._run(call, output_subset)
 
     def _next_call(
         self,
@@ -167,9 +170,12 @@ class Function:
         names = ("output_subset", "batch", "batch_s", "num_slices")
         special = {name: kwargs.pop(name, None) for name in names}
         slices = special["num_slices"] or 1
-        return self._make_call(
+        call = self._make_call(
             args, kwargs, special["output_subset"], special["batch"], special["batch_s"], slices
         )
+        if self._plan.recipe.jax:  # nobody says when the program has run
+            self._compilations.note(call)
+        return call
 
     def _make_call(
         self,
@@ -191,20 +197,24 @@ class Function:
             distribute_in(self._group, (self,))
         changed, sent = self._changed()
         partials = self._partials(subset)
+        borders = None if rows is None else edges(rows, self._group.size)
+        cut = self._compilations.cut(partials + self.extra, slices, borders)
         posted = self._posted(selection, post)
         arguments = tuple(self._argument(i, given[i], selection, posted) for i in self._order)
         return Call(
             function=self._number,
             arguments=arguments,
-            edges=None if rows is None else edges(rows, self._group.size),
+            edges=borders,
             outputs=partials,
             reductions=self._reductions(partials, subset),
             slices=slices,
             batch_s=per_rank,
             changed=changed,
             sent=sent,
-            first=self._group.size > 1 and self._variant(partials, slices) not in self._compiled,
+            first=cut.first and (self._group.size > 1 or self._plan.recipe.jax),
             pure=self._plan.pure and not (changed or sent),
+            extra=self.extra,
+            pieces=cut.pieces,
         )
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -305,10 +315,6 @@ class Function:
         # arrays of the user's may change before they are pickled
         return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
 
-    def _variant(self, partials: tuple[int, ...], slices: int) -> tuple[tuple[int, ...], bool]:
-        """What members compile for these outputs and slices."""
-        return partials, self._plan.recipe.apart(partials, slices)
-
     def _slices(
         self, num_slices: int | str, given: list[Any], rows: int | None, subset: list[int]
     ) -> int:
@@ -403,14 +409,13 @@ class Function:
         call: Call,
         output_subset: Sequence[Any] | None,
         command: Command | None = None,
-        timeout: float | None = None,
     ) -> Any:
         """Run a call, or a command that answers as the call does; returns the user's outputs."""
         subset = self._outputs.subset(output_subset)
         then = self._outputs.finishing(call.outputs, subset)
-        found = self._group.run(command or call, self._what, then, None, timeout)
-        if call.first:
-            self._compiled.add(self._variant(call.outputs, call.slices))
+        found = self._group.run(command or call, self._what, then)
+        if call.first or call.pieces is not None:
+            self._compilations.note(call)
         if then is None:
             found = self._outputs.chosen(call.outputs, subset, found)
         return self._outputs.structured(found, subset)
@@ -486,7 +491,7 @@ class Function:
         """Note that no other member has the function (any more)."""
         self._wake = self._group.wake
         self._shipped = False
-        self._compiled: set[tuple[tuple[int, ...], bool]] = set()
+        self._compilations = Compilations(self._plan.recipe, self._group.infer)
         self._entries: list[Entry] = []
         self._latest = Latest(self._group)
 

@@ -27,10 +27,10 @@ from synkhronos._errors import (
     WorkerDied,
     WorkerError,
 )
-from synkhronos._opening import check_seconds, launched, opening
+from synkhronos._opening import Opening, check_seconds, launched
 from synkhronos._reports import check_reports
 from synkhronos._task import Task
-from synkhronos._variables import Entry, is_torn
+from synkhronos._variables import Entry, lost_with_workers
 
 log = logging.getLogger("synkhronos")
 
@@ -48,8 +48,10 @@ class Group:
     n_parallel : int, optional
         Members, the master included. Default: one per GPU where there are GPUs and the mode is
         JAX, else one per physical core that this process may use.
-    devices : sequence, optional
-        For each member, the cores it works on (a list of core numbers).
+    devices : str or sequence, optional
+        What the members compute on in mode JAX: "cpu"; "cuda", a member for each GPU; or one for
+        each, as in "cuda:0,cuda:2" or ["cuda:0", "cuda:0", "cpu"], where two share a GPU. They
+        count as this process sees them. Or for each member its cores (a list of their numbers).
     master_rank : int
         The master's rank; it decides which part of the rows is the master's.
     start : {"fork", "exec"}, optional
@@ -77,6 +79,8 @@ class Group:
 
     Attributes
     ----------
+    devices : tuple of Device
+        What each member computes on.
     lock : threading.RLock
         Held from the making of a command to its end: one thread at a time.
     restarts : int
@@ -85,7 +89,11 @@ class Group:
     Raises
     ------
     InputError
-        Sizes or ranks that cannot be.
+        Sizes, ranks or devices that cannot be.
+    BackendMissing
+        GPUs were asked for, and JAX has no plugin for them.
+    GroupError
+        JAX runs on another device than the master's in this process.
 
     Notes
     -----
@@ -118,31 +126,20 @@ class Group:
         max_restarts: int = 0,
         mpi: bool | None = None,
     ) -> None:
-        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
-            raise InputError(
-                f"max_restarts={max_restarts!r}: give a number of restarts, 0 for none"
-            )
-        self._opening = opening(
-            n_parallel,
-            devices,
-            master_rank,
-            start,
-            cores,
-            profile_workers,
-            debug,
-            timeout,
-            stall_warning,
-            launched(mpi),
+        self._opening = Opening.of(
+            *(n_parallel, devices, cores),
+            master=master_rank,
+            start=start,
+            profile=profile_workers,
+            debug=debug,
+            timeout=timeout,
+            stall_warning=stall_warning,
+            max_restarts=max_restarts,
+            launch=launched(mpi),
         )
-        if self._opening.launch is not None and max_restarts:
-            raise InputError(
-                "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
-                "started anew; let the job restart, from a checkpoint"
-            )
-        if self._opening.follows:
-            self._opening.follow()
-        self.cores = self._opening.shares
-        self.size = len(self.cores)
+        self._opening.follow()
+        self.devices, self.cores = self._opening.devices, self._opening.shares
+        self.size = len(self.devices)
         self.rank = self.master = master_rank
         self.infer = infer
         self._owner = os.getpid()
@@ -154,7 +151,6 @@ class Group:
         self._turning = threading.RLock()  # held while workers are ended or restarted
         self._left = False  # the workers have ended, the rest waits for a command to leave
         self.restarts = 0
-        self._max_restarts = max_restarts
         self._first_death = ""
         self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.forgotten: list[int] = []
@@ -162,12 +158,12 @@ class Group:
         import_numba()
         self.share = self._opening.share()
         try:
-            self.arena = self._opening.arena()
-            try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._opening.bind())
+                self.arena = self._opening.arena()
+                undo.callback(self.arena.close_fd)
                 self._open()
-            except BaseException:
-                self.arena.close_fd()
-                raise
+                self._undo = undo.pop_all()
         except OSError as exc:
             raise StartFailed.of(self.size, exc) from exc
         if self.size > 1:
@@ -182,10 +178,7 @@ class Group:
     def _open(self) -> None:
         """Start the members."""
         self._channel, self.member = self._opening.members(self.arena, self.share)
-        self.size = self.member.size
-        if self._opening.launch is not None:  # before MPI ends, which has its own function at exit
-            atexit.unregister(_close_all)
-            atexit.register(_close_all)
+        self.size, self.devices = self.member.size, self._opening.devices
         self.wake: Callable[[], None] = self._channel.wake
         self._interrupts = self._channel.interrupts
 
@@ -246,11 +239,10 @@ class Group:
                 f"{what}: the group {self._ended}. Call synk.fork() to start another, and make "
                 "functions and Data anew"
             )
-        else:
-            raise GroupClosed(
-                f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
-                f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
-            )
+        raise GroupClosed(
+            f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
+            f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
+        )
 
     def run(
         self,
@@ -296,14 +288,20 @@ class Group:
             try:
                 if timeout is None:
                     return self._run(command, what, then, hand)
-                check_seconds("timeout", timeout)
-                with self._channel.inspector.limited(timeout):
+                with self.limited(timeout):
                     return self._run(command, what, then, hand)
             finally:
                 self._running = False
                 self.member.hand = None
                 if self._unsettled or self._left:
                     self._leave()
+
+    @contextlib.contextmanager
+    def limited(self, timeout: float) -> Iterator[None]:
+        """Another limit than the group's for all that this thread runs inside."""
+        check_seconds("timeout", timeout)
+        with self.lock, self._channel.inspector.limited(timeout):
+            yield
 
     def check_idle(self, what: str) -> None:
         """Raise unless the group takes a command from this thread now."""
@@ -326,7 +324,7 @@ class Group:
             own = command.run(member)
             reports = channel.collect(number, command.lent)
             if reports:
-                check_reports(reports, what, channel.pid)
+                check_reports(reports, what, channel)
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
@@ -384,7 +382,7 @@ class Group:
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
         # a member that stands still in the middle of that would go on with it at any time
-        writes = isinstance(exc, GroupTimeout) and bool(self.member.in_place)
+        writes = issubclass(type(exc), GroupTimeout) and bool(self.member.in_place)
         found = exc
         try:
             if self._unsettled:
@@ -402,27 +400,28 @@ class Group:
 
     def _explain(self, exc: BaseException, what: str) -> None:
         """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
-        if isinstance(exc, PeerDied | GroupEnded):
+        kind = type(exc)  # isinstance would ask the exception, which may be anyone's
+        if issubclass(kind, PeerDied | GroupEnded):
             raise self._channel.loss(what) from None
-        if isinstance(exc, PeerFailed):
+        if issubclass(kind, PeerFailed):
             reports = self._channel.collect(self._channel.node.number)
-            check_reports(reports, what, self._channel.pid)
+            check_reports(reports, what, self._channel)
             raise GroupError(f"{what}: the members lost each other") from None
         ours = WorkerError | WorkerDied | InputError | GroupError
-        if isinstance(exc, Exception) and not isinstance(exc, ours):
-            exc.add_note(f"synkhronos: raised in rank {self.rank}, the master, in {what}")
+        if issubclass(kind, Exception) and not issubclass(kind, ours):
+            on = "" if (device := self.devices[self.rank]).kind == "cpu" else f" on {device}"
+            with contextlib.suppress(Exception):  # where its notes are no list
+                exc.add_note(f"synkhronos: raised in rank {self.rank}{on}, the master, in {what}")
 
     def _lose(self, found: BaseException, why: str) -> None:
         """Members are gone: start the workers anew if that is left to do, else end the group."""
         died = found if isinstance(found, WorkerDied) else None
         if died is not None and not self._first_death:
             self._first_death = str(died)
-        lost = self._lost()
-        while not self._ended and self.restarts < self._max_restarts:
+        lost, most = lost_with_workers(self.member.variables), self._opening.max_restarts
+        while not self._ended and self.restarts < most:
             self.restarts += 1
-            log.warning(
-                "%s: restart %d of %d begins. %s", why, self.restarts, self._max_restarts, found
-            )
+            log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")
             if self._restarted():
                 if died is not None:
                     died.restarted(lost)
@@ -430,13 +429,6 @@ class Group:
         self._shut(f"was closed since {why}")
         if died is not None:
             died.closed(self.restarts, self._first_death)
-
-    def _lost(self) -> list[str]:
-        """What other members cannot get from the master."""
-        variables = list(self.member.variables)
-        lost = [f"{e.label} (half written)" for e in variables if is_torn(e)]
-        differing = [e for e in variables if e.differs and not e.is_stream]
-        return lost + [f"{e.label} (members held different values)" for e in differing]
 
     def _restarted(self) -> bool:
         """Replace all workers; whether they have started."""
@@ -508,7 +500,7 @@ class Group:
             else:
                 with self._channel.inspector.limited(math.inf):
                     reports = self._channel.collect(task.number)
-            check_reports(reports, task.what, self._channel.pid)
+            check_reports(reports, task.what, self._channel)
             self._commit(task.number)
         except BaseException as exc:
             self._recover(exc, task.what)
@@ -549,7 +541,7 @@ class Group:
             try:
                 self._channel.close()
             finally:
-                self.arena.close_fd()
+                self._undo.close()
                 self.member.release()
                 if self.share is not None:
                     self.share.release()

@@ -1,20 +1,35 @@
-"""JAX: the only file that imports it, and only where a function is compiled for it."""
+"""JAX: the only file that imports it, and only where a function is compiled for it or runs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.ops import DeepCopyOp
+from pytensor.graph.basic import Constant
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.basic import Alloc, constant
 from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.random.type import RandomType
+
+from synkhronos._arena import BORDER, aligned_empty
+from synkhronos._devices import Device
+from synkhronos._errors import GroupError, InputTypeError
 
 _LAST = 1000.0  # after all rewrites of PyTensor's own
+_NOTHING = contextlib.nullcontext()
+_WORD, _HALF = (1 << 32) - 1, (1 << 64) - 1
+_BIG = 1 << 16  # bytes from which on a copy is worth looking for
 
 
 def runs_jax(mode: Any) -> bool:
@@ -37,18 +52,234 @@ def _declared_sum(fgraph: Any, node: Any) -> Any:
     return [node.op.clone(acc_dtype=dtype)(*node.inputs)]
 
 
+@node_rewriter([Alloc])  # type: ignore[untyped-decorator]
+def _declared_fill(fgraph: Any, node: Any) -> Any:
+    """Let an array filled with a constant have the dtype it declares.
+
+    PyTensor 3.3 hands 0-d constants to JAX as Python's numbers, which make it float64; gradients of
+    indexing are written into such arrays.
+    """
+    del fgraph
+    value, *shape = node.inputs
+    if not isinstance(value, Constant) or value.type.ndim or not shape:
+        return None
+    return [node.op(constant(np.reshape(value.data, (1,)), dtype=value.type.dtype), *shape)]
+
+
+class _HandedOn(DeepCopyOp):
+    """What becomes of the copy of a generator from which nothing is drawn; JAX copies arrays."""
+
+
+def _hand_on(op: Any, **kwargs: Any) -> Any:
+    del op, kwargs
+    return lambda state: state
+
+
+class _Declared(JAXLinker):
+    """JAX, with the outputs in the dtypes that the graph declares; to be used in `wide`.
+
+    JAX's own rules for mixed dtypes are not PyTensor's: they widen some values and narrow others.
+    """
+
+    def fgraph_convert(  # type: ignore[override]
+        self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any
+    ) -> Any:
+        """Convert; constants go to JAX as they are, for PyTensor compiles a copy of each shape."""
+        import jax
+        from pytensor.link.jax.dispatch import jax_funcify
+
+        jax_funcify.register(_HandedOn, _hand_on)
+        for node in fgraph.apply_nodes:
+            if isinstance(node.op, DeepCopyOp) and isinstance(node.outputs[0].type, RandomType):
+                node.op = _HandedOn()
+        for variable, held in storage_map.items():
+            if isinstance(variable, Constant) and isinstance(held[0], np.ndarray) and held[0].ndim:
+                held[0] = jax.device_put(held[0])
+        return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
+
+    def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile, the casts included."""
+        import jax.numpy as jnp
+
+        graph: Any = self.fgraph
+        dtypes = [getattr(v.type, "dtype", None) for v in graph.outputs]
+
+        @functools.wraps(fn)
+        def declared(*inputs: Any) -> Any:
+            found = fn(*inputs)
+            if not dtypes:
+                return found
+            return tuple(
+                value if dtype is None else jnp.asarray(value, dtype)
+                for value, dtype in zip(found, dtypes, strict=True)
+            )
+
+        compiled: Callable[..., Any] = super().jit_compile(declared)
+        return compiled
+
+
 def declared_dtypes(mode: Any) -> Mode:
-    """A mode of JAX whose float32 graphs stay float32."""
-    return get_mode(mode).register((dfs_rewriter(_declared_sum), _LAST))
+    """A mode of JAX whose float32 graphs stay float32, and whose results are as declared."""
+    found = get_mode(mode).register(
+        (dfs_rewriter(_declared_sum), _LAST), (dfs_rewriter(_declared_fill), _LAST)
+    )
+    kind = type(found.linker)
+    if not issubclass(kind, _Declared):
+        found = Mode(type(kind.__name__, (_Declared, kind), {})(), found.provided_optimizer)
+    return found
+
+
+def wide() -> AbstractContextManager[Any]:
+    """A context in which JAX has 64-bit dtypes: PyTensor denies it them where floatX is float32."""
+    import jax
+
+    if jax.config.jax_enable_x64:
+        return _NOTHING
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64
+
+    return enable_x64()
 
 
 def typified(state: Any) -> Any:
-    """A random generator as JAX takes it; states that JAX has returned are left alone."""
+    """A random generator as JAX takes it: PyTensor draws from the lower half of a PCG64's state."""
     if not isinstance(state, np.random.Generator):
         return state
-    from pytensor.link.jax.dispatch import jax_typify
+    bits: Any = state.bit_generator.state["state"]
+    if not isinstance(bits, dict) or not isinstance(bits.get("state"), int):
+        raise InputTypeError(
+            f"JAX draws from generators of the kind PCG64, found {state}: share "
+            "numpy.random.default_rng(seed)"
+        )
+    low = bits["state"] & _HALF
+    return {"jax_state": np.array([low & _WORD, low >> 32], np.uint32)}
 
-    return jax_typify(state)
+
+def generator(state: Any, before: Any) -> Any:
+    """The generator from which JAX would go on as from a state that it has returned.
+
+    `before` is the generator that the state came from.
+    """
+    if not isinstance(before, np.random.Generator):
+        return state
+    low, high = np.asarray(state["jax_state"]).tolist()
+    old: Any = before.bit_generator
+    held = old.state
+    bits = type(old)(old.seed_seq)
+    whole = held["state"]["state"] & ~_HALF | high << 32 | low
+    bits.state = held | {"state": held["state"] | {"state": whole}}
+    return np.random.Generator(bits)
+
+
+def ready(values: Sequence[Any]) -> None:
+    """Wait until JAX has computed all of these."""
+    for value in values:
+        if hasattr(value, "block_until_ready"):
+            value.block_until_ready()
+
+
+@functools.cache
+def on_cpu() -> bool:
+    """Whether JAX computes on the CPU, in the host's memory."""
+    import jax
+
+    return bool(jax.default_backend() == "cpu")
+
+
+def is_copied(array: Any) -> bool:
+    """Whether JAX on the CPU would copy a large array into fresh memory at each call."""
+    if not isinstance(array, np.ndarray) or array.nbytes < _BIG:
+        return False
+    misplaced = array.__array_interface__["data"][0] % BORDER
+    return bool(misplaced or not array.flags.c_contiguous)
+
+
+def is_far(value: Any) -> bool:
+    """Whether JAX would copy a shared variable's value at each call, be it to a GPU."""
+    return isinstance(value, np.ndarray) and (not on_cpu() or is_copied(value))
+
+
+def brought(value: np.ndarray) -> Any:
+    """The same value where JAX need not copy it: on a 64-byte border, or as an array of JAX's."""
+    if not on_cpu():
+        import jax
+
+        with wide():
+            return jax.device_put(value)
+    found = aligned_empty(value.shape, value.dtype)
+    np.copyto(found, value)
+    return found
+
+
+_bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
+
+
+def has_run() -> bool:
+    """Whether JAX has started a backend in this process."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))
+
+
+def bind(device: Device) -> Callable[[], None]:
+    """Hold JAX in this process to a device, until what is returned is called.
+
+    Raises
+    ------
+    GroupError
+        JAX has started on another device.
+    """
+    if not device.asked:
+        return lambda: None
+    if has_run():
+        if device in _bound or _runs_on(device):
+            return lambda: None
+        raise GroupError(
+            f"devices: the master's is {device}, and JAX runs on another one in this process "
+            "already: call synk.fork() before anything computes with JAX"
+        )
+    if _bound and device not in _bound:
+        raise GroupError(
+            f"devices: the master's is {device}, and it is {_bound[-1]} in another group that is "
+            "alive: JAX has one in a process"
+        )
+    _bound.append(device)
+    settings = {"JAX_PLATFORMS": "cpu"}
+    if device.kind == "cuda":
+        number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
+        settings = {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(os.environ)
+    before = {name: os.environ.get(name) for name in settings}
+    _set(settings)
+    return functools.partial(_release, device, before)
+
+
+def _runs_on(device: Device) -> bool:
+    """Whether JAX, which has started, is on this device without having been held to it."""
+    import jax
+
+    first: Any = jax.devices()[0]
+    if device.kind == "cpu" or device.sharers > 1:
+        return device.kind == first.platform
+    return bool(first.platform == "gpu" and first.local_hardware_id == device.number)
+
+
+def _release(device: Device, before: dict[str, str | None]) -> None:
+    if not has_run():
+        _bound.remove(device)
+    _set(before)
+
+
+def _set(settings: Mapping[str, str | None]) -> None:
+    """Set or unset environment variables, and what an imported JAX has read from them."""
+    jax = sys.modules.get("jax")
+    defaults = {"JAX_PLATFORMS": None, "JAX_CUDA_VISIBLE_DEVICES": "all"}
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+        if jax is not None and name in defaults and not has_run():
+            jax.config.update(name.lower(), defaults[name] if value is None else value)
 
 
 @contextlib.contextmanager

@@ -49,7 +49,8 @@ class Latest:
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
         """Remember a call, if all its inputs are Data (arrays may be others next time)."""
         self._made = None
-        if call.first or call.changed or call.sent or not all([type(a) is Data for a in args]):
+        once = call.first or call.changed or call.sent or call.pieces
+        if once or not all([type(a) is Data for a in args]):
             return
         count = None
         if batch is not None:

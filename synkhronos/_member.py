@@ -15,10 +15,11 @@ import numpy as np
 
 from synkhronos._arena import Arena, FilePiece, Piece, Views
 from synkhronos._channels import Failure, Left
+from synkhronos._channels.guards import guard
 from synkhronos._channels.interrupts import Interrupts
 from synkhronos._channels.local import LocalEnd
 from synkhronos._channels.node import Node
-from synkhronos._channels.starting import Wiring, guard
+from synkhronos._channels.starting import Wiring
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
 from synkhronos._channels.words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
@@ -314,6 +315,17 @@ class Member:
             current = entry.storage[0]
         return current
 
+    def is_placed(self, entry: Entry) -> bool:
+        """Whether a variable's value must stay where it is, since it is written in place."""
+        value = entry.storage[0]
+        return entry.view is value or self._views.hold(value)
+
+    def move(self, entry: Entry, value: Any) -> None:
+        """Keep the same value in another place, where a function reads it without a copy."""
+        if entry.seen is entry.storage[0]:
+            entry.seen = value
+        entry.storage[0] = value
+
     def release(self) -> None:
         """Give every variable that lives in the arena a copy of its own."""
         for entry in self.variables:
@@ -331,7 +343,8 @@ class Member:
 def main(wiring_fields: dict[str, Any]) -> None:
     """The life of a worker process, from its start to the group's end."""
     wiring = Wiring(**wiring_fields)
-    guard(wiring)
+    if wiring.forked:  # a fresh interpreter has done it before its imports
+        guard(wiring)
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
     words = Words(arena)
@@ -411,22 +424,28 @@ def serve(member: Member, end: LocalEnd) -> None:
 
 
 def failure_of(exc: BaseException) -> Failure:
-    """Describe an exception as text; nothing here trusts the exception to behave."""
+    """Describe an exception as text; neither it nor its class is trusted to behave."""
     kind = type(exc)
+    name = _of(type, kind, "__name__")
     try:
         text = "".join(traceback.format_exception(exc))
-    except Exception:
-        text = "".join(traceback.format_tb(exc.__traceback__)) + kind.__name__
+    except BaseException:  # what its own methods raise may be anything
+        text = "".join(traceback.format_tb(_of(BaseException, exc, "__traceback__"))) + name
     try:
         message = str(exc)
-    except Exception:
+    except BaseException:
         message = "<its __str__ raised>"
     return Failure(
-        f"{kind.__module__}:{kind.__qualname__}",
-        _shortened(f"{kind.__name__}: {message}"),
+        f"{_of(type, kind, '__module__')}:{_of(type, kind, '__qualname__')}",
+        _shortened(f"{name}: {message}"),
         _shortened(text),
-        isinstance(exc, SynkhronosError),
+        issubclass(kind, SynkhronosError),
     )
+
+
+def _of(base: type, thing: Any, name: str) -> Any:
+    """An attribute as `base` has it, whatever `thing` has in its place."""
+    return vars(base)[name].__get__(thing)
 
 
 def _shortened(text: str) -> str:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -169,12 +169,6 @@ class World:
         sys.stderr.flush()
         ctypes.CDLL(None).exit(0)
         raise AssertionError("exit does not return")
-
-    def at_exit(self, do: Callable[[], None]) -> None:
-        """Do something before MPI is finalized."""
-        import atexit
-
-        atexit.register(do)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

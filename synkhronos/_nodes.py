@@ -7,8 +7,11 @@ process ends.
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,17 +23,19 @@ import pytensor
 from synkhronos import _mpi
 from synkhronos._arena import Arena
 from synkhronos._channels import Gone, Left
+from synkhronos._channels.guards import end_with_parent
 from synkhronos._channels.leaders import Leaders
 from synkhronos._channels.local import LocalChannel
 from synkhronos._channels.mpi import MpiChannel, Received, message_of, read_message
 from synkhronos._channels.placement import Placement
-from synkhronos._channels.starting import end_with_parent, started_by_main_thread
+from synkhronos._channels.starting import started_by_main_thread
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
 from synkhronos._communicators.between import Between
 from synkhronos._communicators.hierarchy import Hierarchy
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare
+from synkhronos._devices import Device
 from synkhronos._errors import GroupError, WorkerDied
 from synkhronos._member import Member, failure_of
 
@@ -44,6 +49,7 @@ class Start(Protocol):
     """How a node's members are started; see `_opening.Opening`."""
 
     launch: _mpi.Launch | None
+    devices: tuple[Device, ...]
     options: dict[str, Any]
 
     def arena(self) -> Arena: ...
@@ -51,6 +57,8 @@ class Start(Protocol):
     def local(self, arena: Arena) -> LocalChannel: ...
 
     def share(self) -> MasterShare | None: ...
+
+    def bind(self) -> Callable[[], None]: ...
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class Hello:
 
     host: str
     pids: list[int]
+    devices: tuple[Device, ...]
     versions: dict[str, str]
     trouble: str = ""
 
@@ -103,33 +112,33 @@ class Session:
     busy: bool = False
 
 
-_session: Session | None = None
+_sessions: list[Session] = []  # one at most
+os.register_at_fork(after_in_child=_sessions.clear)
 
 
 def _join() -> Session:
     """Initialise MPI, once."""
-    global _session
-    if _session is None:
+    if not _sessions:
         if started_by_main_thread():
             end_with_parent()  # the launcher: where it is killed, some launchers' processes stay
         world = _mpi.World()
-        _session = Session(world, Leaders(world, _wait))
-        if world.rank == 0:
-            world.at_exit(_end)
-    return _session
+        _sessions.append(Session(world, Leaders(world, _wait)))
+    return _sessions[0]
 
 
 def busy() -> bool:
     """Whether a group of this process spans the nodes."""
-    return _session is not None and _session.busy
+    return any(session.busy for session in _sessions)
 
 
+@atexit.register  # at the import: so it runs after the groups, which are imported later, are closed
 def _end() -> None:
     """Let the other leaders go."""
-    if _session is not None:
-        leaders = _session.leaders
-        leaders.post(leaders.number + 1, message_of(End()))
-        _session.world.flush()
+    for session in _sessions:
+        if session.world.rank == 0:
+            leaders = session.leaders
+            leaders.post(leaders.number + 1, message_of(End()))
+            session.world.flush()
 
 
 def _wait(ready: Callable[[], bool]) -> None:
@@ -141,16 +150,18 @@ def _wait(ready: Callable[[], bool]) -> None:
             nap = min(2 * nap, longest)
 
 
-def _hello(channel: LocalChannel | None, trouble: str = "") -> Hello:
+def _hello(start: Start | None, channel: LocalChannel | None, trouble: str = "") -> Hello:
     pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
+    devices = () if start is None else start.devices
     versions = {
         "Python": platform.python_version(),
+        "Synkhronos": sys.modules["synkhronos"].__version__,
         "PyTensor": pytensor.__version__,
         "numpy": np.__version__,
         "mode": str(pytensor.config.mode),
         "floatX": str(pytensor.config.floatX),
     }
-    return Hello(platform.node(), pids, versions, trouble)
+    return Hello(platform.node(), pids, devices, versions, trouble)
 
 
 def _difference(hellos: list[Hello]) -> str:
@@ -166,16 +177,26 @@ def _difference(hellos: list[Hello]) -> str:
     return "; ".join(found)
 
 
-def _meet(
-    session: Session, channel: LocalChannel | None, trouble: str = ""
-) -> tuple[Placement, list[int]]:
-    """All leaders say hello; the members' places and process ids, or an error in all of them."""
-    _, heard = session.leaders.agree(says=message_of(_hello(channel, trouble)))
+def _meet(session: Session, hello: Hello) -> list[Hello]:
+    """All leaders say hello, and hear the others; or an error in all of them."""
+    _, heard = session.leaders.agree(says=message_of(hello))
     hellos: list[Hello] = [read_message(heard[r]) for r in range(session.world.size)]
     if different := _difference(hellos):
         raise GroupError(f"the nodes cannot be one group: {different}")
-    sizes = tuple(len(h.pids) for h in hellos)
-    return Placement(sizes), [pid for h in hellos for pid in h.pids]
+    return hellos
+
+
+def _placement(hellos: list[Hello]) -> Placement:
+    return Placement(tuple(len(h.pids) for h in hellos))
+
+
+def _labels(hellos: list[Hello]) -> list[str]:
+    """Where each member is, and on what device."""
+    return [
+        f"{f'{device}, ' if device.kind != 'cpu' else ''}node {node} ({hello.host})"
+        for node, hello in enumerate(hellos)
+        for device in hello.devices
+    ]
 
 
 def _member(
@@ -207,8 +228,8 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
         leaders = session.leaders
         leaders.post(leaders.number + 1, message_of(Open(start.options)))
         _watch(session, channel)
-        placement, pids = _meet(session, channel)
-        member = _member(session, channel, placement, share)
+        hellos = _meet(session, _hello(start, channel))
+        member = _member(session, channel, _placement(hellos), share)
     except BaseException:
         channel.quit(0.0)
         channel.close()
@@ -219,7 +240,10 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
         session.busy = False
         leaders.watch(_wait)
 
-    made = MpiChannel(channel, leaders, placement, pids, _broadcast(session), closed)
+    pids = [pid for h in hellos for pid in h.pids]
+    places = _placement(hellos), pids, _labels(hellos)
+    made = MpiChannel(channel, leaders, *places, _broadcast(session), closed)
+    made.devices = tuple(device for h in hellos for device in h.devices)
     return made, member
 
 
@@ -232,8 +256,7 @@ def follow(start: Start, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
 
     `again` makes the start of a later group, from the first process's options.
     """
-    arena = start.arena()
-    spare: Any = (start, arena, start.local(arena))
+    spare: Any = _started(start)
     session = _join()
     while True:
         session.leaders.watch(_wait)
@@ -248,20 +271,26 @@ def follow(start: Start, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
     session.world.leave()
 
 
-def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> None:
-    channel, share, trouble = None, None, ""
+def _started(start: Start) -> tuple[Start, Callable[[], None], Arena, LocalChannel]:
+    release = start.bind()
     try:
-        if spare is None:
-            start = make()
-            arena = start.arena()
-            spare = (start, arena, start.local(arena))
-        start, arena, channel = spare
+        arena = start.arena()
+        return start, release, arena, start.local(arena)
+    except BaseException:
+        release()
+        raise
+
+
+def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> None:
+    start, channel, share, trouble = None, None, None, ""
+    try:
+        start, release, arena, channel = spare or _started(make())
         share = start.share()
         _watch(session, channel)
     except Exception as exc:
         trouble = f"{type(exc).__name__}: {exc}"
     try:
-        placement, _ = _meet(session, channel, trouble)
+        placement = _placement(_meet(session, _hello(start, channel, trouble)))
         assert channel is not None
         member = _member(session, channel, placement, share)
         received = Received(arena, _broadcast(session))
@@ -272,7 +301,8 @@ def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> Non
         if channel is not None:
             channel.quit(_GRACE_SECONDS)
             channel.close()
-            spare[1].close_fd()
+            arena.close_fd()
+            release()
 
 
 class Leader:
@@ -348,8 +378,8 @@ class Leader:
         except WorkerDied as died:
             self._leave()
             notes = tuple(getattr(died, "__notes__", ()))
-            pids = {r: channel.pid(r) for r in died.ranks}
-            return {first + r: Gone(pids[r], str(died), notes) for r in died.ranks}
+            ended = {w.rank: w.ended for w in channel.workers}
+            return {first + r: Gone(channel.pid(r), ended[r], notes) for r in died.ranks}
         found = {first + rank: outcome for rank, outcome in reports.items()}
         if own is not None:
             found[first] = own

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from synkhronos import _cores, _mpi, _nodes
+from synkhronos import _cores, _jax, _mpi, _nodes
 from synkhronos._arena import Arena, Views
 from synkhronos._channels import Channel
 from synkhronos._channels.inline import InlineChannel
 from synkhronos._channels.local import LocalChannel
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
-from synkhronos._devices import size_of
+from synkhronos._devices import Device, are_cores, devices_for
 from synkhronos._errors import GroupError, InputError
 from synkhronos._member import Member, main
 
@@ -26,25 +28,30 @@ class Opening:
     ----------
     shares : list of list of int
         For each member of this node, its cores.
+    devices : tuple of Device
+        For each of them, what it computes on; of all nodes once the group has started.
     limited : bool
-        Whether the user has said which.
+        Whether the user has said which cores.
     start : {"fork", "exec"} or None
     timeout, stall_warning : float or None
         Seconds.
+    max_restarts : int
     launch : Launch or None
         Of a group of several nodes.
     options : dict
         What the other nodes of a later group are started with.
     """
 
-    master: int
     shares: list[list[int]]
+    devices: tuple[Device, ...]
     limited: bool
+    master: int
     start: str | None
     profile: bool
     debug: bool
     timeout: float | None
     stall_warning: float | None
+    max_restarts: int
     launch: _mpi.Launch | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -56,8 +63,47 @@ class Opening:
             raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
         if self.master and self.launch is not None:
             raise InputError(f"master_rank={self.master}: with MPI the master's rank is 0")
+        most = self.max_restarts
+        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+            raise InputError(f"max_restarts={most!r}: give a number of restarts, 0 for none")
+        if most and self.launch is not None:
+            raise InputError(
+                "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
+                "started anew; let the job restart, from a checkpoint"
+            )
         check_seconds("timeout", self.timeout)
         check_seconds("stall_warning", self.stall_warning)
+        # JAX in a fork of this process would look for the GPU that the master has
+        if any(d.kind != "cpu" for d in self.devices) and size > 1:
+            if self.start == "fork":
+                raise InputError('start="fork": members on GPUs start by exec; leave it out')
+            self.start = "exec"
+        self.environments = [d.environment(os.environ) for d in self.devices]
+
+    @staticmethod
+    def of(
+        n_parallel: int | None,
+        devices: Any,
+        cores: Any,
+        launch: _mpi.Launch | None = None,
+        **options: Any,
+    ) -> Opening:
+        """Read how many members of this node, on which devices and cores, are asked for."""
+        asked = {"n_parallel": n_parallel, "devices": devices, "cores": cores, **options}
+        if launch is not None and launch.local_size > 1:  # each of them is a node
+            if n_parallel is None and devices is None:
+                n_parallel = 1
+            if cores is None:
+                cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
+        found = devices_for(devices, n_parallel)
+        given = devices if are_cores(devices) else None
+        shares = _cores.shares(given, cores, len(found))
+        limited = given is not None or cores is not None
+        return Opening(shares, found, limited, **options, launch=launch, options=asked)
+
+    def bind(self) -> Callable[[], None]:
+        """Hold JAX to the master's device; returns what lets it go again."""
+        return _jax.bind(self.devices[self.master])
 
     @property
     def follows(self) -> bool:
@@ -65,9 +111,10 @@ class Opening:
         return self.launch is not None and self.launch.rank > 0
 
     def follow(self) -> None:
-        """Serve; this does not return."""
+        """In a process that is to serve the first one: do so, and do not return."""
         launch = self.launch
-        _nodes.follow(self, lambda options: opening(**options, launch=launch))
+        if self.follows:
+            _nodes.follow(self, lambda options: Opening.of(**options, launch=launch))
 
     def arena(self) -> Arena:
         """The node's memory, with a mirror of the master's on other nodes."""
@@ -82,7 +129,9 @@ class Opening:
     def members(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Any, Member]:
         """Start the workers; returns the channel to them, and the master's own member."""
         if self.launch is not None:
-            return _nodes.lead_all(self, arena, share)
+            spanning, member = _nodes.lead_all(self, arena, share)
+            self.devices = spanning.devices
+            return spanning, member
         if len(self.shares) == 1:
             return self._alone(arena, share)
         channel = self.local(arena)
@@ -102,6 +151,8 @@ class Opening:
             main,
             main.__module__,
             self.start,
+            [str(d) for d in self.devices],
+            self.environments,
             profile=self.profile,
             debug=self.debug,
         )
@@ -113,40 +164,6 @@ class Opening:
     def _alone(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Channel, Member]:
         channel = InlineChannel()
         return channel, Member(0, 1, 0, Solo(), Views(arena), channel.interrupts, None, share)
-
-
-def opening(
-    n_parallel: int | None,
-    devices: Any,
-    master_rank: int,
-    start: str | None,
-    cores: Any,
-    profile_workers: bool,
-    debug: bool,
-    timeout: float | None,
-    stall_warning: float | None,
-    launch: _mpi.Launch | None,
-) -> Opening:
-    """Read a user's wishes on this node."""
-    options = {name: value for name, value in locals().items() if name != "launch"}
-    if launch is not None and launch.local_size > 1:  # each of them is a node
-        if n_parallel is None and devices is None:
-            n_parallel = 1
-        if cores is None:
-            cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
-    size = size_of(n_parallel, devices)
-    return Opening(
-        master_rank,
-        _cores.shares(devices, cores, size),
-        devices is not None or cores is not None,
-        start,
-        profile_workers,
-        debug,
-        timeout,
-        stall_warning,
-        launch,
-        options,
-    )
 
 
 def launched(mpi: bool | None) -> _mpi.Launch | None:

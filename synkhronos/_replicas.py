@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,18 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.shape import Shape_i
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 
-from synkhronos._batches import slices as cut
-from synkhronos._jax import declared_dtypes, runs_jax, typified
+from synkhronos import _jax
+from synkhronos._arena import aligned_empty
 from synkhronos._reductions import Accumulator, Reduction
 
 
@@ -113,10 +119,11 @@ class Recipe:
     mode: Any
     config: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    jax: bool = False  # compiled by JAX, anew for every length
 
-    def apart(self, outputs: Sequence[int], num_slices: int) -> bool:
+    def apart(self, outputs: Sequence[int], sliced: bool) -> bool:
         """Whether other graphs than a whole part's make the values of slices."""
-        if num_slices == 1:
+        if not sliced:
             return False
         values = [(self.slicing[i], self.outputs[i]) for i in outputs]
         values += [(u.slicing, u.new) for u in self.updates]
@@ -150,32 +157,52 @@ class Replica:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.last_part: Any = None  # what the latest call worked on, for its repetition
-        self.threaded = _may_use_threads(recipe)
+        self.threaded = not recipe.jax and _may_use_threads(recipe)
         self._compiled: dict[Variant, _Compiled] = {}
-        self._buffers: dict[int, np.ndarray] = {}
+        self._buffers: dict[Any, np.ndarray] = {}
 
     def variant(self, variant: Variant) -> _Compiled:
         """The compiled function of a variant, made at its first use."""
         found = self._compiled.get(variant)
         if found is None:
-            found = self._compiled[variant] = _Compiled(self.recipe, variant)
+            held = [s for s in self.shareds_of_jax if s not in self.recipe.sliceables]
+            found = self._compiled[variant] = _Compiled(self.recipe, variant, held)
         return found
+
+    def compiles(self, variant: Variant, lengths: Sequence[int]) -> bool:
+        """Whether JAX has not yet compiled a variant for one of these lengths."""
+        found = self._compiled.get(variant)
+        return found is None or not found.lengths.issuperset(lengths)
+
+    @functools.cached_property
+    def shareds_of_jax(self) -> list[SharedVariable]:
+        """The shared variables whose values are given to JAX: all but random streams."""
+        if not self.recipe.jax:
+            return []
+        roots = [*self.recipe.outputs, *(u.new for u in self.recipe.updates)]
+        streams = {s.shared for s in self.recipe.streams}
+        found = [v for v in ancestors(roots) if isinstance(v, SharedVariable)]
+        return [v for v in dict.fromkeys([*found, *self.recipe.sliceables]) if v not in streams]
 
     def repetition(
         self, variant: Variant, arguments: Sequence[Any]
     ) -> Callable[[], list[Any]] | None:
-        """The shortest way to compute the same again, where nothing is to be minded."""
+        """The shortest way to compute the same again from other values of shared variables."""
         compiled = self.variant(variant)
-        if not compiled.plain or compiled.jax or not variant.rows:
+        if not compiled.plain or not variant.rows:
             return None
-        return functools.partial(compiled.function, *arguments)
+        if not self.recipe.jax:
+            return functools.partial(compiled.function, *arguments)
+        if any([_jax.is_copied(a) for a in arguments]):
+            return None
+        return functools.partial(compiled, arguments, (), ())
 
-    def buffer(self, index: int, rows: int, like: np.ndarray) -> np.ndarray:
-        """Memory for `rows` gathered rows of input `index`, used again in the next call."""
-        found = self._buffers.get(index)
+    def buffer(self, key: Any, rows: int, like: np.ndarray) -> np.ndarray:
+        """Memory for `rows` rows of an input, on a 64-byte border, used again in the next call."""
+        found = self._buffers.get(key)
         fits = found is not None and (found.dtype, found.shape[1:]) == (like.dtype, like.shape[1:])
         if found is None or not fits or len(found) < rows:
-            found = self._buffers[index] = _aligned_empty((rows, *like.shape[1:]), like.dtype)
+            found = self._buffers[key] = aligned_empty((rows, *like.shape[1:]), like.dtype)
         return found[:rows]
 
     def run(
@@ -183,8 +210,7 @@ class Replica:
         variant: Variant,
         arguments: Sequence[Any],
         sliceables: Sequence[Any],
-        rows: int,
-        num_slices: int,
+        lengths: Sequence[int],
     ) -> Answer:
         """Compute outputs and new values from the values that stand.
 
@@ -194,19 +220,54 @@ class Replica:
             The part of each scattered input, then the broadcast inputs.
         sliceables : arrays
             The rows of each sliceable shared variable that this call is about.
-        rows : int
-            Length of the part.
-        num_slices : int
-            Pieces to cut the part into; all see the same shared values, random streams go on.
+        lengths : sequence of int
+            Of the slices to cut the part into; all see the same shared values, random streams go
+            on from one to the next.
         """
+        if self.recipe.jax:
+            return self._run_jax(variant, arguments, sliceables, lengths)
         compiled = self._compiled.get(variant) or self.variant(variant)
-        if compiled.plain and num_slices == 1:
+        whole = len(lengths) == 1 and not variant.apart
+        if compiled.plain and whole:
             return Answer(compiled(arguments, sliceables, ()), [], [])
         state = [s.shared.container.storage[0] for s in self.recipe.streams]
-        if num_slices == 1:
+        if whole:
             values = compiled(arguments, sliceables, state)
             return compiled.answer(values, state)
-        return self._run_slices(compiled, arguments, sliceables, state, rows, num_slices)
+        return self._run_slices(compiled, arguments, sliceables, state, lengths)
+
+    def _run_jax(
+        self,
+        variant: Variant,
+        arguments: Sequence[Any],
+        sliceables: Sequence[Any],
+        lengths: Sequence[int],
+    ) -> Answer:
+        """The same; generators are JAX's meanwhile, and arrays lie where it reads them in place."""
+        compiled = self.variant(variant)
+        before = [s.shared.container.storage[0] for s in self.recipe.streams]
+        state = [_jax.typified(s) for s in before]
+        if len(lengths) == 1 and not variant.apart:
+            values = compiled(self._placed(arguments), self._placed(sliceables, "s"), state)
+            answer = compiled.answer(values, state)
+        else:
+            answer = self._run_slices(compiled, arguments, sliceables, state, lengths)
+        compiled.lengths.update(lengths)
+        if answer.streams:
+            held = dict(zip([s.shared for s in self.recipe.streams], before, strict=True))
+            answer.streams = [(s, _jax.generator(new, held[s])) for s, new in answer.streams]
+        return answer
+
+    def _placed(self, arrays: Sequence[Any], kind: str = "") -> Sequence[Any]:
+        """Arrays that JAX would copy into fresh memory are copied into memory used again."""
+        copied = [i for i, a in enumerate(arrays) if _jax.is_copied(a)]
+        if not copied or not _jax.on_cpu():
+            return arrays
+        found = list(arrays)
+        for i in copied:
+            found[i] = self.buffer((kind, i), len(arrays[i]), arrays[i])
+            np.copyto(found[i], arrays[i])
+        return found
 
     def _run_slices(
         self,
@@ -214,15 +275,17 @@ class Replica:
         arguments: Sequence[Any],
         sliceables: Sequence[Any],
         state: list[Any],
-        rows: int,
-        num_slices: int,
+        lengths: Sequence[int],
     ) -> Answer:
         n = self.recipe.n_scattered
         totals = [Accumulator(op) for s in compiled.slicing for op in s.reductions]
         last: list[Any] = []
-        for lo, hi in cut(rows, num_slices):
-            piece = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
-            last = compiled(piece, [s[lo:hi] for s in sliceables], state)
+        for lo, hi in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+            piece: Sequence[Any] = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
+            rows: Sequence[Any] = [np.asarray(s)[lo:hi] for s in sliceables]
+            if self.recipe.jax:
+                piece, rows = self._placed(piece), self._placed(rows, "s")
+            last = compiled(piece, rows, state)
             for total, value in zip(totals, last, strict=False):
                 total.add(value, hi - lo)
             state = compiled.next_state(last, state)
@@ -231,7 +294,11 @@ class Replica:
 
 
 # Ops that run in one thread in every mode; any other may be BLAS or have one inside.
-_ONE_THREAD = (Elemwise, CAReduce, DimShuffle, Subtensor, Shape_i, MakeVector)
+_ONE_THREAD = (
+    *(Elemwise, CAReduce, DimShuffle, Shape_i, Shape, Reshape, SpecifyShape, MakeVector, Join),
+    *(Alloc, Subtensor, IncSubtensor, AdvancedSubtensor, AdvancedIncSubtensor),
+    *(ScalarFromTensor, TensorFromScalar),
+)
 
 
 def _may_use_threads(recipe: Recipe) -> bool:
@@ -241,14 +308,6 @@ def _may_use_threads(recipe: Recipe) -> bool:
     )
 
 
-def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Fresh memory on a 64-byte border: what JAX can use without a copy."""
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
-
-
 class _Compiled:
     """A variant of a recipe, compiled by PyTensor.
 
@@ -256,8 +315,13 @@ class _Compiled:
     whether every member succeeds.
     """
 
-    def __init__(self, recipe: Recipe, variant: Variant) -> None:
+    def __init__(
+        self, recipe: Recipe, variant: Variant, held: Sequence[SharedVariable] = ()
+    ) -> None:
         rows = variant.rows
+        self._held = held  # given as inputs: the linker of JAX would copy their values
+        self._storages = [s.container.storage for s in held]
+        self.lengths: set[int] = set()  # of parts, that JAX has compiled it for
         outputs = variant.outputs if rows else ()
         self._updates = [u for u in recipe.updates if rows or not u.by_rows]
         self._streams = [s.shared for s in recipe.streams]
@@ -270,22 +334,22 @@ class _Compiled:
         self._values: list[Any] = [recipe.outputs[i] for i in outputs]
         self._values += [u.new for u in self._updates]
         self._n_inputs = len(recipe.inputs) if rows else 0
+        self._jax = recipe.jax
         self.plain = not self._updates and not self._streams
         self.function = self._compile(recipe, variant)
 
     def _compile(self, recipe: Recipe, variant: Variant) -> Any:
-        states = [s.type(name=s.name) for s in self._streams]
+        given = [*self._streams, *self._held]
+        places = [s.type(name=s.name) for s in given]
         values = [v for s in self.slicing for v in s.variables] if variant.apart else self._values
         computed: list[Any] = [*values, *self._goes_on]
-        self._dtypes = [getattr(v.type, "dtype", None) for v in computed]
         inputs = list(recipe.inputs) if variant.rows else []
-        with configured(recipe.config):
-            self.jax = runs_jax(recipe.mode)
+        with configured(recipe.config), _jax.wide() if recipe.jax else contextlib.nullcontext():
             function = compiled(
-                [*inputs, *recipe.places, *states],
+                [*inputs, *recipe.places, *places],
                 computed,
-                givens=list(zip(self._streams, states, strict=True)),
-                mode=declared_dtypes(recipe.mode) if self.jax else recipe.mode,
+                givens=list(zip(given, places, strict=True)),
+                mode=_jax.declared_dtypes(recipe.mode) if recipe.jax else recipe.mode,
                 name=recipe.name,
                 **recipe.options,
             )
@@ -296,20 +360,16 @@ class _Compiled:
         self, arguments: Sequence[Any], sliceables: Sequence[Any], state: Sequence[Any]
     ) -> list[Any]:
         """Outputs, then new values, then the streams' next states."""
-        if self.jax and state:
-            state = [typified(s) for s in state]
         if self._n_inputs != len(arguments):
             arguments = arguments[: self._n_inputs]
-        values = self.function(*arguments, *sliceables, *state)
-        if self.jax:  # done before anybody is told so
-            for i, value in enumerate(values):
-                if hasattr(value, "block_until_ready"):
-                    values[i] = self._settled(value.block_until_ready(), self._dtypes[i])
+        if not self._jax:
+            plain: list[Any] = self.function(*arguments, *sliceables, *state)
+            return plain
+        held = [storage[0] for storage in self._storages]
+        with _jax.wide():
+            values: list[Any] = self.function(*arguments, *sliceables, *state, *held)
+        _jax.ready(values)  # memory that JAX reads in place is the user's after the call
         return values
-
-    def _settled(self, value: Any, dtype: Any) -> Any:
-        """A JAX array in the declared dtype: JAX's x64 mode widens float32 on its own."""
-        return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
     def joined(self, totals: Sequence[Any]) -> list[Any]:
         """Outputs and new values of a part, of what its slices together gave."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from synkhronos import _errors
-from synkhronos._channels import Failure, Left
+from synkhronos._channels import Channel, Failure, Left
 from synkhronos._errors import GroupError, InputError, WorkerError
 
 
-def check_reports(reports: dict[int, Any], what: str, pid: Callable[[int], int]) -> None:
+def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
     """Raise if a member has raised, or has left the command."""
     for outcome in reports.values():
         if type(outcome) is Failure or type(outcome) is Left:
@@ -19,17 +18,24 @@ def check_reports(reports: dict[int, Any], what: str, pid: Callable[[int], int])
         return
     failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
     if failed:
-        raise _error(failed, what, pid)
+        raise _error(failed, what, channel)
     left = [r for r, o in reports.items() if isinstance(o, Left)]
     raise GroupError(f"{what}: ranks {left} took another way through the command")
 
 
-def _error(failed: dict[int, Failure], what: str, pid: Callable[[int], int]) -> Exception:
+def _error(failed: dict[int, Failure], what: str, channel: Channel) -> Exception:
     rank, failure = min(failed.items())
     kind = getattr(_errors, failure.kind.rpartition(":")[2], None)
     if failure.ours and isinstance(kind, type) and issubclass(kind, InputError):
         return kind(f"{what}: {failure.summary.partition(': ')[2]} (found by rank {rank})")
     ranks = tuple(sorted(failed))
     return WorkerError.of(
-        rank, pid(rank), ranks, what, failure.summary, failure.traceback, failure.kind
+        rank,
+        channel.pid(rank),
+        channel.device(rank),
+        ranks,
+        what,
+        failure.summary,
+        failure.traceback,
+        failure.kind,
     )

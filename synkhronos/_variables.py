@@ -285,6 +285,14 @@ def mark_torn(entry: Entry) -> None:
     entry.seen = None  # whoever looks whether it has been set looks further
 
 
+def lost_with_workers(entries: Iterable[Entry]) -> list[str]:
+    """What new workers cannot get from the master."""
+    found = list(entries)
+    lost = [f"{e.label} (half written)" for e in found if is_torn(e)]
+    differing = [e for e in found if e.differs and not e.is_stream]
+    return lost + [f"{e.label} (members held different values)" for e in differing]
+
+
 def is_torn(entry: Entry) -> bool:
     """Whether the value is one that a failure has left half written."""
     torn = _torn.get(id(entry.storage))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.testing import leaks
+
+pytest_plugins = ["synkhronos.testing.plugin"]
 
 SIZES = (1, 2, 3)
 
@@ -19,13 +21,22 @@ SIZES = (1, 2, 3)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The fault tests' numbers: a sample of them, or those of scripts/chaos."""
+    parser.addoption("--many", action="store_true", help="the whole numbers of the fault tests")
+
+
+@pytest.fixture(scope="session")
+def trials(request: pytest.FixtureRequest) -> Callable[[Any, Any], Any]:
+    """Which or how many trials: few, or with --many, many."""
+    return lambda few, many: many if request.config.getoption("many") else few
+
+
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    """After each test: no child process, no descriptor, nothing in /dev/shm more than before."""
-    before = leaks.snapshot()
+def _closed(nothing_is_left: None) -> Iterator[None]:
+    """After each test the group of `fork` ends, and nothing is left."""
     yield
     synk.close()
-    leaks.check(before)
 
 
 @pytest.fixture(params=SIZES, ids=lambda n: f"size{n}")

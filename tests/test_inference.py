@@ -45,7 +45,7 @@ WEIGHTS = [w1, b1, w2, b2, table]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> None:
+def nothing_is_left() -> None:
     """In place of the check after each test that no process is left: here is none."""
 
 

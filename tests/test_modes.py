@@ -212,8 +212,10 @@ def test_float32_stays_float32_in_mode_jax() -> None:
     with synk.Group(1) as group:
         f = synk.function([x, y], [loss, *pytensor.grad(loss, [v, w])], mode="JAX")
         found = f(*rows)
-        [compiled] = group.member.replicas[f._number]._compiled.values()
-        graph = compiled.function.vm.jit_fn.lower(*rows, v.get_value(), w.get_value())
+        replica = group.member.replicas[f._number]
+        [compiled] = replica._compiled.values()
+        held = [s.get_value() for s in replica.shareds_of_jax]
+        graph = compiled.function.vm.jit_fn.lower(*rows, *held)
     assert "f32" in graph.as_text()
     assert "xf64" not in graph.as_text()  # matrices; the number of rows is a scalar
     serial = pytensor.function([x, y], [loss, *pytensor.grad(loss, [v, w])], mode="FAST_COMPILE")

@@ -382,14 +382,14 @@ def test_leaving_and_joining_again(
     np.testing.assert_array_equal(synk.get_value(1, b), b.get_value())
 
 
-@pytest.mark.parametrize("how", ["set_value", "scatter"])
+@pytest.mark.parametrize("how", ["set_value", "set_value in the master", "scatter"])
 def test_unequal_values_are_refused(group: synk.Group, how: str) -> None:
     net, train, data = trained()
     b = net.params[1]
     if group.size == 1:
         return
-    if how == "set_value":
-        synk.set_value(group.size - 1, b, np.zeros(7))
+    if how.startswith("set_value"):
+        synk.set_value(0 if "master" in how else group.size - 1, b, np.zeros(7))
     else:
         synk.scatter(b, np.arange(7.0 * group.size))
     before = [synk.get_value(r, b) for r in range(group.size)]

@@ -88,6 +88,9 @@ class Channel(Protocol):
     def pid(self, rank: int) -> int:
         """A member's process id."""
 
+    def device(self, rank: int) -> str:
+        """What a member computes on."""
+
     def quit(self, grace: float) -> None:
         """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
 

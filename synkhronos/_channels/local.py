@@ -14,7 +14,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,8 @@ class LocalChannel:
         main: Callable[[dict[str, Any]], None],
         module: str,
         start: str | None,
+        devices: Sequence[str],
+        environments: Sequence[dict[str, str]],
         **options: Any,
     ) -> None:
         size = arena.regions
@@ -88,6 +90,8 @@ class LocalChannel:
         self.broken = False  # a worker is gone
         self.workers: list[Worker] = []
         self.what = "start"  # the latest command's name in messages
+        self._devices = devices
+        self._environments = environments
         self._descriptors: list[int] = []
         self._open = True
         self._arena = arena
@@ -157,7 +161,7 @@ class LocalChannel:
         for rank in ranks:
             wiring = self._wiring(rank, cores[rank], crowded, options)
             if self.started == "exec":
-                popen = exec_worker(wiring, module)
+                popen = exec_worker(wiring, module, self._environments[rank])
                 self.workers.append(Worker(rank, popen.pid, popen))
             else:
                 self.workers.append(Worker(rank, fork_worker(wiring, main, self._not_for(rank))))
@@ -224,7 +228,8 @@ class LocalChannel:
         dead = [w for w in self.workers if w.dead()]
         for worker in dead:
             worker.reap()
-        error = WorkerDied.of({w.rank: (w.pid, w.ended) for w in dead}, during)
+        deaths = {w.rank: (w.pid, self.device(w.rank), w.ended) for w in dead}
+        error = WorkerDied.of(deaths, during)
         for worker in dead:
             if stack := self.inspector.left(worker.rank):
                 error.add_note(f"rank {worker.rank} left this stack:\n{stack}")
@@ -334,6 +339,10 @@ class LocalChannel:
         """A member's process id."""
         return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])
 
+    def device(self, rank: int) -> str:
+        """What a member computes on."""
+        return self._devices[rank]
+
     def quit(self, grace: float) -> None:
         """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
         if not self.workers or not self._open:
@@ -353,6 +362,8 @@ class LocalChannel:
             self._arena.empty_other_regions()
             self._close_descriptors()
             _alive.discard(self)
+            if self.workers:  # no cycle shall keep the memory mapped until it is collected
+                self.node.waiter.tick = self.node.waiter.inspect = None
 
     def _close_descriptors(self) -> None:
         self._open = False
@@ -407,11 +418,11 @@ class LocalEnd:
 
         while True:
             try:
-                self.node.waiter.wait(posted)
+                self.node.waiter.wait(posted, idle=True)
             except GroupEnded:
                 return None
             except PeerDied:  # the master will notice and end the group
-                time.sleep(0.001)
+                self.node.waiter.rest()
                 continue
             break
         number = orders[POSTED]
@@ -490,6 +501,6 @@ class LocalEnd:
             try:
                 self.node.waiter.wait(spoken)
             except PeerDied:
-                time.sleep(0.001)
+                self.node.waiter.rest()
                 continue
             return bool(orders[COMMITTED] == number)

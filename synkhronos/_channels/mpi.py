@@ -36,8 +36,8 @@ class MpiChannel:
         To the members of this node.
     leaders : Leaders
     placement : Placement
-    pids : list of int
-        Of all members.
+    pids, labels : list of int, list of str
+        Of all members; where each is, and on what device.
     broadcast : callable
         Sends an array of bytes to all leaders, which come to receive it.
     closed : callable
@@ -50,6 +50,7 @@ class MpiChannel:
         leaders: Leaders,
         placement: Placement,
         pids: list[int],
+        labels: list[str],
         broadcast: Broadcast,
         closed: Callable[[], None],
     ) -> None:
@@ -58,6 +59,8 @@ class MpiChannel:
         self._leaders = leaders
         self._placement = placement
         self._pids = pids
+        self._labels = labels
+        self.devices: tuple[Any, ...] = ()
         self._broadcast = broadcast
         self._repeats = Repeats()
         self._all_reported = True
@@ -118,7 +121,9 @@ class MpiChannel:
 
     def _died(self, gone: dict[int, Gone]) -> WorkerDied:
         self._remote_death = True
-        error = WorkerDied.of({r: (g.pid, g.how) for r, g in gone.items()}, self._local.what)
+        error = WorkerDied.of(
+            {r: (g.pid, self.device(r), g.how) for r, g in gone.items()}, self._local.what
+        )
         for g in gone.values():
             for note in g.notes:
                 error.add_note(note)
@@ -160,6 +165,10 @@ class MpiChannel:
     def pid(self, rank: int) -> int:
         """A member's process id, on its machine."""
         return self._pids[rank]
+
+    def device(self, rank: int) -> str:
+        """Where a member is, and what it computes on."""
+        return self._labels[rank]
 
     def quit(self, grace: float) -> None:
         """End the workers within `grace` seconds, or kill them; waits of the master end, too."""

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from synkhronos._memory import cgroups_of, oom_kills, smallest
 
 _KNOWN = frozenset(int(s) for s in signal.Signals)  # without most real-time signals
 _HINTS: dict[int, str] = {
@@ -31,7 +32,8 @@ class Worker:
     ended: str = ""
 
     def __post_init__(self) -> None:
-        self._oom_kills = _oom_kills()
+        self._cgroups = cgroups_of(self.pid)
+        self._oom_kills = oom_kills(self._cgroups)
         try:
             self.pidfd = os.pidfd_open(self.pid)
         except OSError:  # not reaped yet, so the pid is still this process's
@@ -77,19 +79,9 @@ class Worker:
         if number not in _KNOWN:
             return f"killed by signal {number}"
         hint = _HINTS.get(number)
-        if number == signal.SIGKILL and _oom_kills() > self._oom_kills:
-            hint = "by the OOM killer: this cgroup's memory limit was reached"
+        if number == signal.SIGKILL and oom_kills(self._cgroups) > self._oom_kills:
+            hint = f"by the OOM killer: {smallest().text} bytes"
         return f"killed by {signal.Signals(number).name}" + (f" ({hint})" if hint else "")
-
-
-def _oom_kills() -> int:
-    """How often the OOM killer has struck in this process's cgroup (v2)."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        path = Path("/proc/self/cgroup").read_text().rsplit("::", 1)[1].strip()
-        for line in Path(f"/sys/fs/cgroup{path}/memory.events").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 def end(workers: list[Worker], grace: float) -> None:

@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+from synkhronos import _jax
+
 _LOOKS = 5
 
 
@@ -21,7 +23,7 @@ def reasons_against_fork() -> list[str]:
     found = []
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
         found.append(f"{threading.active_count()} Python threads are alive")
-    if jax_has_run():
+    if _jax.has_run():
         found.append("JAX has run")
     if "torch" in sys.modules:
         found.append("torch is loaded")
@@ -37,12 +39,6 @@ def reasons_against_fork() -> list[str]:
     if extra > 0:
         found.append(f"{extra} threads of unknown libraries are alive")
     return found
-
-
-def jax_has_run() -> bool:
-    """Whether JAX has started a backend in this process."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", None))
 
 
 def numba_parallel_has_run() -> bool:
@@ -63,8 +59,12 @@ def cuda_is_open() -> bool:
 
 
 def _foreign_threads() -> int:
-    """Native threads beyond Python's own and the pools of OpenBLAS."""
-    alive = len(os.listdir("/proc/self/task"))
+    """Native threads beyond Python's own, the pools of OpenBLAS and jemalloc's.
+
+    jemalloc (in pyarrow, which pandas and so PyMC import) sees to its background thread at a fork.
+    """
+    tasks = os.listdir("/proc/self/task")
+    alive = len(tasks) - sum(_name_of(task) == "jemalloc_bg_thd" for task in tasks)
     if alive == threading.active_count():
         return 0
     from threadpoolctl import ThreadpoolController
@@ -75,3 +75,10 @@ def _foreign_threads() -> int:
         if library.internal_api == "openblas"
     )
     return alive - threading.active_count() - pools
+
+
+def _name_of(task: str) -> str:
+    try:
+        return Path(f"/proc/self/task/{task}/comm").read_text().strip()
+    except OSError:  # it has just ended
+        return ""

@@ -85,7 +85,7 @@ class Inspector:
         if waited < min(self.limit, math.inf if self._warned else self.warning):
             return
         late = self._late(number)
-        compiling = any(self._words[w.rank][COMPILING] for w in late)
+        compiling = any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in late)
         if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):
             raise GroupTimeout.of(
                 tuple(w.rank for w in late), f"{what}: {self._report(late, waited)}"
@@ -111,18 +111,18 @@ class Inspector:
     def _doing(self, worker: Worker) -> str:
         if worker.dead():
             return "dead"
-        state = _state(worker.pid)
-        if state in "Tt":
+        if _stopped(worker.pid):
             return f"stopped by a signal: kill -CONT {worker.pid}"
         if self._words[worker.rank][COMPILING]:
             return "compiling"
+        state = _state(worker.pid)
         return {"R": "running", "S": "waiting", "D": "waiting for a disk or device"}.get(
             state, f"in state {state}"
         )
 
     def stack(self, worker: Worker) -> str:
         """The Python stacks of a worker's threads, as they are now; nothing if it is stopped."""
-        if worker.dead() or _state(worker.pid) in "Tt":
+        if worker.dead() or _stopped(worker.pid):
             return ""
         fd = self._stacks[worker.rank]
         before = os.fstat(fd).st_size
@@ -142,6 +142,10 @@ class Inspector:
         text = os.pread(self._stacks[rank], _STACK_BYTES, start).decode(errors="replace")
         os.ftruncate(self._stacks[rank], 0)
         return text
+
+
+def _stopped(pid: int) -> bool:
+    return _state(pid) in "Tt"
 
 
 def _state(pid: int) -> str:

@@ -1,15 +1,7 @@
-"""Starting workers, by fork or by fork+exec, and the two guards that end them with the master.
-
-Guard one is PR_SET_PDEATHSIG: SIGKILL within a millisecond, but bound to the forking *thread*, so
-only the main thread may use it. Guard two is the lifeline: a pipe whose write end the master alone
-holds; each worker asks for SIGKILL on its end of file (F_SETSIG with O_ASYNC). Both are the
-kernel's, so a worker in a C call that holds the GIL ends too.
-"""
+"""Starting workers, by fork or by fork+exec."""
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -18,19 +10,20 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from synkhronos._channels import guards
 from synkhronos._cores import environment
 
-_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-
-# The first code of an exec'd worker: its cores first, before any library counts them.
+# The first code of an exec'd worker: its guards, as the imports take a second; its cores, before
+# any library counts them.
 _BOOTSTRAP = """
-import json, os, sys
+import json, os, runpy, sys, types
 hello = json.loads(sys.argv[1])
+runpy.run_path(hello["guards"])["guard"](types.SimpleNamespace(**hello["wiring"]))
 try:
     os.sched_setaffinity(0, hello["cores"])
 except OSError:
@@ -62,10 +55,6 @@ class Wiring:
     debug: bool
     forked: bool
     profile: bool
-
-    def descriptors(self) -> list[int]:
-        """The descriptors that an exec'd worker inherits."""
-        return [self.arena_fd, *self.bells, self.abort, self.lifeline, self.stacks]
 
 
 @contextmanager
@@ -103,11 +92,15 @@ def fork_worker(
         os._exit(code)
 
 
-def exec_worker(wiring: Wiring, module: str) -> subprocess.Popen[bytes]:
-    """Start a worker in a fresh interpreter that runs `module.main(wiring)`."""
+def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker in a fresh interpreter that runs `module.main(wiring)`.
+
+    `device`: what its environment says of the device it computes on.
+    """
     hello = {
         "path": sys.path,
         "module": module,
+        "guards": guards.__file__,
         "wiring": asdict(wiring),
         "cores": wiring.cores,
     }
@@ -115,45 +108,9 @@ def exec_worker(wiring: Wiring, module: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
         stdin=None if wiring.debug else subprocess.DEVNULL,
-        pass_fds=wiring.descriptors(),
-        env=os.environ | environment(len(wiring.cores)),
+        pass_fds=guards.inherited(wiring),
+        env={**os.environ, **environment(len(wiring.cores)), **device},
     )
-
-
-def guard(wiring: Wiring) -> None:
-    """In a new worker: ignore Ctrl-C, end with the master whatever it dies of."""
-    for fd in wiring.descriptors():  # exec has left them open to whatever this process starts
-        os.set_inheritable(fd, False)
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
-    if not wiring.debug:
-        os.setpgid(0, 0)  # Ctrl-C of the terminal reaches the master alone
-    if wiring.by_main_thread:
-        end_with_parent()
-    _hold(wiring.lifeline)
-    if os.getppid() != wiring.parent:
-        os._exit(1)  # the master died before the guards stood
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-
-
-def end_with_parent() -> None:
-    """Ask for SIGKILL when the thread that started this process ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _hold(lifeline: int) -> int:
-    """Ask for SIGKILL when the last write end of the lifeline closes.
-
-    The receiver of the signal belongs to the open file, so each worker opens the pipe anew.
-    """
-    own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
-    os.close(lifeline)
-    return own
 
 
 def started_by_main_thread() -> bool:

@@ -5,8 +5,9 @@ waiters at once when the group ends, and the pidfds of the members it depends on
 it yields the core each turn: plain spinning costs milliseconds where members outnumber cores.
 
 The word ASLEEP saves the ringing of bells nobody hears. Reading it is a race (a store here, a load
-there); the sleeper therefore looks again after a system call, and never sleeps longer than
-NAP_MS before it looks once more.
+there); the sleeper therefore looks again after a system call, and sleeps no longer than NAP_MS
+before it looks once more. By then everybody has seen the word; a worker without a command sleeps
+longer from there on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from synkhronos._channels.interrupts import Interrupts
 from synkhronos._channels.words import ASLEEP, QUIT, Words
 
 NAP_MS = 100
+IDLE_NAP_MS = 2000  # a tenth of a millisecond each, and a bell, a death or the end cut it short
 _LOOK_AROUND = 16  # waits between two looks at which core this is
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
 LOOKS = 20  # before the first yield, which costs half a microsecond
@@ -69,7 +71,8 @@ class Waiter:
         self.inspect: Callable[[], None] | None = None
         self.interrupts = Interrupts()
         self.keep_place: Callable[[], None] | None = None
-        self.naps_ms: tuple[float, float] = (NAP_MS, NAP_MS)  # the first, the longest
+        # the first and the longest, of a member that also waits for what rings no bell
+        self.naps_ms: tuple[float, float] | None = None
         self._waits = 0
 
     def watch(self, pidfds: dict[int, int]) -> None:
@@ -85,8 +88,10 @@ class Waiter:
             if words[rank][ASLEEP] or not _ORDERED:
                 os.eventfd_write(self._bells[rank], 1)
 
-    def wait(self, ready: Callable[[], bool]) -> None:
+    def wait(self, ready: Callable[[], bool], idle: bool = False) -> None:
         """Return once `ready()` is true; it may raise to end the wait.
+
+        `idle`: whoever makes it true rings this member's bell.
 
         Raises
         ------
@@ -96,7 +101,21 @@ class Waiter:
             if ready():
                 return
         if not self._spins(ready):
-            self._sleep(ready)
+            self._sleep(ready, IDLE_NAP_MS if idle else NAP_MS)
+
+    def rest(self) -> None:
+        """Wait for the bell or the group's end, a while: a peer has died, which the master minds.
+
+        A wait would end at once, again and again.
+        """
+        poll = select.poll()
+        for fd in (self._bells[self.rank], self._abort):
+            poll.register(fd, select.POLLIN)
+        self._mine[ASLEEP] = 1
+        try:
+            poll.poll(IDLE_NAP_MS)
+        finally:
+            self._mine[ASLEEP] = 0
 
     def _spins(self, ready: Callable[[], bool]) -> bool:
         """Whether it is ready within the time to spin."""
@@ -114,9 +133,9 @@ class Waiter:
             if time.perf_counter() >= until:
                 return False
 
-    def _sleep(self, ready: Callable[[], bool]) -> None:
+    def _sleep(self, ready: Callable[[], bool], later_naps: int) -> None:
         self._mine[ASLEEP] = 1
-        nap, longest = self.naps_ms
+        nap, longest = self.naps_ms or (NAP_MS, later_naps)
         try:
             os.sched_yield()
             while not ready():
@@ -125,7 +144,7 @@ class Waiter:
                     time.sleep(nap / 1000)
                 if self._listen(self._poll.poll(int(nap))) and self._spins(ready):
                     return  # the bell rang ahead of what it announces
-                nap = min(2 * nap, longest)
+                nap = min(2 * nap, longest) if self.naps_ms else longest
                 if self.tick is not None:
                     self.tick()
                 if self.inspect is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from synkhronos._arena import aligned_empty
 from synkhronos._communicators import Arrays, Join, Members
 from synkhronos._reductions import Reduction, combine
 
@@ -87,5 +88,5 @@ class Solo:
         return [combine([a[edges[0] : edges[1]]], op) for a in arrays]
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """Ordinary memory."""
-        return np.empty(shape, dtype)
+        """Ordinary memory, which JAX can read in place."""
+        return aligned_empty(shape, np.dtype(dtype))

@@ -105,13 +105,15 @@ class Join(Collective):
         compared = [member.variables[n] for n in self.compared]
         for entry in compared:
             if not mine and entry.storage[0] is views[entry.number]:
-                member.change(entry, np.array(entry.storage[0]))  # the array will be written
+                # for good: the array will be written, whether the values agree or not
+                entry.storage[0] = np.array(entry.storage[0])
         entries = self.entries(member)
+        values = None
         if comm.nodes > 1:
             values = comm.broadcast([member.array(e) for e in entries] if mine else None, 0)
-        else:
+        elif mine:
             values = [entry.storage[0] for entry in entries]
-            comm.barrier()
+        comm.barrier()
         if comm.home.rank == comm.leader and values is not None:
             for entry, value in zip(entries, values, strict=True):
                 views[entry.number][...] = value

@@ -18,6 +18,9 @@ from synkhronos._variables import stream
 if TYPE_CHECKING:
     from synkhronos._member import Member
 
+_DTYPES = ("uint32", "uint64")  # of what states have
+_POOL = 1 << 16  # words of a seed, numpy's default being 4: more is hostile
+
 
 @dataclass(frozen=True)
 class FetchStates(Collective):
@@ -117,15 +120,22 @@ def describe(generator: np.random.Generator) -> str:
 
 
 def rebuild(text: str) -> np.random.Generator:
-    """The generator that has been described."""
+    """The generator that has been described; what is no description raises."""
     found = json.loads(text, object_hook=_array)
-    bits = getattr(np.random, found["kind"])(_seeds(found.get("seeds")))
+    kind = getattr(np.random, found["kind"])
+    if not issubclass(kind, np.random.BitGenerator):
+        raise ValueError(f"{found['kind']} is no kind of generator")
+    bits = kind(_seeds(found.get("seeds")))
     bits.state = found["state"]
     return np.random.Generator(bits)
 
 
 def _seeds(state: dict[str, Any] | None) -> np.random.SeedSequence:
-    return np.random.SeedSequence(0) if state is None else np.random.SeedSequence(**state)
+    if state is None:
+        return np.random.SeedSequence(0)
+    if state["pool_size"] > _POOL:
+        raise ValueError(f"a seed's pool of {state['pool_size']} words")
+    return np.random.SeedSequence(**state)
 
 
 def _plain(value: Any) -> Any:
@@ -136,5 +146,7 @@ def _plain(value: Any) -> Any:
 
 def _array(found: dict[str, Any]) -> Any:
     if found.keys() == {"array", "dtype"}:
+        if found["dtype"] not in _DTYPES:
+            raise ValueError(f"{found['dtype']} in the state of a generator")
         return np.array(found["array"], found["dtype"])
     return found

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import logging
 import operator
 import os
 import re
 import shutil
+import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._commands import Broadcast
 from synkhronos._errors import (
     BackendMissing,
+    CheckpointError,
     GroupError,
     InputError,
     InputTypeError,
@@ -39,15 +43,16 @@ from synkhronos._errors import (
 )
 from synkhronos._group import Group, current
 from synkhronos._variables import check_whole
-from synkhronos.extensions._streams import fetch_states, set_states
+from synkhronos.extensions._streams import fetch_states, rebuild, set_states
 from synkhronos.extensions.batches import Batches
 
 log = logging.getLogger("synkhronos")
 
 FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
-_NAME = re.compile(r"(\.old-)?step-(\d{8,})")
+_NAME = re.compile(r"(\.old-)?step-([0-9]{8,})")
 _LEAVINGS = ".tmp-"
+_ERRNO = re.compile(r"os error ([0-9]+)")
 
 
 class Checkpoints:
@@ -101,7 +106,7 @@ class Checkpoints:
         batches: Batches | None = None,
         keep: int | None = 3,
     ) -> None:
-        self._files = _safetensors()
+        self._files, self._error = _safetensors()
         self.folder = Path(folder)
         self.batches = batches
         self.keep = None if keep is None else _integer("keep", keep, 1)
@@ -142,7 +147,7 @@ class Checkpoints:
         Notes
         -----
         Cost: with random generators one round; the bytes of the values are written once and read
-        once for their checksum; four fsyncs.
+        once for their checksum; five fsyncs.
         """
         step = _integer("step", step, 0)
         try:
@@ -187,9 +192,9 @@ class Checkpoints:
         InputError
             There is no such checkpoint; or it holds other variables, dtypes, shapes or rows than
             these. Nothing has been set then.
-        SynkhronosError
-            The checkpoint is damaged. Nothing has been set, and no older one is taken in its place:
-            name one, if you want it.
+        CheckpointError
+            The checkpoint is damaged, or of another format. Nothing has been set, and no older one
+            is taken in its place: name one, if you want it.
 
         Notes
         -----
@@ -206,6 +211,7 @@ class Checkpoints:
         self._check_shapes(place, body)
         if self.batches is not None and body["batches"] is None:
             raise InputError(f"restore: {place} was saved without batches, and these have some")
+        _check_streams(place, body)
         arrays = self._read_arrays(place, body)
         if self.batches is not None:
             self.batches.restore(body["batches"])
@@ -282,9 +288,9 @@ class Checkpoints:
             if _digest(path) != body["blake2b"]:
                 raise _damaged(place, f"the checksum of {_ARRAYS} is not the one in {_META}")
             found = self._files.load_file(path)
-        except OSError as exc:
-            raise _damaged(place, str(exc)) from exc
-        return {n: _original(found[n], *body["values"][n]) for n in self._values}
+            return {n: _original(found[n], *body["values"][n]) for n in self._values}
+        except (OSError, self._error, KeyError, ValueError, TypeError) as exc:
+            raise _damaged(place, f"{_ARRAYS}: {exc}") from exc
 
     def _write(self, step: int, arrays: dict[str, np.ndarray], body: dict[str, Any]) -> Path:
         _make(self.folder)
@@ -294,15 +300,17 @@ class Checkpoints:
         made = self.folder / f"{_LEAVINGS}{place.name}"
         try:
             made.mkdir()
-            self._files.save_file(arrays, made / _ARRAYS)
+            self._save_arrays(arrays, made / _ARRAYS)
             body["blake2b"] = _digest(made / _ARRAYS)
-            body["serial"] = 1 + max([n for n, _, _ in listed if n is not None], default=0)
+            # the clock, so that one which cannot be read just now does not come to be the latest
+            last = max([n for n, _, _ in listed if n is not None], default=0)
+            body["serial"] = max(last + 1, time.time_ns())
             (made / _META).write_text(_sealed(body))
             # safetensors lets nobody but the owner read it
             (made / _ARRAYS).chmod((made / _META).stat().st_mode)
             for path in (made / _ARRAYS, made / _META, made):
                 _force(path)
-            if place.exists():
+            if os.path.lexists(place):
                 # a folder cannot take another's name; until it does, the old one counts
                 place.rename(self.folder / f".old-{place.name}")
             made.rename(place)
@@ -311,6 +319,16 @@ class Checkpoints:
             shutil.rmtree(made, ignore_errors=True)
             raise
         return place
+
+    def _save_arrays(self, arrays: dict[str, np.ndarray], path: Path) -> None:
+        try:
+            self._files.save_file(arrays, path)
+        except self._error as exc:  # no kind of OSError, whatever has happened
+            match = _ERRNO.search(str(exc))
+            if match is None:
+                raise
+            number = int(match[1])
+            raise OSError(number, os.strerror(number), str(path)) from exc
 
     def _prune(self) -> None:
         """Remove what is too old, and what has been replaced."""
@@ -321,13 +339,18 @@ class Checkpoints:
 
     def _clear(self) -> None:
         """Remove leavings: half-written, replaced, or half-removed checkpoints."""
-        for path in list(self.folder.iterdir()):
-            replaced = (
-                path.name.startswith(".old-")
-                and (self.folder / path.name.removeprefix(".old-")).exists()
-            )
-            if replaced or path.name.startswith(_LEAVINGS):
+        leavings = [path for path in self.folder.iterdir() if self._left_over(path)]
+        if leavings:  # their names are on the disk before anything in them goes
+            _force(self.folder)
+        for path in leavings:
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _left_over(self, path: Path) -> bool:
+        newer = self.folder / path.name.removeprefix(".old-")
+        return path.name.startswith(_LEAVINGS) or (newer.name != path.name and newer.exists())
 
     def _listed(self) -> list[tuple[int | None, int, Path]]:
         """(serial, step, folder) in the order of saving; what cannot be read comes last."""
@@ -362,15 +385,51 @@ def _folders(folder: Path) -> dict[int, Path]:
 
 def _read_meta(place: Path) -> dict[str, Any]:
     try:
-        body = json.loads((place / _META).read_bytes())
+        with _open(place / _META) as file:
+            body = json.load(file)
         seal = body.pop("seal")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        whole = _seal(body) == seal
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
         raise _damaged(place, f"{_META} cannot be read ({exc!r})") from exc
-    if _seal(body) != seal:
+    if not whole:
         raise _damaged(place, f"{_META} is not as it was written")
-    if body["format"] != FORMAT:
-        raise InputError(f"restore: {place} has format {body['format']}; this reads {FORMAT}")
+    if body.get("format") != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {place} has format {body.get('format')}; this reads {FORMAT}. Nothing was "
+            "set. Use the version that wrote it, or name another step"
+        )
+    if not _complete(body):
+        raise _damaged(place, f"{_META} has not what it should have")
+    match = _NAME.fullmatch(place.name)
+    if match is not None and body["step"] != int(match[2]):
+        raise _damaged(place, f"what is in it was saved as step {body['step']}")
     return dict(body)
+
+
+def _complete(body: dict[str, Any]) -> bool:
+    """Whether a checkpoint's body has all its parts, each of its kind."""
+    kinds = {"step": int, "serial": int, "values": dict, "streams": dict, "size": int}
+    kinds |= {"master": int, "meta": dict, "blake2b": str}
+    if "batches" not in body or any(type(body.get(p)) is not kind for p, kind in kinds.items()):
+        return False
+    if not 0 <= body["master"] < body["size"]:
+        return False
+    values = all(
+        type(v) is list and len(v) == 2 and type(v[0]) is str and type(v[1]) is list
+        for v in body["values"].values()
+    )
+    return values and all(
+        type(states) is list and len(states) == body["size"] for states in body["streams"].values()
+    )
+
+
+def _check_streams(place: Path, body: dict[str, Any]) -> None:
+    for name, states in body["streams"].items():
+        for state in states:
+            try:
+                rebuild(state)
+            except Exception as exc:  # whatever numpy says to what is no state
+                raise _damaged(place, f"{name} has no state of a generator ({exc!r})") from exc
 
 
 def _sealed(body: dict[str, Any]) -> str:
@@ -382,12 +441,21 @@ def _seal(body: dict[str, Any]) -> str:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with _open(path) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _damaged(place: Path, why: str) -> SynkhronosError:
-    return SynkhronosError(
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[io.BufferedReader]:
+    """A plain file, to be read; a pipe or a device might never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no plain file")
+        yield file
+
+
+def _damaged(place: Path, why: str) -> CheckpointError:
+    return CheckpointError(
         f"checkpoint {place} is damaged: {why}. Nothing was set. Remove it, or name another step"
     )
 
@@ -403,7 +471,8 @@ def _force(path: Path) -> None:
 
 def _make(folder: Path) -> None:
     if not folder.is_dir():
-        folder.mkdir(parents=True)
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
         _force(folder.parent)
 
 
@@ -476,12 +545,14 @@ def _check_array(name: str, variable: SharedVariable) -> None:
         )
 
 
-def _safetensors() -> Any:
+def _safetensors() -> tuple[Any, type[Exception]]:
+    """The library, and its error."""
     try:
+        from safetensors import SafetensorError
         from safetensors import numpy as files
     except ImportError:
         raise BackendMissing("safetensors", "checkpoints") from None
-    return files
+    return files, SafetensorError
 
 
 def _group() -> Group | None:

@@ -70,7 +70,7 @@ class TrainFunction:
         self._goal = goal
         self._parting = parting
         self._outputs = list(range(n_outputs))
-        self._extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
+        function.extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
         self._member: Member | None = None  # that the update is installed in
         self._entries: list[tuple[Entry, np.ndarray]] = []
         self._whole: Any = None
@@ -137,14 +137,14 @@ class TrainFunction:
         Cost: one round. Each member writes its gradients once, reads its chunk of everybody's, and
         writes its chunk of parameters and states.
         """
-        with self._function._lock:
+        with self._function._lock if timeout is None else self._group.limited(timeout):
             self._group.check_idle("train")
             if self._member is not self._group.member:  # none yet, or of a time before a restart
                 self._install()
             self._settle()
             call = self._function._next_call(args, kwargs, self._outputs, batch, None, num_slices)
             self._post_leaves(args, kwargs)
-            found = self._function._run(call, self._outputs, self._step(call), timeout)
+            found = self._function._run(call, self._outputs, self._step(call))
         return found[0] if len(found) == 1 else found
 
     @enduring
@@ -166,10 +166,12 @@ class TrainFunction:
             call = make(args, kwargs, self._outputs, batch, None, num_slices)
             every = replace(
                 call,
-                outputs=call.outputs + self._extra,
-                reductions=call.reductions + tuple(kinds[i] for i in self._extra),
+                outputs=call.outputs + call.extra,
+                reductions=call.reductions + tuple(kinds[i] for i in call.extra),
+                extra=(),
             )
             values = self._group.run(every, "train.gradients")[len(call.outputs) :]
+            self._function._compilations.note(every)
         n = len(self._goal.partials)
         if self._goal.factor is None:
             return [np.asarray(v) for v in values[n:]]
@@ -209,8 +211,7 @@ class TrainFunction:
     def _step(self, call: Call) -> Step:
         """The command, the same for the same call, so that it need not be sent again."""
         if self._latest is None or self._latest[0] is not call:
-            extended = replace(call, extra=self._extra)
-            step = Step(extended, self._number, self._goal.average, self._partials)
+            step = Step(call, self._number, self._goal.average, self._partials)
             self._latest = call, step
         return self._latest[1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,50 @@ class BadStr(Exception):
         raise RuntimeError("no text")
 
 
+class FatalStr(Exception):
+    """An exception whose text would end the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class NoStr(Exception):
+    """An exception whose text is none."""
+
+    def __str__(self) -> Any:
+        return 3
+
+
+class BadRepr:
+    """An argument that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Touchy(Exception):
+    """An exception that raises whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+class _Nameless(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+class Unshippable(ValueError):
+    """An exception that cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not me")
+
+
 class TwoArguments(Exception):
     """An exception that cannot be made of its text."""
 
@@ -61,6 +106,41 @@ def _raise(error: BaseException) -> Any:
         raise error
 
     return act
+
+
+def _nameless(member: Member) -> None:
+    """Raise an exception whose class raises whatever is asked of it."""
+    error: Any = _Nameless("Nameless", (Exception,), {})
+    raise error
+
+
+def _chained(member: Member) -> None:
+    try:
+        try:
+            raise KeyError("the first")
+        except KeyError as exc:
+            raise TypeError("the second") from exc
+    except TypeError:
+        raise ValueError("the third")  # noqa: B904 (its context is what is wanted)
+
+
+def _circular(member: Member) -> None:
+    one, two = ValueError("one"), TypeError("two")
+    one.__cause__, two.__cause__ = two, one
+    raise one
+
+
+def _with_notes(notes: Any) -> Any:
+    error = ValueError("with notes")
+    error.__notes__ = notes
+    return _raise(error)
+
+
+def _deep_group(member: Member) -> None:
+    error: Exception = ValueError("inmost")
+    for depth in range(2000):
+        error = ExceptionGroup(f"at {depth}", [error])
+    raise error
 
 
 def _signal(number: int) -> Any:
@@ -85,10 +165,19 @@ def _nap(member: Member) -> None:
     time.sleep(1)
 
 
+def _eat(member: Member) -> None:
+    """Take memory until there is none."""
+    eaten = []
+    while True:
+        eaten.append(b"x" * (1 << 22))
+
+
 def _compile(member: Member) -> None:
     with member.compiling():
         _nap(member)
 
+
+_NO_PLACE: Any = ("file", "line", object(), 3)  # where a SyntaxError says file, line, column, text
 
 KINDS: dict[str, Any] = {
     "ValueError": _raise(ValueError("bad value")),
@@ -104,10 +193,26 @@ KINDS: dict[str, Any] = {
     "two arguments": _raise(TwoArguments("a", "b")),
     "surrogates": _raise(ValueError("\ud800 lone")),
     "10 MB": _raise(ValueError("x" * 10_000_000)),
+    "fatal str": _raise(FatalStr()),
+    "no str": _raise(NoStr()),
+    "broken repr": _raise(ValueError(BadRepr())),
+    "touchy": _raise(Touchy("hands off")),
+    "nameless": _nameless,
+    "unpicklable": _raise(Unshippable("with a lock")),
+    "chained": _chained,
+    "circular": _circular,
+    "notes": _with_notes([3, BadRepr(), "\ud800"]),
+    "no notes": _with_notes(3),
+    "deep group": _deep_group,
+    "fatal group": _raise(BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit()])),
+    "GeneratorExit": _raise(GeneratorExit()),
+    "SyntaxError": _raise(SyntaxError("bad", _NO_PLACE)),
+    "UnicodeDecodeError": _raise(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte")),
     "SIGKILL": _signal(signal.SIGKILL),
     "SIGSEGV": _signal(signal.SIGSEGV),
     "SIGABRT": _signal(signal.SIGABRT),
     "exit": lambda member: os._exit(0),
+    "eat": _eat,
     "sleep": lambda member: time.sleep(3600),
     "spin": _spin,
     "C call": _c_call,
@@ -116,6 +221,7 @@ KINDS: dict[str, Any] = {
 }
 
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "exit")
+GREEDY = ("eat",)  # only where memory is limited
 STUCK = ("sleep", "spin", "C call")
 SLOW = ("nap", "compile")  # a second
-RAISING = tuple(k for k in KINDS if k not in (*DEADLY, *STUCK, *SLOW))
+RAISING = tuple(k for k in KINDS if k not in (*DEADLY, *GREEDY, *STUCK, *SLOW))

@@ -1,11 +1,11 @@
-"""Killing a process at its k-th system call, for every k: a crash test that leaves no gap.
+"""Killing a process at each of its system calls: a crash test that leaves no gap.
 
 A *scenario* is a Python file with a function ``scenario(trial)``: a program that starts a group
 and uses it. A *stage* is a process that has imported the scenario once; for each trial it forks a
 fresh process, in a session of its own, that runs it. Where the scenario says so, the *victim* (the
-master, or a worker) halts, strace takes hold of it, and delivers SIGKILL as it enters its k-th
-system call from there. Nothing in the program is instrumented. It needs strace and the right to
-trace.
+master, or a worker) halts, strace takes hold of it, and delivers SIGKILL as it enters a system call
+that is named, say its third `write` from there; `points` names each that a run has made. Nothing in
+the program is instrumented. It needs strace and the right to trace.
 
 ::
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -30,12 +31,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synkhronos._commands import Command
+from synkhronos.testing import leaks
 
 if TYPE_CHECKING:
     from synkhronos._group import Group
@@ -48,6 +51,7 @@ _GONE = 1.0  # for the last process to go after the first has
 CALLS = "!sched_yield"
 KILL = "signal=SIGKILL"
 NEVER = 65535  # the largest k that strace takes
+_CALL = re.compile(r"(\w+)\(")  # a line of strace's; others tell of signals and ends
 
 
 @dataclass
@@ -58,7 +62,7 @@ class Outcome:
     ----------
     victim, calls, fault : str
     k : int
-        The system call at which it happened, counted from the victim's halt; 0: nothing was done.
+        Which of the calls it happened at, counted from the victim's halt; 0: nothing was done.
     events : list of (float, str)
         What the scenario said, and when, in seconds of time.monotonic.
     died : float or None
@@ -69,8 +73,8 @@ class Outcome:
         Its wait status; None: it was still there at the limit.
     reached : bool
         Whether the fault has happened; False: the victim made fewer than k such system calls.
-    made : int
-        How many such system calls the victim made, about.
+    made : list of str
+        The system calls that the victim made, as strace writes them.
     left : list of str
         Processes and files that were there afterwards.
     printed : str
@@ -85,7 +89,7 @@ class Outcome:
     ended: float = 0.0
     status: int | None = None
     reached: bool = False
-    made: int = 0
+    made: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     printed: str = ""
 
@@ -100,11 +104,21 @@ class Outcome:
 
 
 class Trial:
-    """What a scenario knows of the trial it is in."""
+    """What a scenario knows of the trial it is in.
 
-    def __init__(self, folder: Path, victim: str) -> None:
+    Attributes
+    ----------
+    folder : Path
+        The trial's own; it goes with the trial.
+    victim : str
+    argument : str
+        What the scenario is told.
+    """
+
+    def __init__(self, folder: Path, victim: str, argument: str = "") -> None:
         self.folder = folder
         self.victim = victim
+        self.argument = argument
 
     def pause(self, name: str) -> None:
         """Halt here if the victim has this name, until it is watched."""
@@ -112,8 +126,7 @@ class Trial:
             return
         with (self.folder / "at").open("w") as at:
             at.write(f"{os.getpid()}\n")
-        with (self.folder / "go").open() as go:
-            go.read(1)
+        os.kill(os.getpid(), signal.SIGSTOP)  # no system call is under way then, unlike in a wait
 
     def mark(self, group: Group) -> None:
         """Halt the master, or the worker "rank N", if that is the victim."""
@@ -173,8 +186,15 @@ class Stage:
             raise RuntimeError("the stage has ended: can the scenario be imported?")
         return json.loads(line)
 
-    def trial(self, victim: str = "", k: int = 0, calls: str = CALLS, fault: str = KILL) -> Outcome:
-        """Run the scenario once, and kill the victim at its k-th system call.
+    def trial(
+        self,
+        victim: str = "",
+        k: int = 0,
+        calls: str = CALLS,
+        fault: str = KILL,
+        argument: str = "",
+    ) -> Outcome:
+        """Run the scenario once, and kill the victim at its k-th call of a kind.
 
         Parameters
         ----------
@@ -182,10 +202,14 @@ class Stage:
             A name that the scenario pauses for, "master", or "rank N". Without one, and with k=0,
             nothing is killed.
         k : int
+            `NEVER` does nothing but record.
         calls : str
-            The system calls that count, as strace takes them.
+            The system calls that count, as strace takes them. Each counts for itself: with
+            "write,fsync" it happens at the k-th write, and at the k-th fsync.
         fault : str
             What happens to it instead, as strace's `inject` takes it: "error=ENOSPC".
+        argument : str
+            What the scenario finds as `trial.argument`.
 
         Raises
         ------
@@ -193,24 +217,24 @@ class Stage:
             The scenario never came to where the victim halts, or strace could not take hold of it.
         """
         found = Outcome(victim, k, calls, fault)
-        before = set(os.listdir("/dev/shm"))
+        before = leaks.named()
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
-            self._run(found, folder)
-            found.left += [f"/dev/shm/{n}" for n in set(os.listdir("/dev/shm")) - before]
+            self._run(found, folder, argument)
+            found.left += leaks.forsaken(leaks.named() - before)
             found.printed = _text(folder / "printed")
             found.events = [tuple(json.loads(x)) for x in _text(folder / "events").splitlines()]
         finally:
             shutil.rmtree(folder)
         return found
 
-    def _run(self, found: Outcome, folder: Path) -> None:
+    def _run(self, found: Outcome, folder: Path, argument: str) -> None:
         os.mkfifo(folder / "at")
-        os.mkfifo(folder / "go")
         at = os.open(folder / "at", os.O_RDONLY | os.O_NONBLOCK)
         try:
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps([str(folder), found.victim]) + "\n")
+            told = [str(folder), found.victim, argument]
+            self._process.stdin.write(json.dumps(told) + "\n")
             self._process.stdin.flush()
             session = self._answer()
             if found.victim:
@@ -231,15 +255,15 @@ class Stage:
         victim = os.pidfd_open(pid)
         try:
             log = folder / "strace"
+            _await_stop(pid)
             tracer = _attach(pid, found, log) if found.k else None
-            with (folder / "go").open("w") as go:
-                go.write("1")
+            signal.pidfd_send_signal(victim, signal.SIGCONT)
             self._watch(found, victim)
             if tracer is not None:
                 tracer.wait(LIMIT)
                 text = _text(log)
                 found.reached = "+++ killed by SIGKILL" in text or "(INJECTED)" in text
-                found.made = text.count("\n")
+                found.made = [x for x in text.splitlines() if _CALL.match(x)]
         finally:
             os.close(victim)
 
@@ -263,6 +287,14 @@ class Stage:
         else:
             _end_session(session)
             self._answer()
+
+
+def _await_stop(pid: int) -> None:
+    until = time.monotonic() + _ATTACH
+    while _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2][1:2] != "T":
+        if time.monotonic() > until:
+            raise RuntimeError(f"process {pid} does not stop")
+        time.sleep(0.0005)
 
 
 def _attach(pid: int, wanted: Outcome, log: Path) -> subprocess.Popen[bytes]:
@@ -310,17 +342,28 @@ def _text(path: Path) -> str:
         return ""
 
 
+def points(made: Sequence[str]) -> list[tuple[str, int]]:
+    """For each call that a victim has made: its name, and which of that name it was.
+
+    >>> points(["openat(...) = 3", "write(3, ...) = 5", "write(3, ...) = 5"])
+    [('openat', 1), ('write', 1), ('write', 2)]
+    """
+    counts: Counter[str] = Counter()
+    found = []
+    for line in made:
+        match = _CALL.match(line)
+        assert match is not None, line
+        counts[match[1]] += 1
+        found.append((match[1], counts[match[1]]))
+    return found
+
+
 def sweep(
-    stage: Stage, victim: str, first: int = 1, step: int = 1, last: int | None = None
+    stage: Stage, victim: str, calls: str = CALLS, argument: str = "", step: int = 1
 ) -> Iterator[Outcome]:
-    """Trials for k = first, first + step, ... until the victim comes to its end by itself."""
-    k = first
-    while last is None or k <= last:
-        found = stage.trial(victim, k)
-        yield found
-        if not found.reached and not found.hung:
-            return
-        k += step
+    """A trial for each, or each `step`-th, system call of a run in which nothing happens."""
+    for name, k in points(stage.trial(victim, NEVER, calls, argument=argument).made)[::step]:
+        yield stage.trial(victim, k, name, argument=argument)
 
 
 def serve(path: str) -> None:
@@ -333,10 +376,10 @@ def serve(path: str) -> None:
     spec.loader.exec_module(module)
     _answer(0)
     for line in sys.stdin:
-        folder, victim = json.loads(line)
+        folder, victim, argument = json.loads(line)
         pid = os.fork()
         if not pid:
-            _perform(module.scenario, Trial(Path(folder), victim))
+            _perform(module.scenario, Trial(Path(folder), victim, argument))
         _answer(pid)
         _, status = os.waitpid(pid, 0)
         _answer([time.monotonic(), status])

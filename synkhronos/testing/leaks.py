@@ -1,11 +1,19 @@
-"""What this process holds: children, descriptors, threads, shared memory."""
+"""What this process holds: children, descriptors, threads, shared memory.
+
+Of descriptors those count that groups and subprocesses are made of: memfd, eventfd, pidfd, pipes.
+/dev/shm is the whole machine's: a file there that is another user's, or that another process has
+open, is left out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import re
 import threading
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +28,9 @@ class Snapshot:
     shm: frozenset[str]
 
 
+NAMED = Path("/dev/shm")  # where shared memory has names, for the whole machine
+
+
 def snapshot() -> Snapshot:
     """Take stock.
 
@@ -29,7 +40,7 @@ def snapshot() -> Snapshot:
         frozenset(_children()),
         frozenset(_descriptors()),
         threading.active_count(),
-        frozenset(os.listdir("/dev/shm")),
+        frozenset(named()),
     )
 
 
@@ -57,9 +68,39 @@ def _more(before: Snapshot, after: Snapshot) -> dict[str, object]:
         found["descriptors"] = sorted(after.descriptors - before.descriptors)
     if after.threads > before.threads:
         found["threads"] = after.threads - before.threads
-    if after.shm - before.shm:
-        found["/dev/shm"] = sorted(after.shm - before.shm)
+    if left := forsaken(after.shm - before.shm):
+        found["shared memory"] = left
     return found
+
+
+def named() -> set[str]:
+    """Shared memory with a name, of this user."""
+    found = set()
+    for file in NAMED.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if file.lstat().st_uid == os.geteuid():
+                found.add(str(file))
+    return found
+
+
+def forsaken(paths: Collection[str]) -> list[str]:
+    """Which of these files are this process's, or nobody's; the programs of others go on."""
+    ours = {os.getpid(), *_children()}
+    left = set(paths)
+    for folder in Path("/proc").iterdir() if left else ():
+        if folder.name.isdigit() and int(folder.name) not in ours:
+            left.difference_update(_in_use(folder))
+    return sorted(path for path in left if os.path.lexists(path))
+
+
+def _in_use(process: Path) -> Iterator[str]:
+    """The files that a process has mapped or open."""
+    with contextlib.suppress(OSError):  # it ends, or is not ours to look into
+        for line in (process / "maps").read_text().splitlines():
+            if "/" in line:
+                yield line[line.index("/") :]
+        for link in (process / "fd").iterdir():
+            yield os.readlink(link)
 
 
 def _children() -> list[int]:
@@ -80,7 +121,6 @@ def _descriptors() -> list[str]:
             target = os.readlink(link)
         except OSError:
             continue
-        kind = target.split(" ")[0]
-        if "synkhronos" in target or "eventfd" in target or "pidfd" in target:
-            found.append(f"{link.name} -> {kind}")
+        if any(word in target for word in ("synkhronos", "eventfd", "pidfd", "pipe:")):
+            found.append(f"{link.name} -> {re.split(r'[ 0-9]', target)[0]}")
     return found

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 
-from synkhronos.testing.killing import CALLS, KILL, LIMIT, NEVER, Outcome, Stage
+from synkhronos.testing.killing import CALLS, KILL, LIMIT, NEVER, Outcome, Stage, points
 
 SCENARIO = Path(__file__).parent / "whole.py"
 VICTIMS = ("start", "master", "start of 1", "start of 2", "rank 1", "rank 2")
@@ -57,7 +57,7 @@ class Counts:
             self.points += 1
         fault = judge(found)
         if fault:
-            self.wrong.append(f"{found.victim} at call {found.k}: {fault}")
+            self.wrong.append(f"{found.victim} at {found.calls} {found.k}: {fault}")
         said = found.said("WorkerDied")
         if said is not None and found.died is not None:
             self.delays.append(max(0.0, said - found.died))
@@ -98,29 +98,37 @@ def judge(found: Outcome) -> str:
     return ""
 
 
-def spread(total: int, points: int, draw: random.Random) -> Iterator[int]:
-    """Points over 1 .. total: all of them, or one from each of as many stretches as wanted."""
-    if points >= total:
-        yield from range(1, total + 1)
+def spread[T](places: Sequence[T], wanted: int, draw: random.Random) -> Iterator[T]:
+    """All of the places, or one from each of as many stretches as wanted."""
+    if wanted >= len(places):
+        yield from places
         return
-    for i in range(points):
-        yield draw.randint(total * i // points + 1, total * (i + 1) // points)
+    for i in range(wanted):
+        first, last = len(places) * i // wanted, len(places) * (i + 1) // wanted
+        yield places[draw.randrange(first, last)]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A trial to make."""
+    """A trial to make: the k-th of these calls."""
 
     victim: str
     k: int
-    calls: str = CALLS
+    calls: str
     fault: str = KILL
 
 
-def measured(stage: Stage, victim: str, points: int, draw: random.Random, *how: str) -> list[Point]:
+def measured(
+    stage: Stage,
+    victim: str,
+    wanted: int,
+    draw: random.Random,
+    calls: str = CALLS,
+    fault: str = KILL,
+) -> list[Point]:
     """Points spread over what the victim does, which is seen first."""
-    total = stage.trial(victim, NEVER, *how).made
-    return [Point(victim, k, *how) for k in spread(total, points, draw)]
+    made = stage.trial(victim, NEVER, calls, fault).made
+    return [Point(victim, k, name, fault) for name, k in spread(points(made), wanted, draw)]
 
 
 def run(work: Sequence[Point], stages: int) -> Counts:

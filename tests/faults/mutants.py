@@ -44,7 +44,7 @@ class Mutant:
         return self.source().replace(self.text, self.instead)
 
 
-STARTING, LOCAL = "_channels/starting.py", "_channels/local.py"
+GUARDS, LOCAL = "_channels/guards.py", "_channels/local.py"
 WAITING, PROCESSES = "_channels/waiting.py", "_channels/processes.py"
 FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
@@ -53,28 +53,28 @@ CHECKPOINTS = "tests/test_checkpoints.py"
 MUTANTS = (
     Mutant(
         "PR_SET_PDEATHSIG",
-        STARTING,
+        GUARDS,
         "ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)",
         "pass",
         f"{FAULTS} -k die_with_the_master",
     ),
     Mutant(
         "lifeline",
-        STARTING,
+        GUARDS,
         "    _hold(wiring.lifeline)\n",
         "",
         f"{FAULTS} -k die_with_the_master",
     ),
     Mutant(
         "F_SETSIG",
-        STARTING,
+        GUARDS,
         "    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)\n",
         "",
         f"{FAULTS} -k die_with_the_master",
     ),
     Mutant(
         "ppid check",
-        STARTING,
+        GUARDS,
         "if os.getppid() != wiring.parent:",
         "if False:",
         "tests/faults/test_guards.py",
@@ -88,21 +88,21 @@ MUTANTS = (
     ),
     Mutant(
         "workers ignore Ctrl-C",
-        STARTING,
+        GUARDS,
         "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
         "",
         f"tests/faults {FAULTS} -k 'interrupt or guards'",
     ),
     Mutant(
         "process group of a worker",
-        STARTING,
+        GUARDS,
         "        os.setpgid(0, 0)  # Ctrl-C of the terminal reaches the master alone\n",
         "        pass\n",
         f"{FAULTS} -k grandchildren",
     ),
     Mutant(
         "descriptors of exec'd workers",
-        STARTING,
+        GUARDS,
         "        os.set_inheritable(fd, False)\n",
         "        pass\n",
         SECURITY,
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "limits of the machine and the cgroup",
         "_arena.py",
-        "            _check_limits(length)\n",
+        "            self._check(length)\n",
         "            pass\n",
         "tests/faults/test_guards.py",
     ),
@@ -166,15 +166,15 @@ MUTANTS = (
     Mutant(
         "freed memory is given back",
         "_arena.py",
-        "        self._advise(offset, length, _MADV_REMOVE)\n        self._released",
-        "        self._released",
+        "        gone.also = _Gone(block, free)\n",
+        "",
         SECURITY,
     ),
     Mutant(
         "a fork frees nothing of its parent's",
         "_arena.py",
-        "        if self._pid != os.getpid():",
-        "        if False:",
+        "        self._blocks.clear()\n",
+        "        pass\n",
         "tests/test_groups.py tests/test_data.py",
     ),
     Mutant(
@@ -202,8 +202,8 @@ MUTANTS = (
         "a command left without its verdict is settled",
         "_group.py",
         "                if self._unsettled or self._left:\n                    self._leave()\n"
-        "\n    def check_idle",
-        "                pass\n\n    def check_idle",
+        "\n    @contextlib.contextmanager\n    def limited",
+        "                pass\n\n    @contextlib.contextmanager\n    def limited",
         f"{FAULTS} tests/test_groups.py",
     ),
     Mutant(
@@ -253,8 +253,8 @@ MUTANTS = (
     Mutant(
         "fsync of a checkpoint",
         "extensions/checkpoints.py",
-        "                _force(path)\n            if place",
-        "                pass\n            if place",
+        "                _force(path)\n            if os.path",
+        "                pass\n            if os.path",
         f"{CHECKPOINTS} tests/faults -k 'checkpoint or power'",
     ),
     Mutant(
@@ -292,7 +292,7 @@ def caught(mutant: Mutant) -> str:
         except subprocess.TimeoutExpired:
             return "the tests hung"
         finally:
-            _end_session(process.pid)
+            _end_all(tree)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
     if found:
         return found[1]
@@ -301,14 +301,13 @@ def caught(mutant: Mutant) -> str:
     return f"pytest ended with status {process.returncode}: {said[-300:]}"
 
 
-def _end_session(session: int) -> None:
+def _end_all(tree: Path) -> None:
     """Mutants leave processes behind, which is what their tests have noticed."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
+            if str(tree).encode() in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)
-        except (OSError, ValueError):
+        except OSError:
             continue
 
 

@@ -9,25 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutants import MUTANTS, Mutant
 from running import run_script
 
 import synkhronos as synk
 from synkhronos import _arena
 from synkhronos._channels import local, waiting
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.guard)
-def test_the_guard_can_be_taken_out(mutant: Mutant) -> None:
-    """The list is of the package as it is; mutants.py runs the tests on each."""
-    compile(mutant.mutated(), mutant.module, "exec")
+from synkhronos._memory import Limit
 
 
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
     text = """
         import os, synkhronos as synk
-        from synkhronos._channels import local, starting
-        guard = starting.guard
+        from synkhronos._channels import guards, local
+        guard = guards.guard
         def seen(wiring):
             guard(wiring)
             print("serves", flush=True)
@@ -82,10 +76,10 @@ def test_memory_is_taken_when_it_is_allocated(group2: synk.Group) -> None:
 
 def test_limits_are_asked_first(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """An allocation above a cgroup's limit would end in the OOM killer."""
-    limit = "the limit of cgroup /x is 5,000,000"
-    monkeypatch.setattr(_arena, "available_memory", lambda: (3_000_000, limit))
-    with pytest.raises(MemoryError, match=r"asked for 4,194,304 bytes.*3,000,000 are free \(the"):
-        synk.data(np.zeros(1 << 19))
+    limit = Limit(30_000_000, 50_000_000, "the limit of cgroup /x is 50,000,000")
+    monkeypatch.setattr(_arena, "available", lambda: limit)
+    with pytest.raises(MemoryError, match=r"asked for 33,554,432 bytes.*the limit of cgroup /x is"):
+        synk.data(np.zeros(1 << 22))
     assert synk.data(np.zeros(1 << 18)).data.sum() == 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from campaign import SCENARIO, SHORT_OF, SHORTAGES, VICTIMS, judge, measured, spread
 
-from synkhronos.testing.killing import NEVER, Stage
+from synkhronos.testing.killing import NEVER, Stage, points
 
 POINTS = 8  # of each victim
 
@@ -31,10 +31,10 @@ def test_killed_at_some_system_call(stage: Stage, victim: str) -> None:
     whole = stage.trial(victim, NEVER)
     assert not judge(whole)
     assert whole.said("finished") is not None
-    assert whole.made > 100
-    for k in spread(whole.made, POINTS, random.Random(victim)):
-        found = stage.trial(victim, k)
-        assert not judge(found), f"{victim} killed at call {k}"
+    assert len(whole.made) > 100
+    for name, k in spread(points(whole.made), POINTS, random.Random(victim)):
+        found = stage.trial(victim, k, name)
+        assert not judge(found), f"{victim} killed at {name} {k}"
 
 
 @pytest.mark.parametrize("victim", SHORT_OF)
@@ -44,7 +44,7 @@ def test_a_system_call_that_fails(stage: Stage, calls: tuple[str, str], victim: 
     how = calls[0], f"error={calls[1]}"
     for p in measured(stage, victim, 2, random.Random(0), *how):
         found = stage.trial(victim, p.k, *how)
-        assert not judge(found), f"{calls} at {p.k}"
+        assert not judge(found), f"{p.calls} {p.k}"
         said = [text for _, text in found.events]
         if found.reached and said[0] != "finished":
             assert said[0].startswith(("StartFailed", "MemoryError", "WorkerError")), said

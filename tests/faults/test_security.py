@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from running import run_script
 
 import synkhronos as synk
 from synkhronos._commands import Command
@@ -166,3 +168,41 @@ def test_the_value_of_a_variable_is_in_no_message(group2: synk.Group) -> None:
     while error is not None:
         assert str(canary)[:7] not in str(error)
         error = error.__cause__
+
+
+IMPORTED = """
+    import sys
+    def others():
+        # the top-level modules that are not Python's own
+        found = {name.partition(".")[0] for name in sys.modules}
+        return {n for n in found if n not in sys.stdlib_module_names and not n.startswith("_")}
+
+    import numpy as np, pytensor, pytensor.tensor as pt, pytensor.link.numba.dispatch
+    x, modes = pt.dvector("x"), ("FAST_COMPILE", None)
+    for mode in modes:
+        assert pytensor.function([x], x.sum(), mode=mode)(np.ones(3)) == 3
+    before = others()
+    import synkhronos as synk
+    from synkhronos._commands import Command
+    class Imported(Command):
+        def run(self, member):
+            return others()
+        def answer(self, member, own, reports):
+            return own | reports[1]
+    synk.fork(2, start=sys.argv[1])
+    s = pytensor.shared(np.ones(30_000), name="s")
+    for mode in modes:
+        f = synk.function([x], x.sum(), updates=[(s, s + 1)], mode=mode)
+        assert f(synk.data(np.ones(5))) == 5
+    synk.all_reduce(s)
+    print(*sorted(synk._group.current().run(Imported()) - before))
+"""
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_what_is_imported(tmp_path: Path, start: str) -> None:
+    """T13: beside PyTensor and what it needs itself, only what the project says it needs."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needs = {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]}
+    assert needs == {"pytensor", "numpy", "cloudpickle", "threadpoolctl"}
+    assert set(run_script(tmp_path, IMPORTED, start).split()) - {"synkhronos"} <= needs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
+from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
 LIMIT = 0.5
@@ -69,6 +71,21 @@ def test_a_call_with_a_limit_of_its_own(group2: synk.Group) -> None:
     assert f(np.arange(5.0)) == 2
 
 
+def test_the_limit_is_for_the_shipping_too(group2: synk.Group) -> None:
+    """A first call that has to ship the function, and a first step that has to install."""
+    x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(3), name="w")
+    train = make_train_function((x @ w).mean(), [w], x, None, updates.sgd, 0.5, mode="FAST_COMPILE")
+    f, rows = mean(), np.ones((4, 3))
+    os.kill(group2._channel.pid(1), signal.SIGSTOP)
+    for call in (lambda: f(np.arange(5.0), timeout=LIMIT), lambda: train(rows, timeout=LIMIT)):
+        with pytest.raises(synk.GroupTimeout, match="rank 1"):
+            call()
+    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    assert f(np.arange(5.0)) == 2
+    assert train(rows) == 3
+    np.testing.assert_array_equal(synk.get_value(1, w), 0.5)
+
+
 def test_a_stopped_member_is_ended_by_close() -> None:
     group = synk.Group(2)
     os.kill(group._channel.pid(1), signal.SIGSTOP)
@@ -109,6 +126,18 @@ def test_who_compiles_has_more_time() -> None:
         group.run(Fault("compile", (1,)), "a test")
         with pytest.raises(synk.GroupTimeout):
             group.run(Fault("nap", (1,)), "a test")
+
+
+def test_who_is_stopped_does_not_compile() -> None:
+    with synk.Group(2, timeout=0.3) as group:
+        pid = group._channel.pid(1)
+        timer = threading.Timer(0.1, os.kill, (pid, signal.SIGSTOP))
+        timer.start()
+        with pytest.raises(synk.GroupTimeout, match="stopped"):
+            group.run(Fault("compile", (1,)), "a test")
+        timer.join()
+        os.kill(pid, signal.SIGCONT)
+        group.run(Fault("compile", ()), "a test", timeout=30)
 
 
 def test_a_member_that_stands_still_in_an_update(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,346 @@
+"""What dividing a model will bring, measured and predicted before it is sampled."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+from threadpoolctl import threadpool_limits
+
+from synkhronos import _cores
+from synkhronos._jax import runs_jax
+from synkhronos._replicas import compiled
+from synkhronos.pymc._likelihood import Likelihood, mode_of
+
+SECONDS = 0.15  # of measuring, for each figure
+_SHOWN = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class ModeAdvice:
+    """Seconds of one log-density and gradient in one mode.
+
+    Attributes
+    ----------
+    mode : str
+    plain : float
+        Of the model as it is, one thread (XLA takes what threads it wants).
+    plain_threads : float
+        With all threads.
+    rest : float
+        Of what stays with the master: priors, potentials, terms that are not divided.
+    parts : dict
+        Of 1 / k of the rows, for each k.
+    round : float
+        What a round costs beside that.
+    """
+
+    mode: str
+    plain: float
+    plain_threads: float
+    rest: float
+    parts: dict[int, float]
+    round: float
+
+    @property
+    def share(self) -> float:
+        """What part of the time can be divided."""
+        return self.parts[1] / (self.parts[1] + self.rest)
+
+    def seconds(self, members: int) -> float:
+        """The predicted time with so many members, on a core each."""
+        part = self.parts.get(members, self.parts[max(self.parts)] * max(self.parts) / members)
+        return self.rest + part + (self.round if members > 1 else 0.0)
+
+    def speedup(self, members: int) -> float:
+        """Over the plain model in the same mode with one thread."""
+        return self.plain / self.seconds(members)
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """How chains share the cores: `members` work on each of `at_once` chains."""
+
+    chains: int
+    members: int
+    at_once: int
+    seconds: float  # for one gradient of every chain
+
+    def __str__(self) -> str:
+        if self.at_once == 1:
+            return f"{self.chains} chains, all {self.members} members on one after another"
+        each = "1 member" if self.members == 1 else f"{self.members} members"
+        return f"{self.chains} chains, {self.at_once} at once with {each} each"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What `advise` has found; `str` and `show` make a table of it.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The observed variables that can be divided.
+    rows : tuple of int
+    cores : int
+        That this process may use.
+    modes : tuple of ModeAdvice
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    cores: int
+    modes: tuple[ModeAdvice, ...]
+
+    @property
+    def best(self) -> ModeAdvice:
+        """The mode in which the divided model is fastest on these cores."""
+        return min(self.modes, key=lambda m: m.seconds(self.cores))
+
+    @property
+    def mode(self) -> str:
+        """Its name."""
+        return self.best.mode
+
+    def speedup(self, members: int, mode: str | None = None) -> float:
+        """Predicted, over the plain model in the same mode with one thread.
+
+        Parameters
+        ----------
+        members : int
+        mode : str, optional
+            Default: the fastest.
+        """
+        found = {m.mode: m for m in self.modes}
+        return (found[mode] if mode else self.best).speedup(members)
+
+    def chains(self, count: int, mode: str | None = None, together: int | None = None) -> ChainPlan:
+        """The fastest way to sample so many chains: several at once, or one after another.
+
+        Parameters
+        ----------
+        count : int
+        mode : str, optional
+            Default: the fastest.
+        together : int, optional
+            The members that work on chains one after another; default: one for each core.
+        """
+        found = {m.mode: m for m in self.modes}
+        timing = found[mode] if mode else self.best
+        plans = []
+        several = [k for k in range(1, self.cores + 1) if min(count, self.cores // k) > 1]
+        for members in [*several, together or self.cores]:
+            at_once = min(count, self.cores // members) if members in several else 1
+            seconds = math.ceil(count / at_once) * timing.seconds(members)
+            plans.append(ChainPlan(count, members, at_once, seconds))
+        return min(plans, key=lambda p: p.seconds)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Columns and rows: for each mode the times (ms), the share, the speed-ups."""
+        members = [k for k in _SHOWN if k <= max(8, self.cores)]
+        columns = ["mode", "plain ms", "threads", "rest", "share", *[f"{k}x" for k in members]]
+        rows = []
+        for m in self.modes:
+            times = [f"{1e3 * t:.3f}" for t in (m.plain, m.plain_threads, m.rest)]
+            ups = [f"{m.speedup(k):.2f}" for k in members]
+            rows.append([m.mode, *times, f"{100 * m.share:.0f} %", *ups])
+        return columns, rows
+
+    def __str__(self) -> str:
+        columns, rows = self.table()
+        width = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
+        lines = [self._headline()]
+        lines += [
+            "  ".join(c.rjust(w) for c, w in zip(r, width, strict=True)) for r in [columns, *rows]
+        ]
+        return "\n".join([*lines, self._verdict()])
+
+    def _headline(self) -> str:
+        rows = ", ".join(f"{n:,}" for n in self.rows)
+        return (
+            f"{', '.join(self.names)} ({rows} rows): a gradient's time, and the speed-up with "
+            "1, 2, ... members"
+        )
+
+    def _verdict(self) -> str:
+        best = self.best
+        fastest = min(min(m.plain, m.plain_threads) for m in self.modes)
+        gain = fastest / best.seconds(self.cores)
+        return (
+            f"fastest divided: {best.mode}, {1e3 * best.seconds(self.cores):.3f} ms with "
+            f"{self.cores} members, {gain:.2f} times as fast as the plain model in its best mode.\n"
+            f"{self.chains(4)}"
+        )
+
+    def show(self) -> None:
+        """Print it: a table if rich is there, else lines."""
+        if importlib.util.find_spec("rich") is None:
+            sys.stdout.write(f"{self}\n")
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        columns, rows = self.table()
+        table = Table(
+            title=self._headline(),
+            title_justify="left",
+            caption=self._verdict(),
+            caption_justify="left",
+        )
+        for i, column in enumerate(columns):
+            table.add_column(column, justify="left" if i == 0 else "right")
+        for row in rows:
+            table.add_row(*row)
+        drawn = Console(width=100).render(table)
+        sys.stdout.write("".join(segment.text for segment in drawn))
+
+
+def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
+    """The time of a call: the lower quartile, which other work on the machine moves least."""
+    call()
+    times: list[float] = []
+    until = time.perf_counter() + budget
+    while len(times) < 5 or (time.perf_counter() < until and len(times) < 2000):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return float(np.percentile(times, 25))
+
+
+def gradient_of(model: Any, mode: Any) -> Callable[[], Any]:
+    """A call of the model's value and gradient, as it is now, at its initial point."""
+    start = model.initial_point(0)
+    made = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))._pytensor_function
+    made.trust_input = True
+    names = [v.name for v in model.continuous_value_vars]
+    point = np.concatenate([np.ravel(start[n]) for n in names]).astype(
+        made.maker.inputs[0].variable.dtype
+    )
+    return lambda: np.asarray(made(point)[1])
+
+
+def measure_mode(model: Any, parallel: Any, mode: Any, plain: Callable[[], Any]) -> ModeAdvice:
+    """Measure a model that is divided, in a mode."""
+    with threadpool_limits(1):
+        alone = seconds_of(plain)
+    threads = seconds_of(plain)
+    divided = gradient_of(model, mode)
+    whole = seconds_of(divided)
+    evaluator = parallel._evaluator
+    with evaluator.stubbed():
+        rest = seconds_of(divided)
+    inner = max(whole - rest, 1e-7)
+    size = parallel.group.size
+    parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode_of(mode)) else {}
+    if not parts:  # what a member's share takes has been seen, and is scaled
+        parts = {k: inner * size / k for k in (1, 2, 4, 8)}
+    between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else 20e-6
+    name = mode if isinstance(mode, str) else str(mode or pytensor.config.mode)
+    return ModeAdvice(name, alone, threads, rest, parts, min(between, 100e-6))
+
+
+def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:
+    """Seconds for 1, 1/2, 1/4 and 1/8 of the rows in this process, with one thread."""
+    found = dict.fromkeys((1, 2, 4, 8), 0.0)
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=likelihood.size) * 0.1
+    for part in likelihood.parts:
+        outputs, member_mode = part.compiled_for(mode)
+        rows, whole = part.arrays()
+        function = compiled([*part.scattered, *part.broadcast], outputs, mode=member_mode)
+        function.trust_input = True
+        latents = [
+            rng.normal(size=(len(rows[0]), *likelihood.latent_shapes[i][1:])) * 0.1
+            for i in part.latents
+        ]
+        kinds = [likelihood.latents[i].type.dtype for i in part.latents]
+        latents = [v.astype(kind) for v, kind in zip(latents, kinds, strict=True)]
+        for k in found:
+            cut = [np.ascontiguousarray(a[: max(1, len(a) // k)]) for a in [*latents, *rows]]
+            with threadpool_limits(1), np.errstate(all="ignore"):
+                found[k] += seconds_of(lambda: function(*cut, theta, *whole))  # noqa: B023
+    return found
+
+
+def available_modes() -> tuple[str, ...]:
+    """NUMBA, C where there is a compiler, JAX where it is installed."""
+    found = ["NUMBA"]
+    if pytensor.config.cxx:
+        found.append("C")
+    if importlib.util.find_spec("jax") is not None:
+        found.append("JAX")
+    return tuple(found)
+
+
+def advise(
+    model: Any = None,
+    dim: str | None = None,
+    *,
+    members: int | None = None,
+    modes: Sequence[str] | None = None,
+) -> Advice:
+    """Measure a model and predict what dividing it brings, before it is sampled.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Default: the one whose context this is.
+    dim : str, optional
+        As for `parallel`.
+    members : int, optional
+        Of the group that measures; default: the current group's, or one for each core.
+    modes : sequence of str, optional
+        PyTensor's modes to try, of NUMBA, C and JAX; default: all that are there. To try
+        JAX starts it in this process.
+
+    Returns
+    -------
+    Advice
+        Times, share, predictions; `show` prints them.
+
+    Raises
+    ------
+    InputError
+        The model cannot be divided, with the reason.
+
+    Notes
+    -----
+    Cost: for each mode the model's gradient is compiled twice and runs for about a second.
+    Predictions are of time alone on the machine: cores that share memory or turbo clocks give less.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synkhronos as synk
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(1000.0))
+    >>> advice = synk.pymc.advise(model, members=1, modes=["FAST_COMPILE"])
+    >>> advice.names, advice.rows, advice.mode
+    (('y',), (1000,), 'FAST_COMPILE')
+    >>> 0 < advice.best.share < 1
+    True
+    """
+    parallel_module = importlib.import_module("synkhronos.pymc._parallel")
+    found = []
+    with contextlib.ExitStack() as stack:
+        group, ours = parallel_module.group_for(members)
+        if ours:
+            stack.callback(group.close)
+        for mode in modes or available_modes():
+            with group.active():
+                target = parallel_module.model_of(model)
+                plain = gradient_of(target, mode)
+                with parallel_module.Parallel(target, dim, mode=mode) as divided:
+                    found.append(measure_mode(target, divided, mode, plain))
+                    names = tuple(divided.names)
+                    rows = tuple(p.rows for p in divided._evaluator.likelihood.parts)
+    return Advice(names, rows, len(_cores.available()), tuple(found))

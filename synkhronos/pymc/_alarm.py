@@ -1,0 +1,62 @@
+"""An error in a sampler's own thread, raised where the sampler was called.
+
+nutpie evaluates in threads of its own and takes an exception there for a divergence: it would go
+on, and return draws of nothing. The main thread waits inside nutpie and looks for signals.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+_SIGNAL = signal.SIGURG  # ignored by default, and by almost everybody
+
+
+class Alarm:
+    """Raises an exception in the main thread while a sampler waits there.
+
+    Made in the main thread; elsewhere it does nothing. `close` gives the signal back.
+    """
+
+    def __init__(self) -> None:
+        self._pending: BaseException | None = None
+        self._before: Any = None
+        self._armed = threading.current_thread() is threading.main_thread()
+        if self._armed:
+            self._before = signal.signal(_SIGNAL, self._handle)
+
+    def raise_in_main(self, exc: BaseException) -> bool:
+        """Raise it there, if the main thread waits in a sampler; returns whether it does."""
+        main = threading.main_thread()
+        if not self._armed or threading.current_thread() is main or not _waits(main):
+            return False
+        self._pending = exc
+        signal.pthread_kill(main.ident or 0, _SIGNAL)
+        return True
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        exc, self._pending = self._pending, None
+        if exc is not None:
+            raise exc
+        if callable(self._before):
+            self._before(number, frame)
+
+    def close(self) -> None:
+        """Give the signal back."""
+        if self._armed and threading.current_thread() is threading.main_thread():
+            self._armed = False
+            # one that was made later stands before this one, and passes signals on
+            if self._before is not None and signal.getsignal(_SIGNAL) == self._handle:
+                signal.signal(_SIGNAL, self._before)
+
+
+def _waits(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").split(".")[0] == "nutpie":
+            return True
+        frame = frame.f_back
+    return False

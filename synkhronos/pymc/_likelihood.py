@@ -1,0 +1,282 @@
+"""The observed likelihood in parts: what the members compute of their rows, and from what.
+
+The graph of a member takes one flat vector *theta* (all parameters that are needed whole), the
+rows of the *latents* (parameters with one value per row), and data. It gives one flat vector
+[log-density, its gradient by theta], which is summed over the members, and the gradient by each
+latent's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
+
+from synkhronos._errors import InputError
+from synkhronos.pymc._fast import put_in
+from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
+from synkhronos.pymc._rows import Place, Reading, is_smooth
+from synkhronos.pymc._terms import Terms
+
+_PLAIN = Mode(linker="py", optimizer="fast_compile")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A parameter in theta: what it is in the model, and where it stands."""
+
+    variable: Any
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+class Values:
+    """Data of a model as arrays.
+
+    Attributes
+    ----------
+    shareds : list of SharedVariable
+        What they depend on.
+    """
+
+    def __init__(self, variables: Sequence[Any], point: Mapping[Any, np.ndarray]) -> None:
+        self._variables = list(variables)
+        self._point = point  # of free variables: data may depend on their shapes
+        self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
+        self._function: Any = None
+
+    def arrays(self) -> list[np.ndarray]:
+        """The values now."""
+        derived = [v for v in self._variables if v.owner is not None]
+        if derived and self._function is None:
+            self._function = pytensor.function(
+                list(self._point), derived, mode=_PLAIN, on_unused_input="ignore"
+            )
+        computed = iter(self._function(*self._point.values()) if derived else ())
+        return [
+            np.asarray(next(computed) if v.owner is not None else _value(v))
+            for v in self._variables
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
+
+
+class Part:
+    """The terms of one number of rows.
+
+    Attributes
+    ----------
+    rows : int
+    names : list of str
+        The observed variables.
+    latents : list of int
+        Which of the likelihood's latents have these rows.
+    scattered : list of Variable
+        Inputs of the member's graph that have rows: latents, data, hoisted data.
+    broadcast : list of Variable
+        Its other inputs: theta, and data that is needed whole.
+    outputs : list of Variable
+        The flat vector, then the gradient by each latent.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        names: list[str],
+        reading: Reading,
+        theta: Any,
+        pieces: dict[Any, Piece],
+        everything: Sequence[Piece],
+        latents: dict[int, Any],
+        scattered: dict[Any, Any],
+        whole: dict[Any, Any],
+        point: Mapping[Any, np.ndarray],
+    ) -> None:
+        self.rows = rows
+        self.names = names
+        self.latents = list(latents)
+        self.data = Values(list(scattered), point)
+        self.whole = Values(list(whole), point)
+        scattered_places, whole_places = list(scattered.values()), list(whole.values())
+        graph = lift_choices(_rewritten(reading.total))
+        wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
+        found = _gradients(graph, wrt, names)
+        by = dict(zip(wrt, found, strict=True))
+        used = {id(p): by.get(v) for v, p in pieces.items()}
+        flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
+        if reading.holds is not None:  # of the vector's few elements, not of every row
+            fails = pt.set_subtensor(pt.zeros_like(flat)[0], -np.inf)
+            flat = pt.switch(reading.holds, flat, fails)
+        outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
+        outputs = _rewritten(outputs)
+        hoisted = hoist(outputs, scattered_places, whole_places)
+        self.hoisted: Hoisted = hoisted
+        unpacked = [
+            (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
+            for v, p in pieces.items()
+        ]
+        self.outputs: list[Any] = clone_replace(
+            hoisted.outputs, replace=unpacked, rebuild_strict=False
+        )
+        used = set(ancestors(self.outputs))
+        self._keep_data = [v in used for v in scattered_places]
+        self._keep_whole = [v in used for v in whole_places]
+        rowed = [v for v, keep in zip(scattered_places, self._keep_data, strict=True) if keep]
+        fixed = [v for v, keep in zip(whole_places, self._keep_whole, strict=True) if keep]
+        self.scattered = [*latents.values(), *rowed, *hoisted.rows]
+        self.broadcast = [theta, *fixed]
+
+    def compiled_for(self, mode: Any) -> tuple[list[Any], Any]:
+        """The outputs as they are best in a mode, and the mode as it is best for them."""
+        mode = mode_of(mode)
+        if not isinstance(mode.linker, NumbaLinker):
+            return self.outputs, mode
+        found = _rewritten(self.outputs, "specialize")
+        scatters = any(
+            v.owner is not None and isinstance(v.owner.op, AdvancedIncSubtensor)
+            for v in ancestors(found)
+        )
+        if scatters:  # inside a loop, adding to places keeps the rest of it from being vectorised
+            mode = mode.excluding("fuse_indexed_into_elemwise")
+        return put_in(found), mode
+
+    @property
+    def shareds(self) -> list[SharedVariable]:
+        """The model's data that can be set."""
+        return [*self.data.shareds, *self.whole.shareds]
+
+    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The data that is scattered (rows first) and the data that is needed whole."""
+        rowed = self.data.arrays()
+        whole = self.whole.arrays()
+        lengths = {len(a) for a in rowed}
+        if len(lengths) > 1:
+            raise InputError(
+                f"the data of {', '.join(self.names)} differ in their numbers of rows: "
+                f"{sorted(lengths)}"
+            )
+        more = self.hoisted.arrays(rowed, whole)
+        kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
+        fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
+        return [*kept, *more], fixed
+
+
+def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    try:
+        found: Any = pytensor.grad(graph, list(wrt), disconnected_inputs="ignore") if wrt else []
+    except (NotImplementedError, NullTypeGradError) as exc:
+        raise InputError(
+            f"the log-density of {', '.join(names)} has no gradient by its parameters, and value "
+            f"and gradient are computed together: {exc}"
+        ) from exc
+    return list(found)
+
+
+def mode_of(mode: Any) -> Any:
+    """The Mode of a name; "C" is what runs C code where there is some, PyTensor's CVM."""
+    return get_mode("CVM" if mode == "C" else mode)
+
+
+def _rewritten(graph: Any, *more: str) -> Any:
+    """A rewritten copy."""
+    return rewrite_graph(graph, include=("canonicalize", "stabilize", *more), clone=True)
+
+
+def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
+    """[log-density, gradient by theta], zeros where theta holds what has no gradient."""
+    parts = [pt.atleast_1d(pt.cast(total, "float64"))]
+    for length, gradient in slots:
+        none = gradient is None
+        parts.append(
+            pt.zeros((length,), "float64") if none else pt.cast(gradient, "float64").ravel()
+        )
+    return pt.join(0, *parts)
+
+
+class Likelihood:
+    """The divided terms of a model, as values of its theta and latents.
+
+    Attributes
+    ----------
+    theta : Variable
+        In the model's graph: the vector of all parameters that members need whole.
+    latents : list of Variable
+        In the model's graph: parameters with rows; the row axis comes first.
+    size : int
+        The length of theta.
+    parts : list of Part
+    """
+
+    def __init__(self, terms: Terms, point: Mapping[Any, np.ndarray]) -> None:
+        free, shapes = terms.free, terms.shapes
+        self.names = terms.names
+        pieces: dict[Place, Piece] = {}
+        latents: dict[Place, int] = {}
+        self.latents: list[Any] = []
+        self.latent_shapes: list[tuple[int, ...]] = []
+        self.size = 0
+        for _, reading in terms.readings:
+            for place in reading.sources:
+                variable, axis = place
+                if variable not in free or place in pieces or place in latents:
+                    continue
+                if axis is None:
+                    n = int(np.prod(shapes.get(variable, ()), dtype=np.int64))
+                    shape = shapes.get(variable, ())
+                    pieces[place] = Piece(variable, self.size, self.size + n, shape)
+                    self.size += n
+                else:
+                    latents[place] = len(self.latents)
+                    moved = list(shapes[variable])
+                    self.latent_shapes.append((moved.pop(axis), *moved))
+                    self.latents.append(pt.moveaxis(variable, axis, 0) if axis else variable)
+        ordered = sorted(pieces.values(), key=lambda p: p.start)
+        flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
+        self.theta: Any = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
+        self.parts = []
+        for group, reading in terms.readings:
+            theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
+            rowed = {p: v for p, v in reading.sources.items() if p[1] is not None}
+            self.parts.append(
+                Part(
+                    reading.rows,
+                    [t.name for t in group],
+                    reading,
+                    theta,
+                    {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
+                    ordered,
+                    {latents[p]: v for p, v in rowed.items() if p in latents},
+                    {_leading(p): v for p, v in rowed.items() if p not in latents},
+                    {
+                        p[0]: v
+                        for p, v in reading.sources.items()
+                        if p[1] is None and p not in pieces
+                    },
+                    point,
+                )
+            )
+
+
+def _leading(place: Place) -> Any:
+    """Data with its rows first."""
+    variable, axis = place
+    return pt.moveaxis(variable, axis, 0) if axis else variable

@@ -1,0 +1,29 @@
+"""The divided likelihood in numba code: a call back into Python, for one vector in and out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from pytensor.link.numba.dispatch.basic import (
+    get_numba_type,
+    numba_njit,
+    register_funcify_default_op_cache_key,
+)
+
+from synkhronos.pymc._op import DividedLogp, evaluate
+
+
+@register_funcify_default_op_cache_key(DividedLogp)  # type: ignore[untyped-decorator]
+def _funcify(op: DividedLogp, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    """Call `evaluate` by its number, so that the code may be cached: it holds no object."""
+    number = op.number
+    kinds = numba.types.Tuple([get_numba_type(o.type) for o in node.outputs])
+
+    @numba_njit
+    def divided_logp(*inputs: Any) -> Any:
+        with numba.objmode(found=kinds):
+            found = evaluate(number, *inputs)
+        return found
+
+    return divided_logp, 1

@@ -1,0 +1,334 @@
+"""`parallel`: a model whose likelihood is evaluated by all members, for a while."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from types import TracebackType
+from typing import Any
+
+from pymc import modelcontext
+from pymc import sample as pm_sample
+from pymc.model.core import BaseModel
+from pytensor.graph.replace import clone_replace
+
+import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
+from synkhronos import _cores, _group
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._group import Group
+from synkhronos.pymc._advice import Advice, ChainPlan, gradient_of, measure_mode, seconds_of
+from synkhronos.pymc._chains import Evaluator
+from synkhronos.pymc._likelihood import Likelihood
+from synkhronos.pymc._op import DividedLogp
+from synkhronos.pymc._proof import prove
+from synkhronos.pymc._terms import Term, Terms, read_model
+
+log = logging.getLogger("synkhronos")
+
+
+class Divided:
+    """In place of `model.logp`: the divided terms are one operation, the rest is as ever."""
+
+    def __init__(self, model: Any, terms: Terms, value: Any) -> None:
+        self._model = model
+        self._value = value
+        self._names = frozenset(terms.names)
+
+    def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
+        """The log-density, as `pymc.Model.logp`; row by row (``sum=False``) it is the plain one."""
+        model, plain = self._model, type(self._model).logp
+        _register_jax()
+        if vars is None:
+            given = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        else:
+            given = list(vars) if isinstance(vars, list | tuple) else [vars]
+        rvs = [model.values_to_rvs.get(v, v) for v in given]
+        mine = {rv.name for rv in rvs if rv in model.observed_RVs} & self._names
+        if not sum or mine != self._names:
+            return plain(model, vars, jacobian=jacobian, sum=sum)
+        rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in self._names]
+        [total] = clone_replace([self._value])
+        if rest:
+            others = plain(model, rest, jacobian=jacobian)
+            [copied] = clone_replace([others])  # a frozen model keeps its graphs
+            total = copied + total
+            total.name = others.name
+        return total
+
+
+def _register_jax() -> None:
+    """JAX learns of the operation once somebody uses JAX."""
+    if "jax" in sys.modules:
+        importlib.import_module("synkhronos.pymc._jax")
+
+
+class Parallel:
+    """A model that is divided; made by `parallel`. Leaving it restores the model.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    names : list of str
+        The observed variables that are divided; empty where the model was left alone.
+    group : Group, or None
+        The members that evaluate.
+    plan : ChainPlan, or None
+        How the chains share the cores.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        dim: str | None = None,
+        *,
+        members: int | None = None,
+        members_per_chain: int | None = None,
+        chains: int | None = None,
+        mode: Any = None,
+        min_speedup: float | None = None,
+    ) -> None:
+        self.model = model = model_of(model)
+        if "logp" in vars(model):
+            raise InputError("the model is divided already: leave that first (its close())")
+        _check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
+        terms = read_model(model, dim)
+        self.names: list[str] = []
+        self.plan: ChainPlan | None = None
+        self.group: Group | None
+        self._evaluator: Evaluator | None = None
+        self.group, self._own_group = group_for(members_per_chain if members is None else members)
+        try:
+            plain = None if min_speedup is None else gradient_of(model, mode)
+            self._divide(terms, mode, members_per_chain or 1)
+            if plain is not None and min_speedup is not None:
+                self._stay_if(plain, mode, min_speedup)
+            if chains is not None and self.names:
+                self._plan_chains(chains, members_per_chain, mode)
+        except BaseException:
+            self.close()
+            raise
+
+    def _divide(self, terms: Terms, mode: Any, members_per_chain: int) -> None:
+        model = self.model
+        likelihood = Likelihood(terms, point_of(model))
+        assert self.group is not None
+        self._evaluator = Evaluator(likelihood, mode, self.group, members_per_chain)
+        op = DividedLogp(self._evaluator)
+        value = op(likelihood.theta, *likelihood.latents)[0]
+        self._prove(terms, value)
+        _forget_compiled(model)
+        model.logp = Divided(model, terms, value)
+        self.names = terms.names
+
+    def _prove(self, terms: Terms, value: Any) -> None:
+        divided = [t for ts, _ in terms.readings for t in ts]
+        found = prove(self.model, divided, value, self.model.check_bounds)
+        if found is None:
+            return
+        culprits = [t.name for t in divided if len(divided) == 1 or self._alone_wrong(t, terms)]
+        raise InputError(
+            f"the parts of {', '.join(culprits or [t.name for t in divided])} do not add up: "
+            f"{found.what} is {found.plain!r} of the plain model and {found.divided!r} of the "
+            f"parts (allowed: {found.allowed:.1e}). The model is left as it was; please report it"
+        )
+
+    def _alone_wrong(self, term: Term, terms: Terms) -> bool:
+        """Whether a term, divided alone, is wrong."""
+        alone = terms.only(term.name)
+        likelihood = Likelihood(alone, point_of(self.model))
+        assert self.group is not None
+        assert self._evaluator is not None
+        evaluator = Evaluator(likelihood, self._evaluator.mode, self.group, 1)
+        try:
+            value = DividedLogp(evaluator)(likelihood.theta, *likelihood.latents)[0]
+            return prove(self.model, [term], value, self.model.check_bounds) is not None
+        finally:
+            evaluator.leave()
+
+    def _stay_if(self, plain: Any, mode: Any, wanted: float) -> None:
+        """Leave the model alone unless it pays."""
+        divided = gradient_of(self.model, mode)
+        ratios = [seconds_of(plain) / seconds_of(divided) for _ in range(3)]
+        found = sorted(ratios)[1]
+        if found >= wanted:
+            log.info("%s divided: %.2f times as fast", ", ".join(self.names), found)
+            return
+        log.warning(
+            "the model is left as it is: divided over %d members a gradient is %.2f times as fast, "
+            "and min_speedup is %s",
+            0 if self.group is None else self.group.size,
+            found,
+            wanted,
+        )
+        self.close()
+        self.names = []
+
+    def _plan_chains(self, chains: int, members: int | None, mode: Any) -> None:
+        """Choose how the chains share the cores, as it was asked for or as is predicted fastest."""
+        cores = len(_cores.available())
+        assert self._evaluator is not None
+        assert self.group is not None
+        if members is not None:
+            at_once = max(1, min(chains, cores // members))
+            together = self.group.size if at_once == 1 else members
+            self.plan = ChainPlan(chains, together, at_once, float("nan"))
+        else:
+            divided = vars(self.model).pop("logp")
+            try:
+                plain = gradient_of(self.model, mode)
+            finally:
+                self.model.logp = divided
+            timing = measure_mode(self.model, self, mode, plain)
+            advice = Advice(tuple(self.names), (), cores, (timing,))
+            self.plan = advice.chains(chains, together=self.group.size)
+            self._evaluator.give_each_chain(self.plan.members)
+        log.info("%s", self.plan)
+        sys.stdout.write(f"synkhronos: {self.plan}\n")
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Arguments for `pm.sample` that carry out the plan for the chains."""
+        if self.plan is None:
+            return {}
+        found: dict[str, Any] = {"chains": self.plan.chains, "cores": self.plan.at_once}
+        if self.plan.at_once > 1:  # a process for each chain, which PyMC's own sampler makes
+            found["nuts_sampler"] = "pymc"
+        return found
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """`pm.sample` of the model, with the plan for its chains unless arguments say else."""
+        return pm_sample(*args, **{"model": self.model, **self.sampling, **kwargs})
+
+    def close(self) -> None:
+        """Restore the model; a group that was started for it ends. Safe to call again."""
+        if isinstance(vars(self.model).get("logp"), Divided):
+            del self.model.logp
+            _forget_compiled(self.model)
+        if self._evaluator is not None:
+            self._evaluator.leave()
+        if self._own_group and self.group is not None:
+            self.group.close()
+        self.group = None
+
+    def __enter__(self) -> Parallel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _forget_compiled(model: Any) -> None:
+    """A frozen model keeps what it has compiled, for another log-density than it has now."""
+    vars(model).pop("_cache", None)
+
+
+def model_of(model: Any) -> Any:
+    """The model that is meant, the outermost one."""
+    if model is None:
+        return modelcontext(None).root
+    if not isinstance(model, BaseModel):
+        raise InputTypeError(f"parallel takes a pymc.Model, found {type(model).__name__}")
+    return model.root
+
+
+def point_of(model: Any) -> dict[Any, Any]:
+    """The model's initial point, by value variable."""
+    start = model.initial_point(0)
+    return {v: start[v.name] for v in model.value_vars}
+
+
+def group_for(members: int | None) -> tuple[Group, bool]:
+    """The current group if it is alive and of that size, else a new one (True)."""
+    found = _group._current
+    if found is not None and found.alive and members in (None, found.size):
+        return found, False
+    return Group(members), True
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+            raise InputTypeError(f"{name}={count!r}: give an int")
+        if count is not None and count < 1:
+            raise InputError(f"{name}={count}: at least 1")
+
+
+def parallel(
+    model: Any = None,
+    dim: str | None = None,
+    *,
+    members: int | None = None,
+    members_per_chain: int | None = None,
+    chains: int | None = None,
+    mode: Any = None,
+    min_speedup: float | None = None,
+) -> Parallel:
+    """Divide a model: its observed likelihood is evaluated in parts by all members.
+
+    Inside, `pm.sample` (PyMC's NUTS, nutpie, numpyro), `pm.find_MAP`, `pm.fit`, `pm.sample_smc`,
+    `model.compile_logp` and its like get value and gradient in one round. What they compute is the
+    same log-density, to rounding, which is proved at random points first.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Default: the one whose context this is.
+    dim : str, optional
+        The model's dimension whose entries are divided, such as "obs". Without it, the longest axis
+        of each observed variable.
+    members : int, optional
+        Default: the current group (`synk.fork`), else a group of its own with one per core.
+    members_per_chain : int, optional
+        Of the group that each chain's process starts, where `pm.sample(cores=...)` makes
+        processes. Default: 1.
+    chains : int, optional
+        Choose how so many chains share the cores (`members_per_chain` if that is given, else what
+        is predicted fastest), print it, and keep it as `plan`; `sample` carries it out.
+    mode : str or Mode, optional
+        What members compile for: PyTensor's mode, unless given.
+    min_speedup : float, optional
+        Measure, and leave the model alone if its gradient is not at least so much faster; the log
+        says so.
+
+    Returns
+    -------
+    Parallel
+        A context manager; called plainly, its `close` restores the model.
+
+    Raises
+    ------
+    InputError
+        A term cannot be divided, with the reason; or the parts do not add up.
+
+    Notes
+    -----
+    Cost: reading and proving take some seconds; the rows are copied into shared memory once, and
+    again after `pm.set_data`. An evaluation is one round: some 20 us beside the compute.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synkhronos as synk
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(5.0))
+    >>> plain = model.compile_logp(mode="FAST_COMPILE")({"mu": 1.0})
+    >>> with synk.pymc.parallel(model, members=2, mode="FAST_COMPILE") as divided:
+    ...     value = model.compile_logp(mode="FAST_COMPILE")({"mu": 1.0})
+    >>> divided.names, bool(abs(value - plain) < 1e-9)
+    (['y'], True)
+    """
+    return Parallel(
+        model,
+        dim,
+        members=members,
+        members_per_chain=members_per_chain,
+        chains=chains,
+        mode=mode,
+        min_speedup=min_speedup,
+    )

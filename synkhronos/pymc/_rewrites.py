@@ -1,0 +1,135 @@
+"""Rewrites of a member's graph: fewer costly functions, and nothing computed of data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.traversal import toposort
+from pytensor.scalar import basic as ps
+from pytensor.scalar import math as psm
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import switch
+
+from synkhronos._inference._values import Rows, Same
+from synkhronos._inference._walk import Walk, seed
+
+_PLAIN = Mode(linker="py", optimizer="fast_compile")
+
+# Functions of one number that cost more than to choose between two numbers.
+_COSTLY = (
+    *(ps.Exp, ps.Log, ps.Log1p, ps.Expm1, ps.Sqrt, ps.Log2, ps.Log10, ps.Tanh, ps.ArcTan),
+    *(psm.Sigmoid, psm.Softplus, psm.Log1mexp, psm.GammaLn, psm.Psi, psm.Erf, psm.Erfc, psm.Erfcx),
+)
+
+
+def _function_of(variable: Variable) -> tuple[bool, Variable] | None:
+    """(negated, f(x)) of a variable that is f(x) or -f(x) with a costly f."""
+    negated, node = False, variable.owner
+    if node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Neg):
+        negated, variable = True, node.inputs[0]
+        node = variable.owner
+    if node is None or not isinstance(node.op, Elemwise):
+        return None
+    return (negated, variable) if isinstance(node.op.scalar_op, _COSTLY) else None
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _lift_choice(fgraph: Any, node: Any) -> Any:
+    """switch(c, f(a), f(b)) -> f(switch(c, a, b)): one costly function for two."""
+    del fgraph
+    if not isinstance(node.op.scalar_op, ps.Switch):
+        return None
+    condition, *branches = node.inputs
+    found = [_function_of(branch) for branch in branches]
+    if found[0] is None or found[1] is None:
+        return None
+    (negated, one), (other_negated, other) = found
+    if negated != other_negated or type(one.owner.op.scalar_op) is not type(
+        other.owner.op.scalar_op
+    ):
+        return None
+    a, b = one.owner.inputs[0], other.owner.inputs[0]
+    chosen: Any = one.owner.op(switch(condition, a, b))
+    chosen = -chosen if negated else chosen
+    return [chosen] if chosen.type == node.outputs[0].type else None
+
+
+def lift_choices(total: Variable) -> Any:
+    """Apply it until nothing is left to lift."""
+    graph = FunctionGraph(outputs=[total], clone=False)
+    dfs_rewriter(_lift_choice).rewrite(graph)
+    return graph.outputs[0]
+
+
+@dataclass
+class Hoisted:
+    """A graph whose parts of data alone are inputs; and those parts.
+
+    Attributes
+    ----------
+    outputs : list of Variable
+    rows : list of Variable
+        The new inputs; they have rows.
+    """
+
+    outputs: list[Any]
+    rows: list[Any] = field(default_factory=list)
+    _given: list[Any] = field(default_factory=list)
+    _expressions: list[Any] = field(default_factory=list)
+    _function: Any = None
+
+    def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The values of the new inputs, from the data."""
+        if not self.rows:
+            return []
+        if self._function is None:
+            self._function = pytensor.function(
+                self._given, self._expressions, mode=_PLAIN, on_unused_input="ignore"
+            )
+        found: list[np.ndarray] = self._function(*rowed, *whole)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+
+def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) -> Hoisted:
+    """Make inputs of what is computed from data alone, row by row.
+
+    It is what PyTensor does with constants when it compiles: the logarithm of a constant exposure
+    is a constant.
+    """
+    data = {*rowed, *whole}
+    alone: dict[Variable, bool] = {}
+    for node in toposort(outputs):
+        fixed = [v in data or isinstance(v, Constant) or alone.get(v, False) for v in node.inputs]
+        touched = any(v in data or alone.get(v, False) for v in node.inputs)
+        for output in node.outputs:
+            alone[output] = all(fixed) and touched
+    used = dict.fromkeys(
+        v
+        for node in toposort(outputs)
+        if not all(alone[o] for o in node.outputs)
+        for v in node.inputs
+        if alone.get(v, False)
+    )
+    if not used:
+        return Hoisted(list(outputs))
+    walk = Walk({**{v: seed(v) for v in rowed}, **dict.fromkeys(whole, Same())})
+    known = dict(zip(used, walk.read(list(used)), strict=True))
+    wanted = [v for v, value in known.items() if isinstance(value, Rows) and value.axis == 0]
+    wanted = [v for v in wanted if not known[v].factors and known[v].whole]
+    places = [v.type.clone(shape=(None, *v.type.shape[1:]))(name="data") for v in wanted]
+    replaced = clone_replace(
+        list(outputs), replace=list(zip(wanted, places, strict=True)), rebuild_strict=False
+    )
+    return Hoisted(replaced, places, [*rowed, *whole], wanted)

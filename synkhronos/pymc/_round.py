@@ -1,0 +1,221 @@
+"""One round: every member evaluates its part; parts are added in the order of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
+from synkhronos._arena import Piece
+from synkhronos._calls import compute_call
+from synkhronos._commands import Call, Command
+from synkhronos._compile import plan
+from synkhronos._data import Data, data
+from synkhronos._errors import InputError
+from synkhronos._functions import Function
+from synkhronos._group import Group
+from synkhronos._shipping import distribute_in
+from synkhronos.pymc._rows import is_smooth
+
+if TYPE_CHECKING:
+    from synkhronos._member import Member
+    from synkhronos.pymc._likelihood import Likelihood
+
+_F8 = np.dtype(np.float64)
+
+
+@dataclass(frozen=True)
+class Install(Command):
+    """Give every member a vector for each part's result, which the master reads in place.
+
+    Attributes
+    ----------
+    number : int
+        Under which members remember them.
+    lengths : tuple of int
+    """
+
+    number: int
+    lengths: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """Allocate, and show each other."""
+        comm = member.communicator
+        mine = [comm.empty((n,), _F8) for n in self.lengths]
+        for vector in mine:
+            vector[...] = 0
+        exposed = comm.expose(mine)
+        member.updates[self.number] = [list(ranks) for ranks in zip(*exposed, strict=True)]
+
+
+@dataclass(frozen=True)
+class Evaluate(Command):
+    """The log-density and its gradient, in one round.
+
+    Attributes
+    ----------
+    calls : tuple of Call
+        One for each part; all their outputs stay in the members.
+    gradients : tuple of tuple of Piece
+        For each call, where the gradients by its latents go: each member writes its rows.
+    number : int
+        Of the result vectors.
+    """
+
+    calls: tuple[Call, ...]
+    gradients: tuple[tuple[Piece, ...], ...]
+    number: int
+    repeats = True
+    pure = True
+
+    def run(self, member: Member) -> None:
+        """Evaluate this member's rows."""
+        vectors = member.updates[self.number]
+        for call, targets, ranks in zip(self.calls, self.gradients, vectors, strict=True):
+            part, outputs = compute_call(call, member)
+            if not part.variant.rows:
+                ranks[member.rank][...] = 0
+                continue
+            ranks[member.rank][...] = outputs[0]
+            if targets:
+                assert call.edges is not None
+                lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
+                fails = outputs[0][0] == -np.inf
+                for target, value in zip(targets, outputs[1:], strict=True):
+                    member.view(target)[lo:hi] = 0 if fails else value
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[np.ndarray]:
+        """The sums over the members, in the order of ranks."""
+        found = []
+        for ranks in member.updates[self.number]:
+            total = ranks[0].copy()
+            for vector in ranks[1:]:
+                total += vector
+            found.append(total)
+        return found
+
+
+class Round:
+    """A likelihood as one group evaluates it: functions, data in shared memory, the command."""
+
+    def __init__(self, group: Group, likelihood: Likelihood, mode: Any) -> None:
+        self.group = group
+        self._likelihood = likelihood
+        self._what = f"the log-density of {', '.join(likelihood.names)}"
+        self._mode = mode
+        self._number = group.number()
+        self._functions = [self._make(part) for part in likelihood.parts]
+        self._command: Evaluate | None = None
+        self._seen: list[list[Any]] = []
+        size = likelihood.size
+        with group.active():
+            self._theta = data(shape=(size,), dtype="float64")
+            self._rows = [data(dtype=v.type.dtype, ndim=v.type.ndim) for v in likelihood.latents]
+            self._gradients = {
+                i: data(dtype=v.type.dtype, ndim=v.type.ndim)
+                for i, v in enumerate(likelihood.latents)
+                if is_smooth(v)
+            }
+        self._arrays: list[tuple[list[Data], list[Data]]] = [([], []) for _ in self._functions]
+        group.run(Install(self._number, (size + 1,) * len(self._functions)), self._what)
+
+    def _make(self, part: Any) -> Function:
+        outputs, mode = part.compiled_for(self._mode)
+        recipe = plan(
+            self.group.number(),
+            part.scattered,
+            [(outputs[0], "sum"), *[(v, "gather") for v in outputs[1:]]],
+            part.broadcast,
+            None,
+            None,
+            None,
+            self.group.infer,
+            {"mode": mode, "name": f"logp of {', '.join(part.names)}"}
+            | {"on_unused_input": "ignore"},
+        )
+        return Function(self.group, recipe)
+
+    def __call__(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[log-density, gradient by theta], and the gradients by latents."""
+        group = self.group
+        if len(theta) != self._likelihood.size:
+            raise InputError(
+                f"{self._what}: its parameters had {self._likelihood.size} elements when the model "
+                f"was divided, now they have {len(theta)}: leave it and divide it anew"
+            )
+        with group.lock:
+            group.wake()
+            np.copyto(self._theta.data, theta)
+            for target, value in zip(self._rows, latents, strict=True):
+                if target.shape != value.shape:
+                    self._command = None
+                    target.set_shape(value.shape)
+                np.copyto(target.data, value)
+            if self._command is None or self._is_set():
+                self._prepare(latents)
+            command = self._command
+            assert command is not None
+            found = group.run(command, self._what)
+            if command.calls[0].first:
+                self._note_compiled(command)
+            total = found[0]
+            for more in found[1:]:
+                total += more
+            return total, [np.array(d.data) for d in self._gradients.values()]
+
+    def _is_set(self) -> bool:
+        """Whether the model's data have been set since they were written for the members."""
+        for part, seen in zip(self._likelihood.parts, self._seen, strict=True):
+            for shared, value in zip(part.shareds, seen, strict=True):
+                if shared.container.storage[0] is not value:
+                    return True
+        return False
+
+    def _prepare(self, latents: Sequence[np.ndarray]) -> None:
+        """Write the model's data where the members read them, and make the command."""
+        self._command = None
+        found = [[s.container.storage[0] for s in p.shareds] for p in self._likelihood.parts]
+        for i, target in self._gradients.items():
+            target.set_shape(latents[i].shape)
+        made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
+        distribute_in(self.group, self._functions)
+        calls = tuple([f._make_call(args, {}, None, None, None, 1) for f, args in made])
+        gradients = tuple(
+            tuple(self._gradients[i].piece for i in part.latents if i in self._gradients)
+            for part in self._likelihood.parts
+        )
+        everything = [range(len(f._plan.recipe.outputs)) for f in self._functions]
+        silent = tuple(
+            replace(c, outputs=(), reductions=(), extra=tuple(e), pure=True)
+            for c, e in zip(calls, everything, strict=True)
+        )
+        self._command = Evaluate(silent, gradients, self._number)
+        self._seen = found
+
+    def _prepare_part(self, i: int, part: Any) -> tuple[Function, list[Data]]:
+        held_rows, held_whole = self._arrays[i]
+        rowed, whole = part.arrays()
+        self._store(held_rows, rowed)
+        self._store(held_whole, whole)
+        latents = [self._rows[k] for k in part.latents]
+        return self._functions[i], [*latents, *held_rows, self._theta, *held_whole]
+
+    def _store(self, held: list[Data], arrays: Sequence[np.ndarray]) -> None:
+        with self.group.active():
+            if not held:
+                held += [data(a) for a in arrays]
+                return
+        for target, array in zip(held, arrays, strict=True):
+            target.set_value(array, force_cast=True)
+
+    def _note_compiled(self, command: Evaluate) -> None:
+        """The functions are compiled everywhere: from now on the command is no first one."""
+        for f, call in zip(self._functions, command.calls, strict=True):
+            f._compilations.note(call)
+        calls = tuple([replace(call, first=False) for call in command.calls])
+        self._command = replace(command, calls=calls)

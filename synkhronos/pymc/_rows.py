@@ -1,0 +1,469 @@
+"""Which variables of a log-density lie along its rows: the graph is read from the term upwards.
+
+A term has one value per row of the data. Reading asks of each variable that the term is computed
+from: are its rows the term's rows, or is it needed whole? The rules are those by which reductions
+are proved (`_inference`): an operation is followed only if it is known to keep rows apart. Where
+reading stops there is a *source*: data, a parameter, or the result of an operation that mixes rows
+(the values of a Gaussian process, a random walk), which the model computes as it always did.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar import basic as ps
+from pytensor.scalar.math import Sigmoid, Softplus
+from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.type import TensorType
+
+from synkhronos._inference._values import Position, Rows, Same, Stuck, Unknown
+from synkhronos._inference._walk import Walk, constant_of, name_of, transfer
+
+Lengths = tuple[int, ...]
+Place = tuple[Variable, int | None]  # a variable and its row axis; None: it is needed whole
+
+POSITION = -1  # in place of an axis: the variable holds the numbers of the rows, 0 to n - 1
+
+_INLINE_BYTES = 1 << 12  # smaller constants stay in the graph, where they can be folded
+_ROWLESS = (None, POSITION)
+_MUCH_SMALLER = 8
+_MAX_TRIES = 128  # of the ways in which a node's inputs may have rows
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Why a term is no sum over rows; `reason` is a clause."""
+
+    reason: str
+
+
+@dataclass
+class Reading:
+    """Terms of one number of rows, rewritten on placeholders.
+
+    Attributes
+    ----------
+    rows : int
+    total : Variable
+        The sum of the terms over the rows of the placeholders.
+    holds : Variable, or None
+        Whether all checks of parameters hold; the log-density is -inf where one does not.
+    sources : dict
+        The placeholder of each place in the model's graph. The row axis of placeholders is 0.
+    """
+
+    rows: int
+    total: Any
+    holds: Any
+    sources: dict[Place, Variable] = field(default_factory=dict)
+
+
+class Reader:
+    """Reads terms of one number of rows.
+
+    Parameters
+    ----------
+    rows : int
+    shapes : mapping
+        The shape of every variable of the terms.
+    free : set
+        The variables that depend on free random variables; all others are data.
+    """
+
+    def __init__(self, rows: int, shapes: Mapping[Variable, Lengths], free: set[Variable]) -> None:
+        self._rows = rows
+        self._shapes = shapes
+        self._free = free
+        self._ways: dict[Place, tuple[int | None, ...] | None] = {}
+        self._reasons: dict[Place, str] = {}
+        self._built: dict[Place, Variable] = {}
+        self.sources: dict[Place, Variable] = {}
+
+    def read(self, terms: Sequence[Place], checked: bool) -> Reading | dict[int, Unreadable]:
+        """Rewrite the terms; or say, by their index, which cannot be divided.
+
+        `checked`: whether the conditions on parameters count.
+        """
+        bare = [(without_checks(term), axis) for term, axis in terms]
+        for place in bare:
+            self._follow(place)
+            self._prune(place)
+        stuck = {
+            i: Unreadable(self._reasons.get(place, "it is not computed row by row"))
+            for i, place in enumerate(bare)
+            if place[1] is None or self._ways[place] is None
+        }
+        if stuck:
+            return stuck
+        conditions = self._conditions([term for term, _ in terms]) if checked else []
+        for place in conditions:
+            self._follow(place)
+            self._prune(place)
+        values = [self._build(place) for place in bare]
+        total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
+        checks = [pt.all(self._build(place)) for place in conditions]
+        holds = functools.reduce(pt.and_, checks) if checks else None
+        return Reading(self._rows, total, holds, self.sources)
+
+    def _conditions(self, terms: Sequence[Variable]) -> list[Place]:
+        found: dict[Place, None] = {}
+        for variable in ancestors(list(terms)):
+            node = variable.owner
+            if node is None or not isinstance(node.op, CheckAndRaise):
+                continue
+            for condition in itertools.chain.from_iterable(map(_all_of, node.inputs[1:])):
+                bare = without_checks(condition)
+                if isinstance(bare, Constant) or _always(bare):
+                    continue
+                found[bare, self._axis_of(bare)] = None
+        return list(found)
+
+    def _axis_of(self, variable: Variable) -> int | None:
+        """The row axis of a condition, which has no other sign of it than its length."""
+        for axis in self._candidates(variable):
+            if axis is None or axis == POSITION:
+                return None
+            self._follow((variable, axis))
+            if variable.owner is None or self._ways[variable, axis] is not None:
+                return axis
+        return None
+
+    def _follow(self, place: Place) -> None:
+        """Decide, for a place and all that it is computed from, how far reading goes."""
+        stack = [place]
+        while stack:
+            here = stack.pop()
+            if here in self._ways:
+                continue
+            self._ways[here] = self._way(here)
+            stack += self._inputs(here)
+
+    def _prune(self, root: Place) -> None:
+        """Stop where a place is much smaller than the parameters with rows that it is made of.
+
+        The product of a covariance's square root (n x n) with a vector has n numbers to scatter.
+        """
+        below: dict[Place, frozenset[Place]] = {}
+        for place in self._order(root, below):
+            found = frozenset[Place]().union(*[below[p] for p in self._inputs(place)])
+            variable, axis = place
+            if self._ways[place] is None and axis not in _ROWLESS and variable in self._free:
+                found = frozenset([place])
+            size = _size(self._shapes.get(variable, ()))
+            total = sum(_size(self._shapes[v]) for v, _ in found)
+            if place != root and axis not in _ROWLESS and total > _MUCH_SMALLER * size:
+                self._ways[place] = None
+                found = frozenset([place])
+            below[place] = found
+
+    def _way(self, place: Place) -> tuple[int | None, ...] | None:
+        """The row axis of each input of a place's node that counts; None: reading stops here."""
+        variable, axis = place
+        node = variable.owner
+        if node is None or axis == POSITION:
+            return None
+        if axis is None:
+            return (None,) * len(node.inputs) if self._goes_on(variable, node) else None
+        if isinstance(node.op, CheckAndRaise | SpecifyShape):
+            return (axis,)
+        known = _KEEPS_LENGTH.get(type(node.op))
+        if known is not None:
+            inner = known(node, axis, self._shapes)
+            return None if inner is None else (inner,)
+        return self._try(node, place)
+
+    def _goes_on(self, variable: Variable, node: Apply) -> bool:
+        """Whether a value needed whole is better computed by the members from what it is made of.
+
+        It is where that costs them little and is not longer: then terms that use a parameter in
+        several forms get it once.
+        """
+        if not isinstance(variable.type, TensorType):
+            return True
+        if variable not in self._free:
+            return all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
+        if not isinstance(node.op, Elemwise | DimShuffle):
+            return False
+        inputs = {v for v in node.inputs if v in self._free}
+        return sum(_size(self._shapes[v]) for v in inputs) <= _size(self._shapes[variable])
+
+    def _candidates(self, variable: Variable) -> list[int | None]:
+        """The axes that may be the row axis, by their lengths; None last."""
+        kind: Any = variable.type
+        shape = self._shapes.get(variable, ())
+        axes = [a for a, n in enumerate(shape) if n == self._rows and kind.shape[a] != 1]
+        counts = [POSITION] if len(axes) == 1 and self._rows == _size(shape) else []
+        counts = counts if _counts(variable) else []
+        return [*axes, None, *counts]
+
+    def _try(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
+        """Find axes of the inputs for which the output is known to have the rows it should."""
+        variable, axis = place
+        output = node.outputs.index(variable)
+        choices = [self._candidates(v) for v in node.inputs]
+        for way in itertools.islice(itertools.product(*choices), _MAX_TRIES):
+            if all(a is None or a == POSITION for a in way):
+                continue
+            found = _carry(_of_any_length(node, way), way)
+            if isinstance(found, str):
+                self._reasons.setdefault(place, f"{name_of(node)}: {found}")
+                continue
+            if isinstance(found[output], Rows) and found[output].axis == axis:
+                return way
+        self._reasons.setdefault(place, f"{name_of(node)} may mix rows")
+        return None
+
+    def _build(self, place: Place) -> Any:
+        """The variable on placeholders."""
+        for here in self._order(place, self._built):
+            self._built[here] = self._make(here)
+        return self._built[place]
+
+    def _order(self, place: Place, done: Mapping[Place, Any]) -> Iterator[Place]:
+        """What a place is built from, first things first, but for what is in `done`."""
+        stack: list[tuple[Place, bool]] = [(place, False)]
+        while stack:
+            here, ready = stack.pop()
+            if here in done:
+                continue
+            inputs = self._inputs(here)
+            if ready or not inputs:
+                yield here
+            else:
+                stack.append((here, True))
+                stack += [(p, False) for p in inputs]
+
+    def _inputs(self, place: Place) -> list[Place]:
+        """What a place is computed from, as far as reading goes; without lengths and checks."""
+        way = self._ways[place]
+        if way is None or place[0].owner is None:
+            return []
+        return list(zip(place[0].owner.inputs, way, strict=False))
+
+    def _make(self, place: Place) -> Variable:
+        variable, axis = place
+        if self._ways[place] is None:
+            return variable if axis == POSITION else self._source(place)
+        node = variable.owner
+        assert node is not None
+        given = self._inputs(place)
+        inputs = [self._built[p] for p in given]
+        if any(a == POSITION for _, a in given):
+            inputs = _renumbered(given, inputs)
+        if axis is not None:
+            if isinstance(node.op, CheckAndRaise | SpecifyShape):
+                return inputs[0]
+            if type(node.op) in _KEEPS_LENGTH:
+                return _relengthened(node, axis, inputs, self._shapes)
+        return _remade(node, inputs)[node.outputs.index(variable)]
+
+    def _source(self, place: Place) -> Variable:
+        variable, axis = place
+        small = isinstance(variable, Constant) and getattr(variable.data, "nbytes", 0)
+        if isinstance(variable, Constant) and axis is None and small <= _INLINE_BYTES:
+            return variable
+        found = self.sources.get(place)
+        if found is None:
+            found = self.sources[place] = _placeholder(variable, axis)
+        return found if not axis else pt.moveaxis(found, 0, axis)
+
+
+def _placeholder(variable: Variable, axis: int | None) -> Variable:
+    """An input of the member's graph; rows first, and of any number."""
+    kind: Any = variable.type
+    lengths = list(kind.shape)
+    if axis is not None:
+        del lengths[axis]
+        lengths.insert(0, None)
+    made: Variable = pt.tensor(variable.name, dtype=kind.dtype, shape=tuple(lengths))
+    return made
+
+
+def _counts(variable: Variable) -> bool:
+    """Whether an array holds 0, 1, 2, ... along one axis, the others being of length 1."""
+    if isinstance(variable, Constant):
+        data = np.ravel(variable.data)
+        return data.dtype.kind in "iu" and np.array_equal(data, np.arange(len(data)))
+    node = variable.owner
+    while node is not None and isinstance(node.op, Reshape | DimShuffle):
+        node = node.inputs[0].owner
+    if node is None or not isinstance(node.op, ARange):
+        return False
+    start, _, step = node.inputs
+    return (constant_of(start), constant_of(step)) == (0, 1)
+
+
+def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a node, the numbers of all rows being those of the rows that are there."""
+    rows = next(v.shape[a] for (_, a), v in zip(given, inputs, strict=True) if a not in _ROWLESS)
+    return [
+        pt.arange(rows, dtype=v.type.dtype).reshape([-1 if n != 1 else 1 for n in v.type.shape])
+        if a == POSITION
+        else v
+        for (_, a), v in zip(given, inputs, strict=True)
+    ]
+
+
+def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
+    """The node as it is read: a graph inside it must not insist on the number of rows."""
+    if not isinstance(node.op, OpFromGraph):
+        return node
+    inputs = [
+        v if axis in _ROWLESS else pt.moveaxis(_placeholder(v, axis), 0, axis)
+        for v, axis in zip(node.inputs, way, strict=True)
+    ]
+    outputs = _remade(node, inputs)
+    owner = outputs[0].owner
+    return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node
+
+
+def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The node's outputs from other inputs, of other lengths perhaps."""
+    if isinstance(node.op, SymbolicOp):  # makes the graph inside it anew
+        found = node.op(*inputs)
+        return found if isinstance(found, Sequence) else [found]
+    if isinstance(node.op, OpFromGraph):
+        inner = list(zip(node.op.fgraph.inputs, inputs, strict=True))
+        return clone_replace(node.op.fgraph.outputs, replace=inner, rebuild_strict=False)
+    return node.clone_with_new_inputs(inputs, strict=False).outputs
+
+
+def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
+    """What the outputs are when these inputs have rows; or why nobody knows."""
+    values = [
+        Same() if a is None else _position(v) if a == POSITION else Rows(a)
+        for v, a in zip(node.inputs, way, strict=True)
+    ]
+    try:
+        found = transfer(node.op, node, values, Walk(dict(zip(node.inputs, values, strict=True))))
+    except Stuck as stop:
+        return str(stop)
+    if isinstance(found, Unknown):
+        return found.reason
+    if found is None:
+        return "it may mix rows"
+    each = found if isinstance(found, Sequence) else [found] * len(node.outputs)
+    return (
+        "it depends on totals over rows" if any(getattr(v, "factors", ()) for v in each) else each
+    )
+
+
+def _position(variable: Variable) -> Position:
+    kind: Any = variable.type
+    return Position(next(i for i, n in enumerate(kind.shape) if n != 1))
+
+
+def without_checks(variable: Variable) -> Any:
+    """What a check of parameters lets through."""
+    while variable.owner is not None and isinstance(variable.owner.op, CheckAndRaise):
+        variable = variable.owner.inputs[0]
+    return variable
+
+
+def _all_of(condition: Variable) -> list[Variable]:
+    """The tensors all of whose elements a condition asks to be true."""
+    found, stack = [], [condition]
+    while stack:
+        variable = stack.pop()
+        node = variable.owner
+        if node is not None and isinstance(
+            node.op, ScalarFromTensor | TensorFromScalar | MakeVector | All
+        ):
+            stack += node.inputs
+        else:
+            found.append(variable)
+    return found
+
+
+def _always(condition: Variable) -> bool:
+    """Whether a condition holds for every number: that what a sigmoid gives is a probability.
+
+    It does not for nan, but neither -inf nor nan is a log-density that a sampler goes to.
+    """
+    node = condition.owner
+    if node is None or not isinstance(node.op, Elemwise):
+        return False
+    low, high = isinstance(node.op.scalar_op, ps.GE), isinstance(node.op.scalar_op, ps.LE)
+    inner = node.inputs[0].owner
+    if not (low or high) or inner is None or not isinstance(inner.op, Elemwise):
+        return False
+    bound = constant_of(node.inputs[1])
+    if isinstance(inner.op.scalar_op, Sigmoid):
+        return bound == (0 if low else 1)
+    return low and bound == 0 and isinstance(inner.op.scalar_op, ps.Exp | ps.Sqr | Softplus)
+
+
+def _size(shape: Lengths) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
+    """The row axis of what an Alloc of the rows' length is filled with."""
+    filling, output = node.inputs[0], node.outputs[0]
+    kind: Any = filling.type
+    inner = axis - len(shapes[output]) + kind.ndim
+    return inner if inner >= 0 and kind.shape[inner] != 1 else None
+
+
+def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
+    """The row axis before a Reshape: rows that come first stay first."""
+    before, after = shapes[node.inputs[0]], shapes[node.outputs[0]]
+    return 0 if axis == 0 and before and before[0] == after[0] else None
+
+
+_KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int | None]] = {
+    Alloc: _allocated,
+    Reshape: _folded,
+}
+
+
+def _relengthened(
+    node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Lengths]
+) -> Variable:
+    """The node for any number of rows: its lengths were those of all rows."""
+    array, shape = inputs[0], list(shapes[node.outputs[0]])
+    inner = axis - len(shape) + array.type.ndim if isinstance(node.op, Alloc) else 0
+    lengths: list[Any] = [int(n) for n in shape]
+    lengths[axis] = array.shape[inner]
+    if isinstance(node.op, Reshape):
+        made: Variable = array.reshape(lengths)
+        return made
+    others = shape[:axis] + shape[axis + 1 :]
+    known = list(shapes[node.inputs[0]])
+    if len(known) == len(shape) and known[:axis] + known[axis + 1 :] == others:
+        return inputs[0]
+    spread: Variable = pt.alloc(array, *lengths)
+    return spread
+
+
+def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:
+    """The variables in the terms' graphs whose values follow from any of `on`, those included."""
+    found = set(on)
+    for node in toposort(terms):
+        if isinstance(node.op, Shape | Shape_i):  # a parameter's shape does not change
+            continue
+        if any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def is_smooth(variable: Any) -> bool:
+    """Whether there are gradients by it."""
+    return variable.type.dtype in ("float32", "float64")

@@ -1,0 +1,290 @@
+"""The observed terms of a PyMC model: which can be divided, along which axis, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.data import MinibatchOp
+from pymc.distributions.distribution import PartialObservedRV
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
+
+from synkhronos._errors import InputError
+from synkhronos._inference._walk import name_of
+from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
+
+_PLAIN = Mode(linker="py", optimizer=None)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One observed variable's log-density.
+
+    Attributes
+    ----------
+    name : str
+    variable : Variable
+        Its values row by row, in terms of the model's value variables.
+    axis : int
+        The axis of `variable` that is divided.
+    rows : int
+    """
+
+    name: str
+    variable: Any
+    axis: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What of a model is divided, by number of rows; and what stays as it is.
+
+    Attributes
+    ----------
+    readings : tuple of (tuple of Term, Reading)
+    serial : tuple of Variable
+        Observed variables that stay in the model's own graph.
+    shapes : mapping
+        The shape of every variable of the divided terms.
+    free : set of Variable
+        Those that depend on free random variables.
+    checked : bool
+        Whether the conditions on parameters count.
+    """
+
+    readings: tuple[tuple[tuple[Term, ...], Reading], ...]
+    serial: tuple[Variable, ...]
+    shapes: Mapping[Variable, Lengths]
+    free: frozenset[Variable]
+    checked: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The observed variables that are divided."""
+        return [t.name for terms, _ in self.readings for t in terms]
+
+    def only(self, name: str) -> Terms:
+        """One of the terms alone."""
+        [term] = [t for terms, _ in self.readings for t in terms if t.name == name]
+        reading = _read(term.rows, [term], self.shapes, set(self.free), self.checked)
+        return Terms((((term,), reading),), (), self.shapes, self.free, self.checked)
+
+
+def read_model(model: Any, dim: str | None) -> Terms:
+    """Read all observed terms of a model.
+
+    Raises
+    ------
+    InputError
+        One of them cannot be divided, and should be; with the reason.
+    """
+    observed = list(model.observed_RVs)
+    if not observed:
+        raise InputError(f"{_called(model)} has no observed variables: there is nothing to divide")
+    if dim is not None:
+        observed = _with_dim(model, dim, observed)
+    for rv in observed:
+        _refuse_kind(model, rv)
+    factors = type(model).logp(model, sum=False)
+    at = [*model.free_RVs, *model.observed_RVs].index
+    logps = {rv: _as_tensor(factors[at(rv)]) for rv in observed}
+    for rv, logp in logps.items():
+        _refuse_random(rv, logp)
+    shapes = shapes_of(model, list(logps.values()))
+    terms = [_term(model, rv, logps[rv], dim, shapes) for rv in observed]
+    divided = [t for t in terms if t is not None]
+    if not divided:
+        names = ", ".join(rv.name for rv in observed)
+        raise InputError(f"the observed variables ({names}) have one row each: nothing to divide")
+    free = dependent([t.variable for t in divided], model.value_vars)
+    by_rows: dict[int, list[Term]] = {}
+    for term in divided:
+        by_rows.setdefault(term.rows, []).append(term)
+    readings = tuple(
+        (tuple(group), _read(rows, group, shapes, free, model.check_bounds))
+        for rows, group in by_rows.items()
+    )
+    for group, reading in readings:
+        for term in group:
+            _refuse_mixed(model, term, reading, free)
+    named = {t.name for t in divided}
+    serial = tuple(rv for rv in model.observed_RVs if rv.name not in named)
+    return Terms(readings, serial, shapes, frozenset(free), model.check_bounds)
+
+
+def _as_tensor(factor: Any) -> Any:
+    """A term of `pymc.dims`, whose arrays have named axes, as one of plain tensors."""
+    tensor = pt.as_tensor(factor, allow_xtensor_conversion=True)
+    if tensor is factor:
+        return tensor
+    return rewrite_graph(tensor, include=("lower_xtensor", "canonicalize"), clone=True)
+
+
+def _called(model: Any) -> str:
+    return f"model {model.name!r}" if model.name else "the model"
+
+
+def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
+    if dim not in model.dim_lengths:
+        raise InputError(
+            f"dim={dim!r} is no dimension of {_called(model)}; it has: "
+            f"{', '.join(model.dim_lengths) or 'none (give coords and dims, or leave dim out)'}"
+        )
+    found = [rv for rv in observed if dim in (model.named_vars_to_dims.get(rv.name) or ())]
+    if not found:
+        names = ", ".join(
+            f"{rv.name}: {model.named_vars_to_dims.get(rv.name) or 'none'}" for rv in observed
+        )
+        raise InputError(
+            f"dim={dim!r}: no observed variable has this dimension (dims of {names}). Name it in "
+            "dims= of the observed variable, or leave dim out and the longest axis is divided"
+        )
+    return found
+
+
+def _refuse_kind(model: Any, rv: Any) -> None:
+    """Refuse what is known by the kind of observation."""
+    op = None if rv.owner is None else rv.owner.op
+    name = rv.name.removesuffix("_observed")
+    if isinstance(op, PartialObservedRV) or f"{name}_unobserved" in model.named_vars:
+        raise InputError(
+            f"{name} has missing values, which PyMC makes random variables of their own: rows with "
+            "and without them cannot be divided alike. Leave the rows with missing values out, or "
+            "fill them in before"
+        )
+    if isinstance(op, MinibatchRandomVariable):
+        raise InputError(
+            f"{rv.name} has a total_size (Minibatch): its log-density is an estimate from some of "
+            "the rows, scaled up. Give it all rows: members divide them, and the result is exact"
+        )
+    value: Any = model.rvs_to_values[rv]
+    if not isinstance(value.type, TensorType) and not hasattr(value.type, "dims"):
+        raise InputError(f"{rv.name} is observed as {value.type}, whose rows cannot be divided")
+
+
+def _refuse_random(rv: Any, logp: Variable) -> None:
+    for variable in ancestors([logp]):
+        op = None if variable.owner is None else variable.owner.op
+        if isinstance(op, MinibatchOp):
+            raise InputError(
+                f"{rv.name} depends on a Minibatch, other rows at each evaluation. Give it all "
+                "rows: members divide them, and the result is exact"
+            )
+        if isinstance(variable.type, RandomType):
+            raise InputError(f"the log-density of {rv.name} draws random numbers")
+
+
+def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Lengths]:
+    """The shape of every tensor in the terms' graphs, at the model's initial point."""
+    found: dict[Variable, Lengths] = {}
+    unknown: list[Any] = []
+    for variable in ancestors(list(terms)):
+        kind: Any = variable.type
+        if not isinstance(kind, TensorType):
+            continue
+        if isinstance(variable, Constant):
+            found[variable] = np.shape(variable.data)
+        elif None not in kind.shape:
+            found[variable] = tuple(kind.shape)
+        else:
+            unknown.append(variable)
+    if unknown:
+        point = model.initial_point(0)
+        inputs = model.value_vars
+        measure = pytensor.function(
+            inputs, [v.shape for v in unknown], mode=_PLAIN, on_unused_input="ignore"
+        )
+        shapes = measure(*[point[v.name] for v in inputs])
+        found |= {v: tuple(map(int, s)) for v, s in zip(unknown, shapes, strict=True)}
+    return found
+
+
+def _term(
+    model: Any, rv: Any, logp: Any, dim: str | None, shapes: Mapping[Variable, Lengths]
+) -> Term | None:
+    """The term to divide; None for a single observation."""
+    data, found = _observed_shape(model, rv), shapes[logp]
+    if dim is not None:
+        axis = model.named_vars_to_dims[rv.name].index(dim)
+        if axis >= len(found) or found[axis] != data[axis]:
+            raise InputError(_joint(rv, data, found, f"along {dim!r}"))
+    elif max(data, default=1) == 1:
+        return None
+    elif not found or max(found) == 1:
+        raise InputError(_joint(rv, data, found, "by row"))
+    else:
+        axis = int(np.argmax(found))
+        if found[axis] not in data:
+            raise InputError(_joint(rv, data, found, "by row"))
+    return None if found[axis] < 2 else Term(rv.name, logp, axis, found[axis])
+
+
+def _observed_shape(model: Any, rv: Any) -> Lengths:
+    value: Any = model.rvs_to_values[rv]
+    if isinstance(value, Constant):
+        return np.shape(value.data)
+    return tuple(map(int, np.shape(value.eval())))
+
+
+def _joint(rv: Any, data: Lengths, found: Lengths, how: str) -> str:
+    kind = getattr(getattr(rv.owner, "op", None), "_print_name", ("",))[0] or str(rv.owner.op)
+    return (
+        f"{rv.name} ({kind}) cannot be divided {how}: its data have shape {data} and its "
+        f"log-density has shape {found}, so it is no sum over rows: the rows depend on one another "
+        "(time series, a Gaussian process, one multivariate observation). Name another dimension "
+        "with dim=, if there is one whose entries are independent"
+    )
+
+
+def _refuse_mixed(model: Any, term: Term, reading: Reading, free: set[Variable]) -> None:
+    """Refuse a term whose observed rows meet one another before each has its density.
+
+    It could be divided from there on; but then what takes the time is done before, by one process.
+    """
+    observed = model.rvs_to_values[model[term.name]]
+    inner = {
+        variable
+        for variable, axis in reading.sources
+        if axis is not None and variable in free and variable.owner is not None
+    }
+    for variable in inner & set(ancestors([term.variable])):
+        if any(_is_same(v, observed) for v in ancestors([variable])):
+            raise InputError(
+                f"the log-density of {term.name} cannot be divided into its {term.rows} rows: "
+                f"{name_of(variable.owner)} mixes rows of the observed data"
+            )
+
+
+def _is_same(variable: Any, observed: Any) -> bool:
+    both = isinstance(variable, Constant) and isinstance(observed, Constant)
+    return variable is observed or (both and variable.data is observed.data)
+
+
+def _read(
+    rows: int,
+    terms: Sequence[Term],
+    shapes: Mapping[Variable, Lengths],
+    free: set[Variable],
+    checked: bool,
+) -> Reading:
+    places: list[Place] = [(t.variable, t.axis) for t in terms]
+    found = Reader(rows, shapes, free).read(places, checked)
+    if isinstance(found, Reading):
+        return found
+    index, why = next(iter(found.items()))
+    assert isinstance(why, Unreadable)
+    raise InputError(
+        f"the log-density of {terms[index].name} cannot be divided into its {rows} rows: "
+        f"{why.reason}"
+    )

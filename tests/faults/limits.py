@@ -1,0 +1,132 @@
+"""Running a script where something is short: memory, /dev/shm, what a user may have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from running import LIMIT
+
+_SYSTEM = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A script's end."""
+
+    code: int
+    printed: str
+
+
+def run_after(prelude: str, tmp_path: Path, text: str, *args: str, below: str = "") -> Ended:
+    """Run a script from a shell that has done something first, by a program that runs programs."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(text))
+    command = shlex.join([sys.executable, "-W", "error", str(path), *args])
+    done = subprocess.run(
+        ["sh", "-c", f"{prelude}\nexec {below} {command}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        cwd=tmp_path,
+        start_new_session=True,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout)
+
+
+@dataclass(frozen=True)
+class MemoryGroup:
+    """A control group with a limit of memory."""
+
+    folder: Path
+    version: int
+    most: int
+
+    @property
+    def enter(self) -> str:
+        """What a shell does to be in it, with all that it starts."""
+        return f"echo $$ > {self.folder}/cgroup.procs || exit 99"
+
+    def oom_kills(self) -> int:
+        file = "memory.oom_control" if self.version == 1 else "memory.events"
+        for line in (self.folder / file).read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+        raise AssertionError(f"{file} does not count")
+
+
+def _parents() -> Iterator[tuple[int, Path]]:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            yield 1, Path(f"{_SYSTEM}/memory{path}")
+        elif controllers == "":
+            yield 2, Path(f"{_SYSTEM}{path}")
+
+
+@contextlib.contextmanager
+def memory_group(most: int) -> Iterator[MemoryGroup | str]:
+    """A control group below our own, or why there can be none."""
+    why = "no control group of memory"
+    for version, parent in _parents():
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="synk-test-", dir=parent))
+        except OSError as exc:
+            why = f"{parent}: {exc.strerror}"
+            continue
+        try:
+            limit = "memory.limit_in_bytes" if version == 1 else "memory.max"
+            try:
+                (folder / limit).write_text(str(most))
+            except OSError as exc:
+                why = f"{folder / limit}: {exc.strerror}"
+                continue
+            yield MemoryGroup(folder, version, most)
+            return
+        finally:
+            _remove(folder)
+    yield why
+
+
+def _remove(folder: Path) -> None:
+    until = time.monotonic() + 10
+    while True:
+        try:
+            folder.rmdir()
+        except OSError:  # its last process is still on its way out
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def cannot_mount() -> str:
+    """Why this process can have no mounts of its own; empty if it can."""
+    if os.getuid():
+        return "it takes root to mount"
+    try:
+        done = subprocess.run(
+            ["unshare", "-m", "true"], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return "unshare is not installed"
+    return done.stderr.strip() if done.returncode else ""
+
+
+def in_a_namespace(tmp_path: Path, mounts: str, text: str, *args: str) -> Ended:
+    """Run a script that alone sees some mounts."""
+    path = tmp_path / "mounts.sh"
+    path.write_text(f'set -e\n{mounts}\nexec "$@"\n')
+    return run_after("", tmp_path, text, *args, below=f"unshare -m sh {path}")

@@ -1,0 +1,142 @@
+"""Nothing is left, and nothing grows (promises 7 and 8); and the checks of that are no rubber
+stamps."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leaking import GROWTH, Amounts, campaign, grown
+from running import LIMIT, alive
+
+from synkhronos.testing import leaks
+
+
+@pytest.mark.slow
+def test_nothing_grows() -> None:
+    """A sample of what leaking.py does."""
+    warm = Amounts(calls=500, data=100, exceptions=20, groups=5)
+    for growth in campaign(Amounts(calls=3_000, data=200, exceptions=60, groups=15), warm):
+        assert not growth.leaks(), growth
+
+
+def test_a_growth_is_seen(tmp_path: Path) -> None:
+    kept: list[Any] = []
+    leaky: dict[str, Callable[[int], Any]] = {
+        "resident": lambda n: kept.append(bytearray(os.urandom(GROWTH // 4))),
+        "descriptors": lambda n: kept.append((tmp_path / "x").open("w")),
+    }
+    for what, act in leaky.items():
+        assert any(what in text for text in grown("acts", None, act, 6, 1).leaks())
+    for file in kept[-7:]:
+        file.close()
+    assert not grown("acts", None, lambda n: None, 6, 1).leaks()
+
+
+STARTER = """
+import os, subprocess, sys, time
+null = subprocess.DEVNULL
+holder = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=null, stderr=null)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+print(holder.pid)
+"""
+HOLDER = "import sys, time; file = open(sys.argv[1], 'w'); time.sleep(600)"
+
+
+def test_files_of_others_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stranger has open is no leak of ours; what nobody has is one."""
+    monkeypatch.setattr(leaks, "NAMED", tmp_path)  # /dev/shm is checked by whoever tests beside us
+    before = leaks.snapshot()
+    path = tmp_path / "file"
+    starter = [sys.executable, "-c", STARTER, HOLDER, str(path)]
+    holder = int(subprocess.run(starter, capture_output=True, text=True, check=True).stdout)
+    try:
+        assert path.exists()
+        leaks.check(before, patience=0)
+    finally:
+        os.kill(holder, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while alive([holder]) and time.monotonic() < until:
+        time.sleep(0.01)
+    with pytest.raises(AssertionError, match=path.name):
+        leaks.check(before, patience=0)
+    path.unlink()
+    leaks.check(before)
+
+
+LEAKY = """
+import os, subprocess, threading
+from pathlib import Path
+import numpy as np, pytest
+import synkhronos as synk
+from synkhronos.testing import leaks
+
+leaks.NAMED = Path("named")
+leaks.NAMED.mkdir()
+leaks.check.__defaults__ = (0.2,)  # seconds; what is left here does not go
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+over, kept = threading.Event(), []
+
+@pytest.fixture(scope="module")
+def group():
+    with synk.Group(2) as made:
+        yield made
+
+def test_clean():
+    with synk.Group(2):
+        synk.data(np.ones(3))
+
+def test_children():
+    kept.append(subprocess.Popen(["sleep", "60"]))
+
+def test_descriptors():
+    kept.append(os.eventfd(0))
+
+def test_pipes():
+    kept.extend(os.pipe())
+
+def test_threads():
+    threading.Thread(target=over.wait).start()
+
+def test_shared_memory():
+    Path("named/file").touch()
+
+def test_group():
+    synk.fork(2)
+
+def test_group_of_the_module(group):
+    assert group.alive
+
+def test_end():
+    synk.close()
+    over.set()
+    kept[0].kill()
+    kept[0].wait()
+"""
+
+
+def test_the_plugin(tmp_path: Path) -> None:
+    """What users have: each leak is an error of the test that has left it, and of no other."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["synkhronos.testing.plugin"]\n')
+    (tmp_path / "test_leaky.py").write_text(LEAKY)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    errors = re.findall(r"^ERROR test_leaky.py::test_(\w+)", done.stdout, re.MULTILINE)
+    assert errors == ["children", "descriptors", "pipes", "threads", "shared_memory", "group"], (
+        done.stdout
+    )
+    assert "9 passed, 6 errors" in done.stdout

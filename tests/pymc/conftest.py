@@ -1,0 +1,35 @@
+"""Tests of models; without PyMC they are skipped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytensor
+import pytest
+
+try:
+    import pymc
+except ImportError:
+    pymc = None
+
+
+class _Skipped(pytest.Module):
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip("PyMC is not installed (the extra: synkhronos[pymc])", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    """A test module here is not even imported where there is no PyMC."""
+    return None if pymc is not None else _Skipped.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler() -> Iterator[None]:
+    """Graphs run in Python: no test waits for a compiler unless it asks for one."""
+    with warnings.catch_warnings(), pytensor.config.change_flags(mode="FAST_COMPILE"):
+        warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")
+        yield

@@ -1,0 +1,122 @@
+"""Advice: what is measured, what follows from it, how it is shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import synkhronos as synk
+from synkhronos.pymc._advice import Advice, ModeAdvice
+
+DEMOS = Path(__file__).parent.parent.parent / "demos" / "pymc"
+
+
+def timing(mode: str = "NUMBA", **given: object) -> ModeAdvice:
+    """A second for all rows, a tenth for the rest, a hundredth for a round."""
+    known = {
+        "plain": 2.0,
+        "plain_threads": 1.5,
+        "rest": 0.1,
+        "parts": {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.125},
+        "round": 0.01,
+    } | given
+    return ModeAdvice(mode, **known)  # type: ignore[arg-type]
+
+
+def test_predictions_follow_from_the_measurements() -> None:
+    found = timing()
+    assert found.share == pytest.approx(1.0 / 1.1)
+    assert found.seconds(1) == pytest.approx(1.1)  # alone there is no round
+    assert found.seconds(2) == pytest.approx(0.1 + 0.5 + 0.01)
+    assert found.seconds(16) == pytest.approx(0.1 + 0.0625 + 0.01)
+    assert found.speedup(4) == pytest.approx(2.0 / 0.36)
+
+
+def test_the_fastest_mode_and_the_plan_for_chains() -> None:
+    advice = Advice(("y",), (100,), 4, (timing(), timing("CVM", rest=0.01, plain=1.0)))
+    assert advice.mode == "CVM"
+    assert advice.speedup(4, "NUMBA") == pytest.approx(2.0 / 0.36)
+    # a process for each chain wastes nothing on rounds and on the rest
+    plan = advice.chains(4)
+    assert (plan.members, plan.at_once, str(plan)) == (
+        1,
+        4,
+        "4 chains, 4 at once with 1 member each",
+    )
+    # two chains leave half of the cores: two members each
+    assert (advice.chains(2).members, advice.chains(2).at_once) == (2, 2)
+    assert str(advice.chains(1)) == "1 chains, all 4 members on one after another"
+    assert advice.chains(1, together=3).members == 3
+
+
+def test_what_does_not_pay_is_predicted_not_to() -> None:
+    heavy = timing(rest=5.0, plain=6.0)
+    assert heavy.speedup(8) < 1.2
+    tiny = timing(rest=0.0, parts={1: 0.001, 2: 0.0005}, plain=0.001)
+    assert tiny.speedup(2) < 0.1
+
+
+def test_lines_and_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice = Advice(("y", "z"), (100, 2000), 2, (timing(),))
+    text = str(advice)
+    assert "y, z (100, 2,000 rows)" in text
+    assert "NUMBA" in text.splitlines()[2]
+    assert "91 %" in text
+    assert "3.28" in text  # 2 members
+    advice.show()
+    table = capsys.readouterr().out
+    assert "3.28" in table
+    assert "┃" in table
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    advice.show()
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_a_model_is_measured() -> None:
+    r = np.random.default_rng(0)
+    with pm.Model() as model:
+        b, noise = pm.Normal("b", shape=3), pm.Normal("noise", shape=3000)
+        x = r.normal(size=(3000, 3))
+        pm.Poisson("y", pm.math.exp(x @ b + noise), observed=r.poisson(1, 3000))
+    advice = synk.pymc.advise(model, members=2, modes=["FAST_COMPILE"])
+    assert "logp" not in vars(model)
+    [found] = advice.modes
+    assert advice.names == ("y",)
+    assert advice.rows == (3000,)
+    assert found.rest > 0
+    assert found.parts[8] < found.parts[1]
+    assert 0 < found.share < 1
+    assert 0 < found.round <= 100e-6
+
+
+def test_what_cannot_be_divided_is_not_advised_on() -> None:
+    with pm.Model() as model:
+        pm.Normal("mu")
+    with synk.Group(1), pytest.raises(synk.InputError, match="nothing to divide"):
+        synk.pymc.advise(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("demo", ["logistic", "hierarchical_poisson", "glmm"])
+def test_demo(demo: str) -> None:
+    small = "--rows 100 --members 2 --draws 25 --tune 25 --max-treedepth 4"
+    small += " --modes FAST_COMPILE --mode FAST_COMPILE"
+    done = subprocess.run(
+        [sys.executable, str(DEMOS / f"{demo}.py"), *small.split()],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "The posteriors agree."
+    assert "FAST_COMPILE" in done.stdout
+    assert "times as fast" in done.stdout

@@ -1,0 +1,427 @@
+"""Dividing a model and leaving it: what is divided, what stays, what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from comparing import IN_PYTHON, check_equal, evaluated, points
+from running import run_script
+
+import synkhronos as synk
+from synkhronos.pymc import _likelihood, _proof, _rows, _terms
+
+
+@pytest.fixture
+def group() -> Iterator[synk.Group]:
+    with synk.Group(2) as made:
+        yield made
+
+
+def regression(rows: int = 40, name: str = "y") -> pm.Model:
+    r = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(rows), "feature": list("abc")}) as model:
+        x = pm.Data("x", r.normal(size=(rows, 3)), dims=("obs", "feature"))
+        b = pm.Normal("b", dims="feature")
+        sigma = pm.HalfNormal("sigma")
+        data = pm.Data("data", r.normal(size=rows), dims="obs")
+        pm.Normal(name, x @ b, sigma, observed=data, dims="obs")
+    return model
+
+
+def test_a_plain_call_is_undone_by_close(group: synk.Group) -> None:
+    model = regression()
+    parallel = synk.pymc.parallel(model)
+    assert "logp" in vars(model)
+    assert parallel.names == ["y"]
+    parallel.close()
+    parallel.close()
+    assert "logp" not in vars(model)
+    assert group.alive
+
+
+def test_the_model_of_the_context_is_meant(group: synk.Group) -> None:
+    with regression() as model, synk.pymc.parallel() as parallel:
+        assert parallel.model is model
+
+
+def test_without_a_group_it_has_one_of_its_own() -> None:
+    with synk.pymc.parallel(regression(), members=2) as parallel:
+        own = parallel.group
+        assert own is not None
+        assert own.size == 2
+    assert not own.alive
+
+
+def test_pymc_does_not_keep_workers_from_being_forked(tmp_path: Path) -> None:
+    """It loads pyarrow, whose allocator has a thread that is none of a fork's business."""
+    out = run_script(
+        tmp_path,
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        import pymc, synkhronos as synk
+        with synk.Group(2) as group:
+            print(group)
+        """,
+    )
+    assert "fork, alive" in out
+
+
+def test_an_error_inside_restores_the_model(group: synk.Group) -> None:
+    model = regression()
+    with pytest.raises(ZeroDivisionError), synk.pymc.parallel(model):
+        raise ZeroDivisionError
+    assert "logp" not in vars(model)
+
+
+def test_a_divided_model_is_not_divided_again(group: synk.Group) -> None:
+    model = regression()
+    with synk.pymc.parallel(model), pytest.raises(synk.InputError, match="divided already"):
+        synk.pymc.parallel(model)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(synk.InputTypeError, match=r"pymc\.Model, found int"):
+        synk.pymc.parallel(3)
+
+
+@pytest.mark.parametrize("name", ["members", "members_per_chain", "chains"])
+def test_counts_are_checked(name: str) -> None:
+    with pytest.raises(synk.InputError, match=f"{name}=0: at least 1"):
+        synk.pymc.parallel(regression(), **{name: 0})
+    with pytest.raises(synk.InputTypeError, match=f"{name}='2': give an int"):
+        synk.pymc.parallel(regression(), **{name: "2"})
+
+
+def test_a_dimension_that_is_not_there_is_refused_with_those_that_are(group: synk.Group) -> None:
+    with pytest.raises(synk.InputError, match="it has: obs, feature"):
+        synk.pymc.parallel(regression(), "row")
+    with pytest.raises(synk.InputError, match="no observed variable has this dimension"):
+        synk.pymc.parallel(regression(), "feature")
+
+
+def test_a_dimension_of_joint_entries_is_refused(group: synk.Group) -> None:
+    r = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(9), "axis": range(3)}) as model:
+        y = r.normal(size=(9, 3))
+        pm.MvNormal("y", pm.Normal("mu", dims="axis"), np.eye(3), observed=y, dims=("obs", "axis"))
+    with pytest.raises(synk.InputError, match="cannot be divided along 'axis'"):
+        synk.pymc.parallel(model, "axis")
+    with synk.pymc.parallel(model, "obs") as parallel:
+        assert parallel.names == ["y"]
+
+
+def test_set_data_of_the_same_length_and_of_others(group: synk.Group) -> None:
+    model = regression()
+    r = np.random.default_rng(2)
+    with synk.pymc.parallel(model):
+        divided = model.compile_logp(mode=IN_PYTHON)
+        for rows in (40, 40, 17, 90):
+            coords = {"obs": range(rows)}
+            new = {"x": r.normal(size=(rows, 3)), "data": r.normal(size=rows)}
+            with model:
+                pm.set_data(new, coords=coords)
+            plain = type(model).logp(model)
+            expected = model.compile_fn(plain, mode=IN_PYTHON, inputs=model.value_vars)
+            for point in points(model, 2):
+                np.testing.assert_allclose(divided(point), expected(point), rtol=1e-10)
+
+
+def test_data_that_differ_in_length_are_refused(group: synk.Group) -> None:
+    model = regression()
+    with synk.pymc.parallel(model):
+        divided = model.compile_logp(mode=IN_PYTHON)
+        model["data"].set_value(np.zeros(7))
+        for _ in range(2):  # and the data of before are not used in their place
+            with pytest.raises(synk.InputError, match="differ in their numbers of rows"):
+                divided(points(model, 1)[0])
+
+
+def test_parameters_of_another_length_are_refused(group: synk.Group) -> None:
+    r = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(20)}) as model:
+        model.add_coord("site", length=3)
+        level = pm.Normal("level", dims="site")
+        where = pm.Data("where", r.integers(0, 3, 20), dims="obs")
+        pm.Normal("y", level[where], 1, observed=r.normal(size=20), dims="obs")
+    with synk.pymc.parallel(model, "obs"):
+        divided = model.compile_logp(mode=IN_PYTHON)
+        divided({"level": np.zeros(3)})
+        model.set_dim("site", 5)
+        with pytest.raises(synk.InputError, match=r"had 3 elements .* now they have 5"):
+            divided({"level": np.zeros(5)})
+
+
+def test_parts_of_the_log_density(group: synk.Group) -> None:
+    """Rows one by one, priors alone and a tempered sum are what they were."""
+    model = regression()
+    point = points(model, 1)[0]
+    asked = {
+        "rows": lambda: model.compile_logp(sum=False, mode=IN_PYTHON)(point),
+        "free": lambda: model.compile_logp(vars=model.free_RVs, mode=IN_PYTHON)(point),
+        "observed": lambda: model.compile_logp(vars=model.observed_RVs, mode=IN_PYTHON)(point),
+        "one": lambda: model.compile_logp(vars=[model["b"], model["y"]], mode=IN_PYTHON)(point),
+        "no jacobian": lambda: model.compile_logp(jacobian=False, mode=IN_PYTHON)(point),
+    }
+    plain = {name: ask() for name, ask in asked.items()}
+    with synk.pymc.parallel(model):
+        for name, ask in asked.items():
+            for a, b in (
+                zip(np.atleast_1d(plain[name]), np.atleast_1d(ask()), strict=True)
+                if (name != "rows")
+                else zip(plain[name], ask(), strict=True)
+            ):
+                np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+def test_a_subset_of_several_observed_variables_is_plain(group: synk.Group) -> None:
+    r = np.random.default_rng(1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        for name in ("y", "z"):
+            pm.Normal(name, mu, 1, observed=r.normal(size=30))
+    point = points(model, 1)[0]
+    plain = model.compile_logp(vars=[model["z"]], mode=IN_PYTHON)(point)
+    with synk.pymc.parallel(model):
+        assert model.compile_logp(vars=[model["z"]], mode=IN_PYTHON)(point) == plain
+
+
+def test_tempered_value_and_gradient(group: synk.Group) -> None:
+    model = regression()
+    x = np.linspace(-0.5, 0.5, 4)
+
+    def value() -> tuple[float, np.ndarray]:
+        f = model.logp_dlogp_function(tempered=True, ravel_inputs=True, mode=IN_PYTHON)
+        f.set_weights(np.array([0.3]))
+        f.set_extra_values({})
+        return f._pytensor_function(x)
+
+    plain = value()
+    with synk.pymc.parallel(model):
+        for a, b in zip(plain, value(), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-10)
+
+
+def test_second_derivatives_are_refused(group: synk.Group) -> None:
+    model = regression()
+    with synk.pymc.parallel(model), pytest.raises(Exception, match="no second derivatives"):
+        model.compile_d2logp(mode=IN_PYTHON)
+
+
+def test_invalid_parameters_give_minus_infinity(group: synk.Group) -> None:
+    with pm.Model() as model:
+        sigma = pm.Normal("sigma")
+        pm.Normal("y", 0, sigma, observed=np.arange(9.0))
+    at = [{"sigma": np.array(s)} for s in (-1.0, 2.0)]
+    plain = evaluated(model, at)
+    assert plain[0][0] == -np.inf
+    with synk.pymc.parallel(model):
+        check_equal(plain, evaluated(model, at))
+
+
+def test_a_model_without_checks(group: synk.Group) -> None:
+    with pm.Model(check_bounds=False) as model:
+        pm.Normal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=np.arange(9.0))
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model):
+        check_equal(plain, evaluated(model, at))
+
+
+def test_single_precision(group: synk.Group) -> None:
+    import pytensor
+
+    with pytensor.config.change_flags(floatX="float32"):
+        r = np.random.default_rng(0)
+        with pm.Model() as model:
+            b = pm.Normal("b", shape=2)
+            x = r.normal(size=(30, 2)).astype("float32")
+            noise = pm.Normal("noise", shape=30)
+            pm.Normal("y", x @ b + noise, 1, observed=r.normal(size=30).astype("float32"))
+        point = points(model, 1)[0]
+        point = {k: v.astype("float32") for k, v in point.items()}
+        plain = evaluated(model, [point])[0]
+        with synk.pymc.parallel(model):
+            divided = evaluated(model, [point])[0]
+    np.testing.assert_allclose(divided[0], plain[0], rtol=1e-5)
+    np.testing.assert_allclose(divided[1], plain[1], rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_left_alone_stays_serial(group: synk.Group) -> None:
+    """A term without the named dimension; a potential that sums rows."""
+    r = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(30), "site": range(4)}) as model:
+        mu = pm.Normal("mu", dims="site")
+        where = r.integers(0, 4, 30)
+        pm.Normal("y", mu[where], 1, observed=r.normal(size=30), dims="obs")
+        pm.Normal("z", mu, 1, observed=r.normal(size=4), dims="site")
+        pm.Potential("p", -pt.sum(mu**2))
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, "obs") as parallel:
+        assert parallel.names == ["y"]
+        check_equal(plain, evaluated(model, at))
+
+
+def test_wrong_parts_are_found_and_named(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading that takes one term twice is refused by the proof, with the term's name."""
+    r = np.random.default_rng(1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("good", mu, 1, observed=r.normal(size=30))
+        pm.Normal("bad", mu, 1, observed=r.normal(size=50))
+    read = _rows.Reader.read
+
+    def wrong(self: _rows.Reader, terms: object, checked: bool) -> object:
+        found = read(self, terms, checked)  # type: ignore[arg-type]
+        if isinstance(found, _rows.Reading) and found.rows == 50:
+            found.total = found.total * (1 + 1e-6)
+        return found
+
+    monkeypatch.setattr(_rows.Reader, "read", wrong)
+    with pytest.raises(synk.InputError, match="the parts of bad do not add up: the log-density"):
+        synk.pymc.parallel(model)
+    assert "logp" not in vars(model)
+
+
+def test_a_wrong_gradient_is_found(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = regression()
+    joined = _likelihood._joined
+
+    def wrong(total: object, slots: list[tuple[int, object]]) -> object:
+        return joined(total, [(n, g if g is None else g * (1 + 1e-6)) for n, g in slots])
+
+    monkeypatch.setattr(_likelihood, "_joined", wrong)
+    with pytest.raises(synk.InputError, match="the gradient by"):
+        synk.pymc.parallel(model)
+
+
+def test_a_log_density_that_is_finite_nowhere_cannot_be_proved(group: synk.Group) -> None:
+    with pm.Model() as model:
+        pm.Poisson("y", pm.HalfNormal("mu"), observed=[1, -2, 3])
+    with pytest.raises(synk.InputError, match="is finite at none of"):
+        synk.pymc.parallel(model)
+
+
+def test_the_proof_compares_several_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _proof.POINTS >= 3
+    model = regression()
+    at = _proof.points(model)
+    assert len({float(p["sigma_log__"]) for p in at}) == len(at)
+
+
+def test_min_speedup_leaves_the_model_alone_and_says_so(
+    group: synk.Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = regression()
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        parallel = synk.pymc.parallel(model, min_speedup=1000.0)
+    assert parallel.names == []
+    assert "logp" not in vars(model)
+    assert "min_speedup is 1000" in caplog.text
+    with synk.pymc.parallel(model, min_speedup=1e-6) as parallel:
+        assert parallel.names == ["y"]
+
+
+def test_a_function_that_outlives_the_division_says_so(group: synk.Group) -> None:
+    model = regression()
+    with synk.pymc.parallel(model):
+        kept = model.compile_logp(mode=IN_PYTHON)
+        point = points(model, 1)[0]
+        kept(point)
+    with pytest.raises(synk.GroupClosed, match="divided no longer"):
+        kept(point)
+
+
+def test_a_frozen_model_keeps_no_function_of_another_log_density(group: synk.Group) -> None:
+    from pymc.model.transform.optimization import freeze_model
+
+    model = freeze_model(regression())
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model) as parallel:
+        rounds = count_rounds(parallel)
+        check_equal(plain, evaluated(model, at))
+        assert rounds[0] == 4
+    check_equal(plain, evaluated(model, at))
+
+
+def test_two_divided_models_are_left_in_any_order(group: synk.Group) -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGURG)
+    models = [regression(), regression(50)]
+    first, second = [synk.pymc.parallel(m) for m in models]
+    first.close()
+    assert models[1].compile_logp(mode=IN_PYTHON)(points(models[1], 1)[0]) < 0
+    signal.raise_signal(signal.SIGURG)  # nobody minds
+    second.close()
+    signal.raise_signal(signal.SIGURG)
+    signal.signal(signal.SIGURG, before)
+
+
+def test_find_map_advi_and_smc_run_divided(group: synk.Group) -> None:
+    import warnings
+
+    model = regression(60)
+    with warnings.catch_warnings(), synk.pymc.parallel(model) as parallel, model:
+        warnings.simplefilter("ignore")
+        assert parallel._evaluator is not None
+        rounds = count_rounds(parallel)
+        peak = pm.find_MAP(progressbar=False)
+        after_map = rounds[0]
+        fit = pm.fit(30, progressbar=False)
+        after_advi = rounds[0]
+        smc = pm.sample_smc(20, chains=1, cores=1, progressbar=False)
+    assert 0 < after_map < after_advi < rounds[0]
+    assert fit.hist.shape == (30,)
+    assert smc.posterior.sizes["draw"] == 20
+    x, y = model["x"].get_value(), model["data"].get_value()
+    gradient = x.T @ (y - x @ peak["b"]) / peak["sigma"] ** 2 - peak["b"]
+    np.testing.assert_allclose(gradient, 0, atol=1e-3)
+
+
+def count_rounds(parallel: synk.pymc.Parallel) -> list[int]:
+    """A counter of evaluations, in a list."""
+    counted = [0]
+    assert parallel._evaluator is not None
+    inner = parallel._evaluator._round
+
+    def call(theta: np.ndarray, latents: list[np.ndarray]) -> object:
+        counted[0] += 1
+        return inner(theta, latents)
+
+    call.group = inner.group  # type: ignore[attr-defined]
+    parallel._evaluator._round = call
+    return counted
+
+
+def test_data_with_rows_on_another_axis(group: synk.Group) -> None:
+    """The row axis may be any; and a variable may be used by rows and as a whole."""
+    r = np.random.default_rng(1)
+    with pm.Model(coords={"k": range(3), "obs": range(25)}) as model:
+        level = pm.Normal("level", shape=25)
+        x = r.normal(size=(3, 25))
+        mean = level[None, :] * x + level.mean()
+        y = r.normal(size=(3, 25))
+        pm.Normal("y", mean, 1, observed=y, dims=("k", "obs"))
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, "obs"):
+        check_equal(plain, evaluated(model, at))
+
+
+def test_terms_of_a_single_row_stay() -> None:
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("one", mu, 1, observed=np.zeros((1, 1)))
+        pm.Normal("y", mu, 1, observed=np.zeros(4))
+    assert _terms.read_model(model, None).names == ["y"]

@@ -1,0 +1,292 @@
+"""Devices: what may be asked for, what each member's process is told, and who is named in errors.
+
+There is no GPU here: the driver's list and JAX's plugin are stood in for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synkhronos as synk
+from synkhronos import _devices, _doctor, _jax
+from synkhronos._commands import Command
+from synkhronos._devices import Device, choose, visible_gpus
+
+ASKED: list[tuple[Any, int | None, list[str]]] = [
+    (None, None, ["cpu"] * 5),
+    (None, 3, ["cpu"] * 3),
+    ("cpu", None, ["cpu"] * 5),
+    ("cpu", 2, ["cpu"] * 2),
+    (["cpu"], None, ["cpu"]),
+    ("cuda", None, ["cuda:0", "cuda:1", "cuda:2"]),
+    ("cuda", 2, ["cuda:0", "cuda:1"]),
+    ("CUDA:1", None, ["cuda:1"]),
+    ("cuda:0,cuda:2", None, ["cuda:0", "cuda:2"]),
+    (" cuda:2 , cuda:0 ", 2, ["cuda:2", "cuda:0"]),
+    (["cuda:1", "cuda:1", "cpu"], None, ["cuda:1", "cuda:1", "cpu"]),
+    (("cpu", "cuda:0"), None, ["cpu", "cuda:0"]),
+    ([[0, 1], [2]], None, ["cpu", "cpu"]),
+    ([0, 1, 1], None, ["cpu"] * 3),
+    ([range(2), np.arange(2)], 2, ["cpu"] * 2),
+]
+
+
+@pytest.mark.parametrize(("asked", "members", "found"), ASKED)
+def test_what_can_be_asked_for(asked: Any, members: int | None, found: list[str]) -> None:
+    devices = choose(asked, members, ("4", "7", "GPU-9"), suited=5)
+    assert [str(d) for d in devices] == found
+    by_name = isinstance(asked, str) or "c" in str(asked)[:3]
+    for device in devices:
+        assert device.asked == by_name
+        if device.kind == "cuda":
+            assert device.visible == ("4", "7", "GPU-9")[device.number]
+            assert device.sharers == found.count(str(device))
+
+
+WRONG: list[tuple[Any, int | None, str]] = [
+    ("cuda:3", None, r"CUDA shows cuda:0 to cuda:2 here.*needs no GPU"),
+    (["cuda:0", "cuda:9"], None, r"CUDA shows cuda:0 to cuda:2 here"),
+    ("cuda", 4, r"for 3 members, and 4 were asked for.*share a GPU name it each"),
+    ("cuda:0,cuda:1", 3, r"for 2 members, and 3 were asked for"),
+    (["cuda", "cuda"], None, r'"cuda" alone is a member for each GPU'),
+    ("gpu:0", None, r"\['gpu:0'\] are no devices; known are"),
+    ("cuda:", None, r"are no devices"),
+    ("cuda:-1", None, r"are no devices"),
+    ("", None, r"are no devices"),
+    (["cuda:0", 1], None, r"list with the cores of each member"),
+    (2, None, r"list with the cores of each member"),
+    ([], None, r"for 0 members"),
+    ([[0]], 2, r"for 1 members, and 2 were asked for"),
+    (None, 0, r"at least 1 member"),
+    ("cpu", -1, r"at least 1 member"),
+]
+
+
+@pytest.mark.parametrize(("asked", "members", "why"), WRONG)
+def test_what_cannot(asked: Any, members: int | None, why: str) -> None:
+    with pytest.raises(synk.InputError, match=why):
+        choose(asked, members, ("0", "1", "2"), suited=5)
+
+
+def test_without_a_driver() -> None:
+    """It says so, before JAX is imported, let alone CUDA."""
+    with pytest.raises(synk.InputError, match=r"no NVIDIA driver.*--gpus all.*needs no GPU"):
+        choose("cuda", None, (), suited=5)
+    script = (
+        "import sys, synkhronos as synk\n"
+        "try:\n"
+        "    synk.fork(devices='cuda:0')\n"
+        "except synk.InputError as exc:\n"
+        "    print('driver' in str(exc), 'jax' in sys.modules)\n"
+    )
+    if not synk.get_n_gpu():
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+        assert done.stdout == b"True False\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "found"),
+    [
+        (None, 3, ("0", "1", "2")),
+        ("2,0", 3, ("2", "0")),
+        ("1, GPU-8a", 3, ("1", "GPU-8a")),
+        ("0,-1,2", 3, ("0",)),
+        ("", 3, ()),
+        ("-1", 3, ()),
+        ("0", 0, ()),
+        (None, 0, ()),
+    ],
+)
+def test_what_cuda_shows(value: str | None, count: int, found: tuple[str, ...]) -> None:
+    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    assert visible_gpus(environ, count) == found
+
+
+@pytest.mark.parametrize(
+    ("environ", "sharers", "name", "share"),
+    [
+        ({}, 1, "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"),
+        ({}, 3, "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.25"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}, 2, "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.45"),
+        ({"XLA_CLIENT_MEM_FRACTION": "0.6"}, 2, "XLA_CLIENT_MEM_FRACTION", "0.3"),
+    ],
+)
+def test_shares_of_memory(environ: dict[str, str], sharers: int, name: str, share: str) -> None:
+    """What JAX takes of a GPU is divided; JAX refuses to be told by both of its variables."""
+    found = Device("cuda", 0, "5", sharers, True).environment(environ)
+    assert {n: v for n, v in found.items() if "FRACTION" in n} == {name: share}
+    assert found["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+@dataclass(frozen=True)
+class Told(Command):
+    """By rank, what each member's environment says of devices."""
+
+    def run(self, member: Any) -> dict[str, str]:
+        """This member's."""
+        names = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
+        return {n: v for n in (*names, _devices._FRACTIONS[1]) if (v := os.environ.get(n))}
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[dict[str, str]]:
+        """All members'."""
+        return [own if r == member.master else reports[r] for r in range(member.size)]
+
+
+@pytest.fixture
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of three GPUs of which CUDA shows two, and a JAX that can use them."""
+    monkeypatch.setattr(_devices, "get_n_gpu", lambda: 3)
+    monkeypatch.setattr(_devices, "has_plugin", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    for name in ("JAX_PLATFORMS", "JAX_CUDA_VISIBLE_DEVICES", *_devices._FRACTIONS):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_what_members_are_told() -> None:
+    """Each process is shown one GPU; the master's is JAX's alone, and its own again afterwards."""
+    before = dict(os.environ)
+    with synk.Group(devices=["cuda:1", "cuda:0", "cpu", "cuda:0"]) as group:
+        assert "exec" in repr(group)
+        assert list(map(str, group.devices)) == ["cuda:1", "cuda:0", "cpu", "cuda:0"]
+        master, one, two, three = group.run(Told())
+        shared = {
+            "JAX_PLATFORMS": "cuda,cpu",
+            "CUDA_VISIBLE_DEVICES": "2",
+            "JAX_CUDA_VISIBLE_DEVICES": "all",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.375",
+        }
+        assert one == three == shared
+        assert two["JAX_PLATFORMS"] == "cpu"
+        assert master == {
+            "JAX_PLATFORMS": "cuda,cpu",
+            "CUDA_VISIBLE_DEVICES": "2,0",
+            "JAX_CUDA_VISIBLE_DEVICES": "1",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.75",
+        }
+        x = pt.dvector("x")
+        assert synk.function([x], x.sum(), mode="FAST_COMPILE")(np.arange(5.0)) == 10
+    assert dict(os.environ) == before
+    assert not _jax._bound
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_what_cannot_be_started() -> None:
+    """GPUs need fresh processes; a process has one JAX, and that one device."""
+    before = dict(os.environ)
+    with pytest.raises(synk.InputError, match="start by exec"):
+        synk.Group(devices="cuda", start="fork")
+    with pytest.raises(synk.InputError, match=r"CUDA shows cuda:0 to cuda:1 here"):
+        synk.Group(devices="cuda:2")
+    with synk.Group(devices="cuda:1") as first:
+        with pytest.raises(synk.GroupError, match=r"master's is cuda:0, and it is cuda:1 in ano"):
+            synk.Group(devices="cuda:0")
+        with synk.Group(devices="cuda:1") as second:
+            assert first.devices == second.devices
+        assert os.environ["JAX_CUDA_VISIBLE_DEVICES"] == "1"
+    assert dict(os.environ) == before
+    assert not _jax._bound
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_where_it_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be moved no more; a device on which it runs may be asked for."""
+    monkeypatch.setattr(_jax, "has_run", lambda: True)
+    monkeypatch.setattr(_jax, "_runs_on", lambda device: str(device) == "cpu")
+    for asked in ("cuda", "cuda:1"):
+        with pytest.raises(synk.GroupError, match=r"another one in this process already.*fork"):
+            synk.Group(devices=asked)
+    before = dict(os.environ)
+    with synk.Group(devices=["cpu"]):
+        assert dict(os.environ) == before
+
+
+def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_devices, "get_n_gpu", lambda: 1)
+    monkeypatch.setattr(_devices, "_PLUGINS", ("a_plugin_that_is_not_there",))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(synk.BackendMissing, match=r"plugin for CUDA.*synkhronos\[cuda\]"):
+        synk.Group(devices="cuda")
+    assert synk.fork(2) == 2  # without a word the cores do
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_without_a_word() -> None:
+    """In mode JAX members take the GPUs in turn, in other modes cores."""
+    assert {d.kind for d in _devices.devices_for(None, None)} == {"cpu"}
+    with pytensor.config.change_flags(mode="JAX"):
+        assert list(map(str, _devices.devices_for(None, None))) == ["cuda:0", "cuda:1"]
+        found = _devices.devices_for(None, 3)
+        assert list(map(str, found)) == ["cuda:0", "cuda:1", "cuda:0"]
+        assert [d.sharers for d in found] == [2, 1, 2]
+        assert {d.kind for d in _devices.devices_for("cpu", 2)} == {"cpu"}
+
+
+@dataclass(frozen=True)
+class Fails(Command):
+    """Raise in one member."""
+
+    rank: int
+
+    def run(self, member: Any) -> None:
+        """Only there."""
+        if member.rank == self.rank:
+            raise ValueError("no luck")
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_errors_name_the_device() -> None:
+    with synk.Group(devices=["cpu", "cuda:1", "cpu", "cuda:0"]) as group:
+        with pytest.raises(synk.WorkerError, match=r"rank 1 \(pid \d+, cuda:1\) failed") as caught:
+            group.run(Fails(1))
+        assert caught.value.device == "cuda:1"
+        with pytest.raises(synk.WorkerError, match=r"rank 2 \(pid \d+\) failed") as caught:
+            group.run(Fails(2))
+        assert caught.value.device == "cpu"
+        os.kill(group._channel.pid(3), signal.SIGKILL)
+        with pytest.raises(synk.WorkerDied, match=r"rank 3 \(pid \d+, cuda:0\)"):
+            group.run(Fails(-1))
+    with synk.Group(devices="cuda:0") as group:
+        with pytest.raises(ValueError, match="no luck") as raised:
+            group.run(Fails(0))
+        assert "rank 0 on cuda:0, the master" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_cores_by_name(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are held to the CPU, workers that are forks too; afterwards nobody is."""
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with synk.Group(2, devices="cpu", start=start) as group:
+        assert [t["JAX_PLATFORMS"] for t in group.run(Told())] == ["cpu", "cpu"]
+    assert "JAX_PLATFORMS" not in os.environ
+    with synk.Group(2, start=start) as group:
+        assert [t.get("JAX_PLATFORMS") for t in group.run(Told())] == [None, None]
+
+
+def test_the_doctor_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "get_n_gpu", lambda: 3)
+    monkeypatch.setattr(_doctor, "has_plugin", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    found = _doctor._gpus()
+    assert (found.state, found.text) == (
+        "note",
+        "3 of NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX has no plugin for them",
+    )
+    assert 'pip install "synkhronos[cuda]"' in found.fix
+    assert _doctor._devices_for("JAX") is None
+    monkeypatch.setattr(_doctor, "has_plugin", lambda: True)
+    assert _doctor._gpus().state == "ok"
+    assert _doctor._devices_for("NUMBA") is None
+    assert _doctor._devices_for("JAX") == ["cuda:0", "cuda:1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert _doctor._devices_for("JAX") == ["cuda:0", "cuda:0"]

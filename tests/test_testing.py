@@ -1,0 +1,33 @@
+"""What users test their own programs with: the page about it says what is true."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from running import LIMIT
+
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.rst"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_the_examples_run(tmp_path: Path) -> None:
+    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text())
+    for block in map(textwrap.dedent, blocks):
+        name = re.match(r"# (\w+\.py)\n", block)
+        assert name is not None, block
+        (tmp_path / name[1]).write_text(block)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert "2 passed" in done.stdout, done.stdout
