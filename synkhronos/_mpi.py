@@ -65,6 +65,12 @@ def launch(environ: Any = os.environ) -> Launch | None:
     return None
 
 
+def is_initialised() -> bool:
+    """Whether this process has begun to speak MPI, by this module or the user's own use of it."""
+    loaded = sys.modules.get("mpi4py.MPI")
+    return loaded is not None and bool(loaded.Is_initialized())
+
+
 class World:
     """All processes of an MPI launch: a wire between leaders, and transfers of arrays.
 

@@ -251,12 +251,12 @@ def _broadcast(session: Session) -> Callable[[np.ndarray], None]:
     return lambda buffer: session.world.broadcast(buffer, 0)
 
 
-def follow(start: Start, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
+def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
     """In the other processes: serve until the first one ends.
 
-    `again` makes the start of a later group, from the first process's options.
+    `start` is that of the first group; `again` makes another, from the first process's options.
     """
-    spare: Any = _started(start)
+    spare: Any = None if start is None else _started(start)
     session = _join()
     while True:
         session.leaders.watch(_wait)

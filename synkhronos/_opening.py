@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from synkhronos import _cores, _jax, _mpi, _nodes
 from synkhronos._arena import Arena, Views
@@ -179,6 +179,11 @@ def launched(mpi: bool | None) -> _mpi.Launch | None:
             "mpiexec or srun --mpi=pmix"
         )
     return found
+
+
+def serve(launch: _mpi.Launch) -> NoReturn:
+    """Start members as the first process of a launch asks for them, until it ends."""
+    _nodes.follow(None, lambda options: Opening.of(**options, launch=launch))
 
 
 def check_seconds(name: str, value: Any) -> None:

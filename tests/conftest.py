@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,10 +13,14 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos.testing import nodes
 
 pytest_plugins = ["synkhronos.testing.plugin"]
 
-SIZES = (1, 2, 3)
+# under mpirun: the number of processes, each of which has so many members
+NODES = nodes.serve_first()
+MEMBERS = int(os.environ.get("SYNK_TEST_MEMBERS", "1"))
+SIZES = (1, 2, 3) if NODES == 1 else (NODES * MEMBERS,)
 
 # a test run in the background starts with SIGINT ignored, and its scripts would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,15 +53,43 @@ def size(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def group(size: int) -> Iterator[synk.Group]:
     """A group of each size, the current one."""
-    with synk.Group(size) as made:
+    with of_size(size) as made:
         yield made
 
 
 @pytest.fixture
 def group2() -> Iterator[synk.Group]:
     """A group of two."""
-    with synk.Group(2) as made:
+    with of_size(2) as made:
         yield made
+
+
+@contextlib.contextmanager
+def of_size(size: int) -> Iterator[synk.Group]:
+    """A new group; of several nodes the same one as long as it lives, to save the start."""
+    if NODES == 1:
+        with synk.Group(size) as made:
+            yield made
+        return
+    each, rest = divmod(size, NODES)
+    if rest or (_spanning and _spanning[0].size != size):
+        pytest.skip(f"a group of {size} on {NODES} nodes")
+    if not _spanning or not _spanning[0].alive:
+        _spanning[:] = [synk.Group(each)]
+    with _spanning[0].active():
+        yield _spanning[0]
+
+
+_spanning: list[synk.Group] = []
+
+
+@pytest.fixture(scope="session", autouse=NODES > 1)
+def _spans() -> Iterator[None]:
+    """What a group of several nodes holds counts as held before the first test."""
+    with of_size(SIZES[0]):
+        pass
+    yield
+    _spanning[0].close()
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ def test_free_ranges_are_what_is_not_taken(steps: list[tuple[bool, int]]) -> Non
         if take:
             start = free.take(number)
             if start is None:
-                assert all(length < number for length in free._lengths.values())
+                assert free.longest() < number
             else:
                 taken[start] = number
         elif taken:
             start = list(taken)[number % len(taken)]
             free.give(start, taken.pop(start))
-        ranges = sorted([*taken.items(), *free._lengths.items()])
+        ranges = sorted([*taken.items(), *((a, b - a) for a, b in free._ranges)])
         ends = [start + length for start, length in ranges]
         assert [start for start, _ in ranges] == [START, *ends[:-1]]
         assert ends[-1] == STOP
