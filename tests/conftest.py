@@ -66,30 +66,31 @@ def group2() -> Iterator[synk.Group]:
 
 @contextlib.contextmanager
 def of_size(size: int) -> Iterator[synk.Group]:
-    """A new group; of several nodes the same one as long as it lives, to save the start."""
-    if NODES == 1:
-        with synk.Group(size) as made:
+    """A new group; where nodes have workers the same one while it lives, to save the start."""
+    each, rest = divmod(size, NODES)
+    if rest or (NODES > 1 and each != MEMBERS):
+        pytest.skip(f"a group of {size} on {NODES} nodes of {MEMBERS} members")
+    if NODES == 1 or MEMBERS == 1:
+        with synk.Group(each) as made:
             yield made
         return
-    each, rest = divmod(size, NODES)
-    if rest or (_spanning and _spanning[0].size != size):
-        pytest.skip(f"a group of {size} on {NODES} nodes")
-    if not _spanning or not _spanning[0].alive:
-        _spanning[:] = [synk.Group(each)]
-    with _spanning[0].active():
-        yield _spanning[0]
+    if not _lasting or not _lasting[0].alive:
+        _lasting[:] = [synk.Group(each)]
+    with _lasting[0].active():
+        yield _lasting[0]
 
 
-_spanning: list[synk.Group] = []
+_lasting: list[synk.Group] = []
 
 
 @pytest.fixture(scope="session", autouse=NODES > 1)
-def _spans() -> Iterator[None]:
-    """What a group of several nodes holds counts as held before the first test."""
+def _lasts() -> Iterator[None]:
+    """What a group that outlives a test holds counts as held before the first test; so does MPI."""
     with of_size(SIZES[0]):
         pass
     yield
-    _spanning[0].close()
+    for group in _lasting:
+        group.close()
 
 
 @pytest.fixture
@@ -99,7 +100,12 @@ def rng() -> np.random.Generator:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs JAX in this process comes last: no group can be forked from it afterwards."""
+    """What runs JAX in this process comes last: no group can be forked from it afterwards.
+
+    Under mpirun the tests are those of whatever group they are given.
+    """
+    if NODES > 1:
+        items[:] = [i for i in items if {"group", "group2"} & set(getattr(i, "fixturenames", ()))]
     items.sort(key=lambda item: "jax" in item.nodeid.lower())
 
 

@@ -31,8 +31,8 @@ def test_free_ranges_are_what_is_not_taken(steps: list[tuple[bool, int]]) -> Non
         ends = [start + length for start, length in ranges]
         assert [start for start, _ in ranges] == [START, *ends[:-1]]
         assert ends[-1] == STOP
-        assert free._starts == sorted(free._lengths)
-        assert not {s + n for s, n in free._lengths.items()} & set(free._starts)
+        assert free._ranges == sorted(free._ranges)
+        assert not {stop for _, stop in free._ranges} & {start for start, _ in free._ranges}
 
 
 def test_an_interrupt_while_memory_is_freed(tmp_path: Path) -> None:

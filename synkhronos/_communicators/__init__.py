@@ -19,6 +19,11 @@ Join = Literal["concatenate", "stack"]
 Arrays = Sequence[np.ndarray]
 Members = tuple[int, ...] | None
 
+DIFFER = (
+    "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes says which, "
+    "synk.broadcast gives all members the master's"
+)
+
 
 class Communicator(Protocol):
     """What every communicator does; `testing.check_communicator` holds it to that.

@@ -12,6 +12,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._channels.leaders import DIFFERENT, Leaders
+from synkhronos._communicators import DIFFER
 from synkhronos._errors import InputError
 from synkhronos._kernels import reduce_block
 from synkhronos._reductions import Reduction, combine, shares
@@ -117,10 +118,7 @@ class Between:
         with self._interrupts:
             word, _ = self._leaders.agree(zlib.crc32(signature))
             if word == DIFFERENT:
-                raise InputError(
-                    "a reduction needs equal shapes and dtypes in all members; this node's are "
-                    f"{signature.decode()}"
-                )
+                raise InputError(DIFFER)
             if starting is not None:
                 starting()
             for array in arrays:

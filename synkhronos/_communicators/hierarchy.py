@@ -244,7 +244,8 @@ class Hierarchy:
             return None
         ranks = list(range(self.size)) if members is None else list(members)
         first = self._placement.ranks(self._node).start
-        return [weights[ranks.index(first + place)] for place in here]
+        found = [weights[ranks.index(first + place)] for place in here]
+        return found if any(found) else None  # the node itself is then weighted with 0
 
     def _node_weights(self, weights: Sequence[float] | None, members: Members) -> list[float]:
         ranks = list(range(self.size)) if members is None else list(members)

@@ -30,7 +30,7 @@ from synkhronos._channels.words import (
     FLIP_BYTES,
     MANIFEST,
 )
-from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators import DIFFER, Arrays, Join, Members
 from synkhronos._errors import InputError
 from synkhronos._kernels import compile_for, in_place, reduce_block, reduce_into
 from synkhronos._reductions import Reduction, result_dtype
@@ -39,10 +39,6 @@ _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
 _FLIP_ALIGN = 16  # bytes; the check word and one small array share a cache line
 _VOID = -1  # a check word of nothing: checks are CRCs, which are positive
-_DIFFER = (
-    "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes says which, "
-    "synk.broadcast gives all members the master's"
-)
 _KEEP = 64  # manifests and plans remembered
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
@@ -392,7 +388,7 @@ class SharedMemory:
         ranks = range(self.size) if members is None else members
         key = tuple([self._words[r][MANIFEST] for r in ranks])
         if not all(key):
-            raise InputError(_DIFFER)
+            raise InputError(DIFFER)
         plan = plans.get(key)
         if plan is None:
             parts = [self._brought(r)[1] for r in ranks]
@@ -439,7 +435,7 @@ class SharedMemory:
         self._node.enter(members)
         for check in plan.checks:
             if check[0] != flip.check:
-                raise InputError(_DIFFER)
+                raise InputError(DIFFER)
         if starting is not None:
             starting()
         for i, a in enumerate(arrays):
