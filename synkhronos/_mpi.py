@@ -164,6 +164,13 @@ class World:
         for request, _ in self._sending:
             request.Wait()
 
+    def abort(self) -> NoReturn:
+        """End all processes of the launch, by force."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(1)
+        raise AssertionError("abort does not return")
+
     def leave(self) -> NoReturn:
         """Leave MPI, as all processes must, and end this process, which has no more to do.
 

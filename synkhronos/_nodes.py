@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -43,6 +45,9 @@ _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
 _COUNT_SECONDS = 0.01  # between two messages on the progress of a long command
 _GRACE_SECONDS = 0.5
+_END_SECONDS = 5.0  # for leaders to leave a command when the first process ends
+
+log = logging.getLogger("synkhronos")
 
 
 class Start(Protocol):
@@ -111,6 +116,25 @@ class Session:
     leaders: Leaders
     busy: bool = False
 
+    def end(self) -> None:
+        """Let the other leaders go; end the job where one of them does not answer.
+
+        To leave MPI, all must come, and this process would wait for ever.
+        """
+        until = time.monotonic() + _END_SECONDS
+
+        def late() -> bool:
+            if time.monotonic() < until:
+                return False
+            nodes = self.leaders.missing()
+            log.error("nodes %s do not answer: the job is ended by MPI_Abort", nodes)
+            self.world.abort()
+
+        self.leaders.watch(lambda ready: _wait(lambda: ready() or late()))
+        self.leaders.post(self.leaders.number + 1, message_of(End()))
+        self.leaders.collect()
+        self.world.flush()
+
 
 _sessions: list[Session] = []  # one at most
 os.register_at_fork(after_in_child=_sessions.clear)
@@ -136,9 +160,7 @@ def _end() -> None:
     """Let the other leaders go."""
     for session in _sessions:
         if session.world.rank == 0:
-            leaders = session.leaders
-            leaders.post(leaders.number + 1, message_of(End()))
-            session.world.flush()
+            session.end()
 
 
 def _wait(ready: Callable[[], bool]) -> None:
@@ -231,6 +253,8 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
         hellos = _meet(session, _hello(start, channel))
         member = _member(session, channel, _placement(hellos), share)
     except BaseException:
+        for joined in _sessions:
+            joined.leaders.leave()
         channel.quit(0.0)
         channel.close()
         raise
@@ -256,10 +280,13 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
 
     `start` is that of the first group; `again` makes another, from the first process's options.
     """
+    if started_by_main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process gets it too, and decides
     spare: Any = None if start is None else _started(start)
     session = _join()
     while True:
         session.leaders.watch(_wait)
+        session.leaders.renew()
         order = session.leaders.next()
         if order is None:
             continue
@@ -268,6 +295,7 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
             break
         _serve_group(session, spare, functools.partial(again, asked.options))
         spare = None
+    session.leaders.report(b"")
     session.world.leave()
 
 
@@ -295,8 +323,8 @@ def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> Non
         member = _member(session, channel, placement, share)
         received = Received(arena, _broadcast(session))
         Leader(session.leaders, channel, member, placement, received).serve()
-    except GroupError:
-        pass  # the first process raises it
+    except (GroupError, PeerFailed, GroupEnded):
+        pass  # the first process raises it, or has raised something else
     finally:
         if channel is not None:
             channel.quit(_GRACE_SECONDS)

@@ -208,3 +208,22 @@ def test_progress_and_the_end_of_a_long_command() -> None:
         return None
 
     assert together(6, life)[0] == {r: b"done" for r in range(1, 6)}
+
+
+def test_a_group_follows_another_at_once() -> None:
+    """The order of the next group may come with the end of the last, and is not taken for its."""
+
+    def life(leaders: Leaders) -> Any:
+        if leaders.rank == 0:
+            leaders.post(1, b"never run")
+            leaders.quit()
+            leaders.post(2, b"another group's")
+            return leaders.collect()
+        time.sleep(0.05)
+        assert leaders.next() is None
+        leaders.renew()
+        assert leaders.next() == (2, b"another group's")
+        leaders.report(b"done")
+        return None
+
+    assert together(2, life)[0] == {1: b"done"}

@@ -100,10 +100,14 @@ class Leaders:
         self.number = 0
         self._meeting = 0
         self._failed = 0  # the last command that this leader has left
+        self._collects = False  # it has come to all meetings of the command
 
     def watch(self, wait: Callable[[Callable[[], bool]], None]) -> None:
-        """Wait by this from now on; a new group begins."""
+        """Wait by this from now on."""
         self._wait = wait
+
+    def renew(self) -> None:
+        """The group has ended; what comes next is of another."""
         self._orders.quit = False
 
     def pump(self) -> None:
@@ -134,6 +138,7 @@ class Leaders:
         elif kind == STOP:
             orders.stopping = number
         else:
+            orders.commands.clear()
             orders.quit = True
 
     def _take_answer(
@@ -166,6 +171,7 @@ class Leaders:
         """A command: meetings count anew."""
         self.number = number
         self._meeting = 0
+        self._collects = False
 
     # -- the root's orders
 
@@ -197,7 +203,7 @@ class Leaders:
             return bool(orders.commands) or orders.quit
 
         self._wait(posted)
-        if not orders.commands:
+        if orders.quit:  # what has come after it is another group's
             return None
         number, command = orders.commands.popleft()
         self.begin(number)
@@ -332,7 +338,23 @@ class Leaders:
                     self._send(child, LEAVE)
             return not missing and ready()
 
+        self._collects = True
         self._wait(reported)
+
+    def missing(self) -> list[int]:
+        """The leaders of whole branches from which something is awaited."""
+        late = [c for c, b in self._branches.items() if self._awaits(b)]
+        return sorted(r for child in late for r in range(self.size) if self._below(r, child))
+
+    def _awaits(self, branch: _Branch) -> bool:
+        here = self.number, self._meeting
+        come = branch.entered > here if self._collects else branch.entered >= here
+        return branch.reported != self.number and not come
+
+    def _below(self, rank: int, child: int) -> bool:
+        while rank > child:
+            rank = (rank - 1) // ARITY
+        return rank == child
 
     def _over(self, branch: _Branch) -> bool:
         """Whether the branch waits at a meeting beyond this leader's last one."""

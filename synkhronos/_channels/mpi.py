@@ -69,6 +69,7 @@ class MpiChannel:
         self.node.arena.tell_news()
         self.interrupts = local.interrupts
         self.inspector = local.inspector
+        self.inspector.elsewhere = self._elsewhere
         self.workers = local.workers
         self.started = f"{local.started} on {len(placement.sizes)} nodes"
 
@@ -118,6 +119,13 @@ class MpiChannel:
         if gone:
             raise self._died(gone)
         return found
+
+    def _elsewhere(self) -> tuple[tuple[int, ...], str]:
+        """Members of nodes from which something is awaited, and how messages name them."""
+        nodes = self._leaders.missing()
+        ranks = [rank for node in nodes for rank in self._placement.ranks(node)]
+        named = [f"rank {r} (pid {self.pid(r)}, {self.device(r)})" for r in ranks]
+        return tuple(ranks), ", ".join(named)
 
     def _died(self, gone: dict[int, Gone]) -> WorkerDied:
         self._remote_death = True
