@@ -151,7 +151,7 @@ def test_weighted_means(group: synk.Group, verb: str, dtype: str, length: int) -
     s = shared(np.zeros((length, 2), dtype), "s")
     values = values_for(dtype, (length, 2), group.size)
     spread(s, values)
-    weights = [3.0, 0.0, 1.0][: group.size]
+    weights = [3.0, 0.0, 1.0, 2.0][: group.size]
     wanted = reduced(values, "avg", weights)
     if verb == "reduce":
         same(synk.reduce(s, in_place=False, weights=weights), wanted)
