@@ -50,6 +50,8 @@ class Member:
         The functions, by number.
     updates : dict
         What belongs to a function beside its replica, by the same number.
+    shares : dict
+        Rows of scattered Data that this node has, and the number of the first.
     hand : object
         In the master: what the user has handed to the command under way.
     above : Leader or None
@@ -88,6 +90,7 @@ class Member:
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
+        self.shares: dict[int, tuple[np.ndarray, int]] = {}
         self.above: Any = None
 
     def enroll(self, communicator: Communicator) -> None:

@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._data import Data, data
+from synkhronos._data import Data
 from synkhronos._errors import GroupError, InputError, InputTypeError
 from synkhronos._group import Group, current
+from synkhronos._making import data
 from synkhronos.extensions.batches import Batches, Walk
 
 log = logging.getLogger("synkhronos")
