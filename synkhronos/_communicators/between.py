@@ -18,6 +18,7 @@ from synkhronos._kernels import reduce_block
 from synkhronos._reductions import Reduction, combine, shares
 
 _SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
+_TOLD = 1 << 15  # bytes of all nodes together: below, reductions are made of what leaders say
 _SIZE = struct.Struct("=q")
 
 
@@ -115,14 +116,22 @@ class Between:
     ) -> None:
         """Reduce C-contiguous arrays in place, in all nodes; weights by node."""
         signature = repr([(a.dtype.str, a.shape) for a in arrays]).encode()
+        told = self.nodes * sum([a.nbytes for a in arrays]) <= _TOLD
         with self._interrupts:
-            word, _ = self._leaders.agree(zlib.crc32(signature))
+            says = b"".join([a.tobytes() for a in arrays]) if told else b""
+            word, heard = self._leaders.agree(zlib.crc32(signature), says)
             if word == DIFFERENT:
                 raise InputError(DIFFER)
             if starting is not None:
                 starting()
+            at = 0
             for array in arrays:
-                self._reduce(array, op, weights)
+                if told:
+                    values = [_told(heard.get(n, b""), at, array) for n in range(self.nodes)]
+                    _reduce_all(values, op, weights, array)
+                    at += array.nbytes
+                else:
+                    self._reduce(array, op, weights)
 
     def reduce(
         self, arrays: list[np.ndarray] | None, op: Reduction, weights: Sequence[float]
@@ -149,9 +158,7 @@ class Between:
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             found = self._transfers.all_gather(raw, [raw.size] * self.nodes)
             column = [f.view(array.dtype).reshape(array.shape) for f in found]
-            total = reduce_block(column, op, weights, out=array)
-            if total is not array:
-                array[...] = total
+            _reduce_all(column, op, weights, array)
             return
         if op is Reduction.AVG:
             share = shares([1.0] * self.nodes if weights is None else weights)[self.node]
@@ -169,6 +176,21 @@ class Between:
 
     def _read(self, heard: dict[int, Any]) -> list[Any]:
         return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(heard.items())]
+
+
+def _told(said: bytes, at: int, like: np.ndarray) -> np.ndarray:
+    if not like.size:
+        return like.copy()
+    return np.frombuffer(said, like.dtype, like.size, at).reshape(like.shape)
+
+
+def _reduce_all(
+    values: list[np.ndarray], op: Reduction, weights: Sequence[float] | None, out: np.ndarray
+) -> None:
+    """In the order of nodes."""
+    total = reduce_block(values, op, weights, out=out)
+    if total is not out:
+        out[...] = total
 
 
 def _packed(value: Any) -> np.ndarray:

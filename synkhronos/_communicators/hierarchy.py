@@ -263,6 +263,11 @@ class Hierarchy:
         starting: Callable[[], None] | None = None,
     ) -> None:
         """Reduced values in place; see Communicator."""
+        if members is None and self._local.size == 1 and all(a.flags.c_contiguous for a in arrays):
+            assert self._between is not None
+            given = self._node_weights(weights, None)
+            self._between.all_reduce(arrays, op, given, starting)
+            return
         found = self._reduced(arrays, op, weights, members)
         # all have the values now: from here on only a death can stop one from writing them
         self.barrier(members)
