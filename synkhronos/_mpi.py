@@ -16,6 +16,7 @@ import numpy as np
 from synkhronos._errors import BackendMissing
 from synkhronos._reductions import Reduction
 
+_LAUNCHED = "SYNKHRONOS_LAUNCHED"
 _ORDERS = 7  # the tag of leaders' messages
 # What launchers tell their processes: number, how many; and the same on this machine.
 _LAUNCHERS = {
@@ -49,7 +50,13 @@ class Launch:
 
 
 def launch(environ: Any = os.environ) -> Launch | None:
-    """What the environment says of an MPI launch of several processes; None without one."""
+    """What the environment says of an MPI launch of several processes; None without one.
+
+    That environment is inherited by what the launched process starts, which is no part of it: so
+    the first process that looks puts its number there.
+    """
+    if environ.setdefault(_LAUNCHED, str(os.getpid())) != str(os.getpid()):
+        return None
     for launcher, names in _LAUNCHERS.items():
         if names[0] in environ and names[1] in environ:
             # "2(x3),1": two tasks on each of three machines, one on a fourth
@@ -69,6 +76,9 @@ def is_initialised() -> bool:
     """Whether this process has begun to speak MPI, by this module or the user's own use of it."""
     loaded = sys.modules.get("mpi4py.MPI")
     return loaded is not None and bool(loaded.Is_initialized())
+
+
+launch()  # at the import, before this process can have started another
 
 
 class World:

@@ -63,7 +63,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import synkhronos as synk
-import synkhronos.pymc as synk_pymc
+import synkhronos.pymc
 
 pytensor.config.mode = "FAST_COMPILE"
 rng = np.random.default_rng(5)
@@ -75,7 +75,7 @@ with pm.Model() as model:
 point = {k: v + 0.1 for k, v in model.initial_point().items()}
 wanted = model.compile_logp()(point), model.compile_dlogp()(point)
 synk.fork(1)
-with synk_pymc.parallel(model):
+with synk.pymc.parallel(model):
     found = model.compile_logp()(point), model.compile_dlogp()(point)
 np.testing.assert_allclose(found[0], wanted[0])
 np.testing.assert_allclose(found[1], wanted[1])
