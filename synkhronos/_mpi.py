@@ -55,8 +55,6 @@ def launch(environ: Any = os.environ) -> Launch | None:
     That environment is inherited by what the launched process starts, which is no part of it: so
     the first process that looks puts its number there.
     """
-    if environ.setdefault(_LAUNCHED, str(os.getpid())) != str(os.getpid()):
-        return None
     for launcher, names in _LAUNCHERS.items():
         if names[0] in environ and names[1] in environ:
             # "2(x3),1": two tasks on each of three machines, one on a fourth
@@ -68,7 +66,8 @@ def launch(environ: Any = os.environ) -> Launch | None:
                 int(environ.get(names[2], "0")),
                 int(local[0]) if local else 1,
             )
-            return found if found.size > 1 else None
+            first = found.size > 1 and environ.setdefault(_LAUNCHED, str(os.getpid()))
+            return found if first == str(os.getpid()) else None
     return None
 
 
