@@ -104,7 +104,11 @@ class World:
             Reduction.MIN: MPI.MIN,
             Reduction.MAX: MPI.MAX,
         }
-        self._data.Barrier()
+        # Open MPI attaches a neighbour's segment, by its name, when it first speaks to it
+        neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        neighbours.alltoall([0] * neighbours.size)
+        neighbours.Barrier()
+        neighbours.Free()
         _unlink(_segments() - before)
 
     @property
@@ -202,8 +206,8 @@ def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def _segments() -> set[Path]:
-    """Named shared memory of MPICH, which outlives a killed job."""
-    return set(Path("/dev/shm").glob("mpich_shm_*")) if os.path.isdir("/dev/shm") else set()
+    """Named shared memory of MPICH and Open MPI, which outlives a killed job."""
+    return {p for name in ("mpich_shm_*", "sm_segment.*") for p in Path("/dev/shm").glob(name)}
 
 
 def _unlink(paths: set[Path]) -> None:
