@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from synkhronos._memory import available
 from synkhronos._ranges import News, Ranges
@@ -277,9 +278,10 @@ class Arena:
         return self._news is not None
 
     def note(self, array: np.ndarray) -> None:
-        """An array of the arena has been written."""
+        """An array of the arena has been written; of one with gaps, these too."""
         if self._news is not None and array.nbytes:
-            self._news.write(self.offset(array), array.nbytes)
+            start, stop = byte_bounds(array)
+            self._news.write(start - self.address, stop - start)
 
     def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Ranges (offset, bytes) written since the last time, and freed before that."""

@@ -141,10 +141,15 @@ class Data:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._view[key] = value
-        self._wrote(key)
+        self.wrote(key)
 
-    def _wrote(self, key: Any = ...) -> None:
-        """Other nodes get what has been written with the next command."""
+    @property
+    def writable(self) -> np.ndarray:
+        """The array itself, for those who call `wrote` after they have written."""
+        return self._view
+
+    def wrote(self, key: Any = ...) -> None:
+        """After a write to `writable`: other nodes get that part of it with the next command."""
         arena = self._group.arena
         if arena.told and not isinstance(self._piece, FilePiece):
             part = self._view[key]
@@ -212,7 +217,7 @@ class Data:
             return
         self._reshape(value.shape, oversize, keep=False)
         self._view[...] = value
-        self._wrote()
+        self.wrote()
 
     def set_length(self, length: int, oversize: float = 1) -> None:
         """Change the length of axis 0; the rows that remain keep their contents."""
@@ -262,7 +267,7 @@ class Data:
             _keep_common(old, new, same_memory=fits)
         self._take(new)
         if keep:
-            self._wrote()
+            self.wrote()
 
     def _take(self, view: np.ndarray) -> None:
         self._view = view

@@ -83,6 +83,24 @@ class Install(Command):
 
 
 @dataclass(frozen=True)
+class Clocks(Command):
+    """What each member's phases have taken."""
+
+    number: int
+    pure = True
+
+    def run(self, member: Member) -> list[float]:
+        """This member's."""
+        return [float(c) for c in member.updates[self.number].clocks[member.communicator.home.rank]]
+
+    def answer(
+        self, member: Member, own: list[float], reports: dict[int, list[float]]
+    ) -> list[list[float]]:
+        """By rank."""
+        return [own if r == member.rank else reports[r] for r in range(member.size)]
+
+
+@dataclass(frozen=True)
 class Join(Collective):
     """Give variables one array in all members of the node.
 

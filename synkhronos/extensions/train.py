@@ -36,7 +36,7 @@ from synkhronos.extensions._flat import lay_out, shapes_of
 from synkhronos.extensions._objective import Objective, objective
 from synkhronos.extensions._parting import Parting, part
 from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
-from synkhronos.extensions._step import PHASES, Install, Join, Step
+from synkhronos.extensions._step import PHASES, Clocks, Install, Join, Step
 from synkhronos.extensions.updates import rule_of
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
@@ -205,7 +205,11 @@ class TrainFunction:
         members read), wait (for others), reduce (norms and other totals), update (gradients
         reduced and the update made).
         """
-        clocks = [] if self._update is None else self._update.clocks
+        clocks: Sequence[Sequence[float]] = []
+        if self._update is not None:
+            clocks = self._update.clocks
+            if self._group.alive and self._group.member.communicator.nodes > 1:
+                clocks = self._group.run(Clocks(self._number), "seconds")
         return {phase: [float(c[i]) for c in clocks] for i, phase in enumerate(PHASES)}
 
     def _step(self, call: Call) -> Step:
