@@ -26,7 +26,7 @@ rows = rng.normal(size=(120, 6))
 target = rows @ rng.normal(size=6)
 w = pytensor.shared(np.zeros(6), name="w")
 loss = ((x @ w - y) ** 2).mean()
-train = make_train_function([x, y], loss, [w], rules.momentum, learning_rate=0.02)
+train = make_train_function(loss, [w], x, y, rules.momentum, learning_rate=0.02)
 checkpoints = Checkpoints(folder, train)
 if first:
     assert checkpoints.restore()["step"] == first

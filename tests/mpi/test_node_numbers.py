@@ -39,7 +39,7 @@ target = rows @ rng.normal(size=20) + 0.1 * rng.normal(size=200)
 w = pytensor.shared(np.zeros(20), name="w")
 b = pytensor.shared(0.0, name="b")
 loss = ((x @ w + b - y) ** 2).mean()
-train = make_train_function([x, y], loss, [w, b], rules.adam, learning_rate=0.05)
+train = make_train_function(loss, [w, b], x, y, rules.adam, learning_rate=0.05)
 data = synk.data(rows), synk.data(target)
 curve = [float(train(*data, batch=slice(10 * i, 10 * i + 60))) for i in range(12)]
 found["curve"], found["w"], found["b"] = np.array(curve), w.get_value(), b.get_value()
