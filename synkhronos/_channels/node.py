@@ -84,7 +84,7 @@ class Node:
             self._await(words, here)
 
     def enter(
-        self, members: tuple[int, ...] | None = None, gate: Callable[[], None] | None = None
+        self, members: tuple[int, ...] | None = None, gate: Callable[[], object] | None = None
     ) -> None:
         """A barrier that all pass or nobody, whoever is interrupted or fails meanwhile.
 

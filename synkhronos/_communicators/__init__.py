@@ -18,6 +18,7 @@ from synkhronos._reductions import Reduction
 Join = Literal["concatenate", "stack"]
 Arrays = Sequence[np.ndarray]
 Members = tuple[int, ...] | None
+Fill = Callable[[int, int, int], None]
 
 DIFFER = (
     "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes says which, "
@@ -106,10 +107,11 @@ class Communicator(Protocol):
     ) -> list[np.ndarray]:
         """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
 
-    def sum_over_nodes(self, arrays: Arrays) -> None:
-        """Add up arrays that a node's members share, in place; the leaders bring them.
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
+        """Add up arrays that a node's members share, over the nodes and in place.
 
-        All have come when it begins, and the sums are there when it ends.
+        ``fill(i, lo, hi)`` writes this node's values of elements lo to hi of array i. All have come
+        when it begins, and the sums are there when it ends.
         """
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -54,7 +54,7 @@ class Between:
         self.nodes = leaders.size
         self._leaders = leaders
         self._transfers = transfers
-        self._interrupts = interrupts
+        self.interrupts = interrupts
 
     def agree(self) -> None:
         """A meeting of all leaders."""
@@ -64,7 +64,7 @@ class Between:
         """The root's value, everywhere."""
         mine = self.node == root
         packed = _packed(value) if mine else None
-        with self._interrupts:
+        with self.interrupts:
             heard = self._sizes_or_all(packed, (root,))
             if isinstance(heard[root], bytes):
                 return value if mine else _unpacked(np.frombuffer(heard[root], np.uint8))
@@ -76,7 +76,7 @@ class Between:
     def gather(self, value: Any, root: int) -> list[Any] | None:
         """Everybody's values at the root, by node."""
         packed = _packed(value)
-        with self._interrupts:
+        with self.interrupts:
             heard = self._sizes_or_all(packed, range(self.nodes))
             if all(isinstance(h, bytes) for h in heard.values()):
                 return self._read(heard) if self.node == root else None
@@ -88,7 +88,7 @@ class Between:
     def all_gather(self, value: Any) -> list[Any]:
         """Everybody's values everywhere, by node."""
         packed = _packed(value)
-        with self._interrupts:
+        with self.interrupts:
             heard = self._sizes_or_all(packed, range(self.nodes))
             if all(isinstance(h, bytes) for h in heard.values()):
                 return self._read(heard)
@@ -101,7 +101,7 @@ class Between:
         """This node's one of the root's values."""
         parts = None if values is None else [_packed(v) for v in values]
         sizes = None if parts is None else np.array([p.size for p in parts], np.int64).tobytes()
-        with self._interrupts:
+        with self.interrupts:
             _, heard = self._leaders.agree(says=sizes or b"")
             nbytes = int(np.frombuffer(heard[root], np.int64)[self.node])
             self._leaders.agree()
@@ -115,13 +115,10 @@ class Between:
         starting: Callable[[], None] | None = None,
     ) -> None:
         """Reduce C-contiguous arrays in place, in all nodes; weights by node."""
-        signature = repr([(a.dtype.str, a.shape) for a in arrays]).encode()
         told = self.nodes * sum([a.nbytes for a in arrays]) <= _TOLD
-        with self._interrupts:
+        with self.interrupts:
             says = b"".join([a.tobytes() for a in arrays]) if told else b""
-            word, heard = self._leaders.agree(zlib.crc32(signature), says)
-            if word == DIFFERENT:
-                raise InputError(DIFFER)
+            heard = self.agree_on(arrays, says)
             if starting is not None:
                 starting()
             at = 0
@@ -132,6 +129,24 @@ class Between:
                     at += array.nbytes
                 else:
                     self._reduce(array, op, weights)
+
+    def add(self, array: np.ndarray) -> None:
+        """One of several sums in place that the leaders have agreed to come to."""
+        self._reduce(array, Reduction.SUM, None)
+
+    def agree_on(self, arrays: Sequence[np.ndarray], says: bytes = b"") -> dict[int, bytes]:
+        """A meeting of leaders that have arrays of the same dtypes and shapes, and what they say.
+
+        Raises
+        ------
+        InputError
+            They have others.
+        """
+        signature = repr([(a.dtype.str, a.shape) for a in arrays]).encode()
+        word, heard = self._leaders.agree(zlib.crc32(signature), says)
+        if word == DIFFERENT:
+            raise InputError(DIFFER)
+        return heard
 
     def reduce(
         self, arrays: list[np.ndarray] | None, op: Reduction, weights: Sequence[float]

@@ -6,18 +6,24 @@ names other members, since it carries what goes in and out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from synkhronos._channels.placement import Placement
-from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators import Arrays, Fill, Join, Members
 from synkhronos._communicators.between import Between
 from synkhronos._communicators.shared_memory import SharedMemory
-from synkhronos._reductions import Reduction
+from synkhronos._kernels import reduce_into
+from synkhronos._reductions import Reduction, shares
 
 _LEADER = 0  # its place in the node
+STRETCH_BYTES = 1 << 22  # of large sums: what leaders send while their nodes prepare the next
+
+
+_SUMS = (Reduction.SUM, Reduction.AVG)
 
 
 class Hierarchy:
@@ -41,6 +47,7 @@ class Hierarchy:
         self._placement = placement
         self._node = node
         self._between = between
+        self.stretch_bytes = STRETCH_BYTES
         self.rank = placement.ranks(node)[local.rank]
         self.size = placement.size
         self.nodes = len(placement.sizes)
@@ -51,15 +58,39 @@ class Hierarchy:
         """The communicator of the node."""
         return self._local
 
-    def sum_over_nodes(self, arrays: Arrays) -> None:
-        """Add up what nodes share; see Communicator."""
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
+        """Add up what nodes share; see Communicator.
+
+        In stretches: while the leaders send one, the others of the node fill the next.
+        """
         between = self._between
+        gate = None if between is None else functools.partial(between.agree_on, arrays)
+        self._local.enter(None, gate)
+        flat = [a.reshape(-1) for a in arrays]
+        stretches = list(_stretches(flat, self.stretch_bytes))
+        wire = _Wire(between, [flat[i][lo:hi] for i, lo, hi in stretches])
+        failed: Exception | None = None
+        with wire:
+            for k in range(len(stretches) + 1):
+                place, fillers = self._filler(k)
+                if k < len(stretches) and fillers:
+                    i, lo, hi = stretches[k]
+                    mine = (lo + (hi - lo) * p // fillers for p in (place, place + 1))
+                    try:
+                        fill(i, *mine)
+                    except Exception as exc:  # the others are on their way through all of it
+                        failed = exc
+                wire.send(k)
+                self._local.barrier()
+        if failed is not None:
+            raise failed
 
-        def add() -> None:
-            assert between is not None
-            between.all_reduce(arrays, Reduction.SUM)
-
-        self._local.enter(None, add if between is not None else None)
+    def _filler(self, k: int) -> tuple[int, int]:
+        """This member's place among those that fill a stretch, and how many they are; 0: not it."""
+        here, size = self._local.rank, self._local.size
+        if k == 0 or size == 1:
+            return here, size
+        return here - 1, 0 if here == _LEADER else size - 1
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array in the node's arena."""
@@ -268,6 +299,9 @@ class Hierarchy:
             given = self._node_weights(weights, None)
             self._between.all_reduce(arrays, op, given, starting)
             return
+        if members is None and op in _SUMS and self._large(arrays):
+            self._sum_all(arrays, op, weights, starting)
+            return
         found = self._reduced(arrays, op, weights, members)
         # all have the values now: from here on only a death can stop one from writing them
         self.barrier(members)
@@ -278,6 +312,46 @@ class Hierarchy:
         for array, total in zip(arrays, found, strict=True):
             rounded = array.dtype.kind in "iu" and total.dtype != array.dtype
             array[...] = np.rint(total) if rounded else total
+
+    def _large(self, arrays: Arrays) -> bool:
+        exact = any(a.dtype.kind not in "fc" or a.dtype == np.float16 for a in arrays)
+        return not exact and sum([a.nbytes for a in arrays]) > self.stretch_bytes
+
+    def _sum_all(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None,
+        starting: Callable[[], None] | None,
+    ) -> None:
+        """Large sums and means of floats, stretch by stretch."""
+        leads = self._local.rank == _LEADER
+        made = [self.empty(a.shape, a.dtype) for a in arrays] if leads else []
+        parts, totals = self._local.show(arrays, made, _LEADER)
+        first = self._placement.ranks(self._node).start
+        given = [1.0] * self.size if weights is None else list(weights)
+        counts = shares(given) if op is Reduction.AVG else [1.0] * self.size
+        mine = counts[first : first + self._local.size]
+
+        def fill(i: int, lo: int, hi: int) -> None:
+            out = totals[i].reshape(-1)[lo:hi]
+            reduce_into(out, [p[i].reshape(-1)[lo:hi] for p in parts], Reduction.SUM, None)
+
+        def weigh(i: int, lo: int, hi: int) -> None:
+            out = totals[i].reshape(-1)[lo:hi]
+            if not any(mine):
+                out[...] = 0
+                return
+            reduce_into(out, [p[i].reshape(-1)[lo:hi] for p in parts], Reduction.AVG, mine)
+            np.multiply(out, out.dtype.type(sum(mine)), out=out)
+
+        self.sum_over_nodes(totals, fill if op is Reduction.SUM else weigh)
+        self.barrier()  # from here on only a death can stop a member from writing
+        if starting is not None:
+            starting()
+        for array, total in zip(arrays, totals, strict=True):
+            array[...] = total
+        self._local.barrier()  # the leader's totals are freed with its last view
 
     def reduce_scatter(
         self,
@@ -290,3 +364,40 @@ class Hierarchy:
         found = self._reduced(arrays, op, weights, None)
         assert found is not None
         return [np.array(a[edges[self.rank] : edges[self.rank + 1]]) for a in found]
+
+
+class _Wire:
+    """A leader's transfers of one stretch after the other; in other members, nothing.
+
+    The leaders of other nodes are on their way to all of them: so they are all made, even where
+    this node has failed in between, and then what they bring counts for nothing.
+    """
+
+    def __init__(self, between: Between | None, stretches: list[np.ndarray]) -> None:
+        self._between = between
+        self._left = iter(stretches)
+        self._sent = 0
+
+    def __enter__(self) -> None:
+        if self._between is not None:
+            self._between.interrupts.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._between is not None:
+            for stretch in self._left:
+                self._between.add(stretch)
+            self._between.interrupts.__exit__(*exc)
+
+    def send(self, upto: int) -> None:
+        """Send all stretches before this one."""
+        while self._between is not None and self._sent < upto:
+            self._sent += 1
+            self._between.add(next(self._left))
+
+
+def _stretches(flat: Sequence[np.ndarray], nbytes: int) -> Iterator[tuple[int, int, int]]:
+    """Each stretch: of which array, from which element to which."""
+    for i, array in enumerate(flat):
+        step = max(1, nbytes // array.itemsize)
+        for lo in range(0, array.size, step):
+            yield i, lo, min(lo + step, array.size)

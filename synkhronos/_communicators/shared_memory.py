@@ -30,7 +30,7 @@ from synkhronos._channels.words import (
     FLIP_BYTES,
     MANIFEST,
 )
-from synkhronos._communicators import DIFFER, Arrays, Join, Members
+from synkhronos._communicators import DIFFER, Arrays, Fill, Join, Members
 from synkhronos._errors import InputError
 from synkhronos._kernels import compile_for, in_place, reduce_block, reduce_into
 from synkhronos._reductions import Reduction, result_dtype
@@ -102,7 +102,7 @@ class SharedMemory:
         """The only node."""
         return self
 
-    def sum_over_nodes(self, arrays: Arrays) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
         """There is one node."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -115,7 +115,7 @@ class SharedMemory:
         if self._takes_part(members):
             self._node.barrier(members)
 
-    def enter(self, members: Members = None, gate: Callable[[], None] | None = None) -> None:
+    def enter(self, members: Members = None, gate: Callable[[], object] | None = None) -> None:
         """A barrier that all pass or nobody; see Communicator and `Node.enter`."""
         self._node.step()
         if self._takes_part(members):
@@ -128,6 +128,16 @@ class SharedMemory:
         found = [list(arrays) if r == self.rank else list(a) for r, a in enumerate(found)]
         self._node.barrier()
         return found
+
+    def show(
+        self, arrays: Arrays, made: Arrays, root: int
+    ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
+        """Everybody's arrays, which are equal in kind, and the root's others, made by `empty`."""
+        self._node.step()
+        _, parts = self._meet([*self._shared(arrays), *made], None)
+        rows = [p[: len(arrays)] for p in parts]
+        _check_equal(rows)
+        return rows, parts[root][len(arrays) :]
 
     def _takes_part(self, members: Members) -> bool:
         return members is None or self.rank in members

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from synkhronos._arena import aligned_empty
-from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators import Arrays, Fill, Join, Members
 from synkhronos._reductions import Reduction, combine
 
 
@@ -28,7 +28,7 @@ class Solo:
     def enter(self) -> None:
         """Nobody to wait for."""
 
-    def sum_over_nodes(self, arrays: Arrays) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
         """There is one node."""
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:

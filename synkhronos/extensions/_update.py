@@ -252,18 +252,20 @@ class FlatUpdate:
     def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
         """On several nodes: all members' gradients, added up on every node.
 
-        Each member adds up a stretch of its node's, then the leaders those of the nodes.
+        Members add up their node's, stretch by stretch, and the leaders those of the nodes.
         """
         if not self._totals_over_nodes:
             return given
         ranks = comm.home.size
         first = comm.rank - comm.home.rank
         weights = given.shares[first : first + ranks]
-        for i, total in enumerate(self._totals_over_nodes):
-            lo, hi = (total.size * place // ranks for place in (self._rank, self._rank + 1))
+
+        def fill(i: int, lo: int, hi: int) -> None:
             column = [vectors[i][lo:hi] for vectors in self._published]
-            total[lo:hi] = self._sum(column, weights) if any(weights) else 0
-        comm.sum_over_nodes(self._totals_over_nodes)
+            total = self._totals_over_nodes[i]
+            total[lo:hi] = self._sum(column, weights) if any(weights) and hi > lo else 0
+
+        comm.sum_over_nodes(self._totals_over_nodes, fill)
         return replace(given, flat=None, shares=[1.0])
 
     def scalars(
