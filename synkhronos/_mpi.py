@@ -152,6 +152,13 @@ class World:
         self._data.Allgatherv([mine, self._mpi.BYTE], into)
         return _cut(whole, sizes)
 
+    def all_to_all(self, parts: np.ndarray) -> np.ndarray:
+        """Row i of everybody's parts at process i; rows are of one size."""
+        found = np.empty_like(parts)
+        count = parts[0].nbytes
+        self._data.Alltoall([parts, count, self._mpi.BYTE], [found, count, self._mpi.BYTE])
+        return found
+
     def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray:
         """This process's part of what the root has."""
         mine = np.empty(nbytes, np.uint8)

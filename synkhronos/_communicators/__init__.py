@@ -107,11 +107,12 @@ class Communicator(Protocol):
     ) -> list[np.ndarray]:
         """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
         """Add up arrays that a node's members share, over the nodes and in place.
 
         ``fill(i, lo, hi)`` writes this node's values of elements lo to hi of array i. All have come
-        when it begins, and the sums are there when it ends.
+        when it begins, and the sums are there when it ends. `compress` ("fp16", "bf16"): floats
+        travel in 16 bits.
         """
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

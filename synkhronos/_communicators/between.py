@@ -13,6 +13,7 @@ import numpy as np
 from synkhronos import _parcels
 from synkhronos._channels.leaders import DIFFERENT, Leaders
 from synkhronos._communicators import DIFFER
+from synkhronos._communicators.halves import halved, restored
 from synkhronos._errors import InputError
 from synkhronos._kernels import reduce_block
 from synkhronos._reductions import Reduction, combine, shares
@@ -32,6 +33,8 @@ class Transfers(Protocol):
     ) -> list[np.ndarray] | None: ...
 
     def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]: ...
+
+    def all_to_all(self, parts: np.ndarray) -> np.ndarray: ...
 
     def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray: ...
 
@@ -130,9 +133,26 @@ class Between:
                 else:
                     self._reduce(array, op, weights)
 
-    def add(self, array: np.ndarray) -> None:
+    def add(self, array: np.ndarray, compress: str | None = None) -> None:
         """One of several sums in place that the leaders have agreed to come to."""
-        self._reduce(array, Reduction.SUM, None)
+        if compress is None or array.dtype.char not in "fd":
+            self._reduce(array, Reduction.SUM, None)
+        else:
+            self._add_halved(array, compress)
+
+    def _add_halved(self, array: np.ndarray, how: str) -> None:
+        """Each node adds up one stretch of all, in the order of nodes, and sends the sum to all."""
+        flat, n = array.reshape(-1), self.nodes
+        length = -(-flat.size // n)
+        parts = np.zeros((n, length), np.uint16)
+        parts.reshape(-1)[: flat.size] = halved(flat, how)
+        total = np.zeros(length, array.dtype)
+        for part in self._transfers.all_to_all(parts):
+            total += restored(part, how, array.dtype)
+        mine = halved(total, how)
+        sums = self._transfers.all_gather(mine.view(np.uint8), [mine.nbytes] * n)
+        whole = np.concatenate([s.view(np.uint16) for s in sums])
+        flat[...] = restored(whole[: flat.size], how, array.dtype)
 
     def agree_on(self, arrays: Sequence[np.ndarray], says: bytes = b"") -> dict[int, bytes]:
         """A meeting of leaders that have arrays of the same dtypes and shapes, and what they say.

@@ -58,7 +58,7 @@ class Hierarchy:
         """The communicator of the node."""
         return self._local
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
         """Add up what nodes share; see Communicator.
 
         In stretches: while the leaders send one, the others of the node fill the next.
@@ -68,7 +68,7 @@ class Hierarchy:
         self._local.enter(None, gate)
         flat = [a.reshape(-1) for a in arrays]
         stretches = list(_stretches(flat, self.stretch_bytes))
-        wire = _Wire(between, [flat[i][lo:hi] for i, lo, hi in stretches])
+        wire = _Wire(between, [flat[i][lo:hi] for i, lo, hi in stretches], compress)
         failed: Exception | None = None
         with wire:
             for k in range(len(stretches) + 1):
@@ -373,8 +373,11 @@ class _Wire:
     this node has failed in between, and then what they bring counts for nothing.
     """
 
-    def __init__(self, between: Between | None, stretches: list[np.ndarray]) -> None:
+    def __init__(
+        self, between: Between | None, stretches: list[np.ndarray], compress: str | None
+    ) -> None:
         self._between = between
+        self._compress = compress
         self._left = iter(stretches)
         self._sent = 0
 
@@ -385,14 +388,14 @@ class _Wire:
     def __exit__(self, *exc: Any) -> None:
         if self._between is not None:
             for stretch in self._left:
-                self._between.add(stretch)
+                self._between.add(stretch, self._compress)
             self._between.interrupts.__exit__(*exc)
 
     def send(self, upto: int) -> None:
         """Send all stretches before this one."""
         while self._between is not None and self._sent < upto:
             self._sent += 1
-            self._between.add(next(self._left))
+            self._between.add(next(self._left), self._compress)
 
 
 def _stretches(flat: Sequence[np.ndarray], nbytes: int) -> Iterator[tuple[int, int, int]]:

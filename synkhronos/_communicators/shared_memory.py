@@ -102,7 +102,7 @@ class SharedMemory:
         """The only node."""
         return self
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
         """There is one node."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -28,7 +28,7 @@ class Solo:
     def enter(self) -> None:
         """Nobody to wait for."""
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
         """There is one node."""
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:

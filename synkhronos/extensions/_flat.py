@@ -29,6 +29,8 @@ class FlatRecipe:
         The member of the node that updates each whole unit.
     members : int
         Of the node.
+    compress : {"fp16", "bf16"} or None
+        How gradients travel between nodes.
     """
 
     parting: Parting
@@ -38,12 +40,13 @@ class FlatRecipe:
     members: int
     mode: Any
     config: dict[str, Any]
+    compress: str | None
 
     def for_node(self, members: int) -> FlatRecipe:
         """The same on a node of another number of members."""
         if members == self.members:
             return self
-        return lay_out(self.parting, self.shapes, members, self.mode, self.config)
+        return lay_out(self.parting, self.shapes, members, self.mode, self.config, self.compress)
 
 
 def shapes_of(parting: Parting) -> dict[SharedVariable, tuple[int, ...]]:
@@ -57,6 +60,7 @@ def lay_out(
     members: int,
     mode: Any,
     config: dict[str, Any],
+    compress: str | None = None,
 ) -> FlatRecipe:
     """Decide where everything lies on a node of so many members."""
 
@@ -80,7 +84,7 @@ def lay_out(
         for w in parting.wholes
     ]
     owners = tuple(share_out(sizes, members))
-    return FlatRecipe(parting, shapes, tuple(bands), owners, members, mode, config)
+    return FlatRecipe(parting, shapes, tuple(bands), owners, members, mode, config, compress)
 
 
 class Arrays:

@@ -265,7 +265,7 @@ class FlatUpdate:
             total = self._totals_over_nodes[i]
             total[lo:hi] = self._sum(column, weights) if any(weights) and hi > lo else 0
 
-        comm.sum_over_nodes(self._totals_over_nodes, fill)
+        comm.sum_over_nodes(self._totals_over_nodes, fill, self.recipe.compress)
         return replace(given, flat=None, shares=[1.0])
 
     def scalars(

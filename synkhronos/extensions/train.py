@@ -23,6 +23,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos import _parcels
 from synkhronos._batches import Picks, select
 from synkhronos._commands import Call
+from synkhronos._communicators.halves import FORMATS
 from synkhronos._compile import plan
 from synkhronos._cores import trim
 from synkhronos._data import Data
@@ -62,12 +63,14 @@ class TrainFunction:
         params: Sequence[SharedVariable],
         goal: Objective,
         parting: Parting,
+        compress: str | None,
     ) -> None:
         plan_ = function._plan
         self._function = function
         self._group = function._group
         self._number = function._number
         self._goal = goal
+        self._compress = compress
         self._parting = parting
         self._outputs = list(range(n_outputs))
         function.extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
@@ -244,7 +247,8 @@ class TrainFunction:
         distribute_in(group, (self._function,))
         members = group.member.communicator.home.size
         shapes = shapes_of(self._parting)
-        flat = lay_out(self._parting, shapes, members, recipe.mode, recipe.config)
+        how = recipe.mode, recipe.config, self._compress
+        flat = lay_out(self._parting, shapes, members, *how)
         registry = group.member.variables
 
         def numbered(obj: Any) -> int | None:
@@ -292,6 +296,7 @@ def make_train_function(
     givens: Any = None,
     clip: Clip | None = None,
     reduction: str | None = None,
+    compress: str | None = None,
     mode: Any = None,
     name: str | None = None,
     **kwargs: Any,
@@ -320,6 +325,9 @@ def make_train_function(
         Takes the list of reduced gradients and returns the list that the rule gets.
     reduction : {"avg", "sum"}, optional
         How members' gradients make that of the whole, in place of what would be proved.
+    compress : {"fp16", "bf16"}, optional
+        On several nodes: gradients travel between them in 16 bits (half precision, or float32's
+        range with 8 bits of precision), and are added up in their own dtype.
 
     Returns
     -------
@@ -356,6 +364,8 @@ def make_train_function(
     >>> synk.close()
     """
     group = current("make_train_function")
+    if compress not in (None, *FORMATS):
+        raise InputError(f'compress={compress!r}: use "fp16", "bf16" or None')
     inputs = _inputs(x, y)
     loss, outputs = _replaced(loss, outputs, givens)
     kept = trainable(params)
@@ -377,7 +387,8 @@ def make_train_function(
         {"mode": mode, "name": name, "on_unused_input": "ignore"},
     )
     _check_used(plan_.inputs, [loss, *_variables(outputs)], parting)
-    return TrainFunction(Function(group, plan_), 1 + len(outputs), kept, goal, parting)
+    function = Function(group, plan_)
+    return TrainFunction(function, 1 + len(outputs), kept, goal, parting, compress)
 
 
 def make_train_function_pytensor(

@@ -81,14 +81,19 @@ x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
 rows = rng.normal(size=(120, 700))
 target = rows @ rng.normal(size=700)
 
-def trained(make):
+def trained(make, **more):
     w = pytensor.shared(np.zeros(700), name="w")
-    train = make(((x @ w - y) ** 2).mean(), [w], x, y, rules.momentum, learning_rate=1e-4)
+    train = make(((x @ w - y) ** 2).mean(), [w], x, y, rules.momentum, learning_rate=1e-4, **more)
     for step in range(6):
         train(rows[10 * step : 10 * step + 21], target[10 * step : 10 * step + 21])
     return w.get_value()
 
-np.testing.assert_allclose(trained(make_train_function), trained(make_train_function_pytensor))
+wanted = trained(make_train_function_pytensor)
+np.testing.assert_allclose(trained(make_train_function), wanted)
+for how, loose in (("fp16", 2**-9), ("bf16", 2**-6)):
+    found = trained(make_train_function, compress=how)
+    assert 0 < np.linalg.norm(found - wanted) < loose * np.linalg.norm(wanted)
+    np.testing.assert_array_equal(found, trained(make_train_function, compress=how))
 print("good end")
 """
 
