@@ -89,6 +89,9 @@ class World:
     def __init__(self) -> None:
         before = _segments()
         try:
+            import mpi4py
+
+            mpi4py.rc.finalize = False  # a fork of this process would, at its end, and hang
             from mpi4py import MPI
         except ImportError as exc:
             raise BackendMissing("mpi4py", "mpi") from exc
@@ -179,10 +182,12 @@ class World:
         """Reduce in place, in all processes."""
         self._data.Allreduce(self._mpi.IN_PLACE, array, self._ops[op])
 
-    def flush(self) -> None:
-        """Wait until all that was sent has left."""
+    def finalize(self) -> None:
+        """Leave MPI once all that was sent has left; all processes must come."""
         for request, _ in self._sending:
             request.Wait()
+        if not self._mpi.Is_finalized():
+            self._mpi.Finalize()
 
     def abort(self) -> NoReturn:
         """End all processes of the launch, by force."""
@@ -197,7 +202,7 @@ class World:
         By C's own exit, since MPICH's launcher loses the exit codes of the others where a process
         ends without its C libraries' handlers.
         """
-        self._mpi.Finalize()
+        self.finalize()
         sys.stdout.flush()
         sys.stderr.flush()
         ctypes.CDLL(None).exit(0)

@@ -28,7 +28,7 @@ from synkhronos._channels import Gone, Left
 from synkhronos._channels.guards import end_with_parent
 from synkhronos._channels.leaders import Leaders
 from synkhronos._channels.local import LocalChannel
-from synkhronos._channels.mpi import MpiChannel, Received, message_of, read_message
+from synkhronos._channels.mpi import MpiChannel, Received, message_of, read_message, reports_of
 from synkhronos._channels.placement import Placement
 from synkhronos._channels.starting import started_by_main_thread
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
@@ -45,6 +45,7 @@ _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
 _COUNT_SECONDS = 0.01  # between two messages on the progress of a long command
 _GRACE_SECONDS = 0.5
+_REST_SECONDS = 0.02  # between two looks for a command, where a worker has died
 _END_SECONDS = 5.0  # for leaders to leave a command when the first process ends
 
 log = logging.getLogger("synkhronos")
@@ -133,7 +134,7 @@ class Session:
         self.leaders.watch(lambda ready: _wait(lambda: ready() or late()))
         self.leaders.post(self.leaders.number + 1, message_of(End()))
         self.leaders.collect()
-        self.world.flush()
+        self.world.finalize()
 
 
 _sessions: list[Session] = []  # one at most
@@ -358,7 +359,7 @@ class Leader:
             try:
                 order = self._leaders.next()
             except PeerDied:  # the next command will find it
-                time.sleep(0.001)
+                time.sleep(_REST_SECONDS)
                 continue
             except GroupEnded:
                 return
@@ -425,9 +426,9 @@ class Leader:
 
     def _report(self, outcomes: dict[int, Any]) -> None:
         try:
-            says = message_of(outcomes)
+            says = reports_of(outcomes)
         except Exception as exc:  # an outcome that cannot be pickled
-            says = message_of({self._ranks.start: failure_of(exc)})
+            says = reports_of({self._ranks.start: failure_of(exc)})
         while True:
             try:
                 self._leaders.report(says)

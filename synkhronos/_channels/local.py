@@ -251,7 +251,7 @@ class LocalChannel:
         if known:
             self._orders[NUMBER] = known
             self._orders[LENGTH] = 0
-        else:
+        elif self.workers:  # a node of one member has none
             self._write(command)
         self.node.begin(number)
         self._orders[POSTED] = number

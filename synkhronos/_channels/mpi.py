@@ -114,7 +114,7 @@ class MpiChannel:
         self._all_reported = True
         found = self._local.collect(number, lent)
         for says in heard.values():
-            found.update(read_message(says))
+            found.update(read_reports(says))
         gone = {r: o for r, o in found.items() if isinstance(o, Gone)}
         if gone:
             raise self._died(gone)
@@ -200,6 +200,37 @@ def message_of(value: Any) -> bytes:
 def read_message(message: bytes) -> Any:
     """The value back; its arrays are its own."""
     return _parcels.read(memoryview(bytearray(message)))
+
+
+def reports_of(outcomes: dict[int, Any]) -> bytes:
+    """The outcomes of a node's members: nothing, floats as they are, or all as a message."""
+    if not outcomes:
+        return b""
+    floats = [b"\1"]
+    for rank, outcome in outcomes.items():
+        if type(outcome) is not list or any([type(v) is not float for v in outcome]):
+            return b"\0" + message_of(outcomes)
+        floats.append(struct.pack(f"=qq{len(outcome)}d", rank, len(outcome), *outcome))
+    return b"".join(floats)
+
+
+def read_reports(says: bytes) -> dict[int, Any]:
+    """The outcomes back, by rank.
+
+    >>> read_reports(reports_of({2: [0.5, 1.0], 3: []})), read_reports(reports_of({1: (1,)}))
+    ({2: [0.5, 1.0], 3: []}, {1: (1,)})
+    """
+    if not says:
+        return {}
+    if says[0] == 0:
+        return dict(read_message(says[1:]))
+    found, at = {}, 1
+    while at < len(says):
+        rank, count = struct.unpack_from("=qq", says, at)
+        at += 16
+        found[rank] = list(struct.unpack_from(f"={count}d", says, at))
+        at += 8 * count
+    return found
 
 
 class Received:
