@@ -69,9 +69,16 @@ class Start(Protocol):
 
 @dataclass(frozen=True)
 class Open:
-    """The first process asks for a group."""
+    """The first process asks for a group.
+
+    Attributes
+    ----------
+    settings : dict
+        PyTensor's, which the script may have changed since the other processes stopped in `fork`.
+    """
 
     options: dict[str, Any]
+    settings: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,16 @@ def _wait(ready: Callable[[], bool]) -> None:
             nap = min(2 * nap, longest)
 
 
-def _hello(start: Start | None, channel: LocalChannel | None, trouble: str = "") -> Hello:
+def _settings() -> dict[str, str]:
+    return {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
+
+
+def _hello(
+    start: Start | None,
+    channel: LocalChannel | None,
+    trouble: str = "",
+    settings: dict[str, str] | None = None,
+) -> Hello:
     pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
     devices = () if start is None else start.devices
     versions = {
@@ -181,8 +197,7 @@ def _hello(start: Start | None, channel: LocalChannel | None, trouble: str = "")
         "Synkhronos": sys.modules["synkhronos"].__version__,
         "PyTensor": pytensor.__version__,
         "numpy": np.__version__,
-        "mode": str(pytensor.config.mode),
-        "floatX": str(pytensor.config.floatX),
+        **(settings or _settings()),
     }
     return Hello(platform.node(), pids, devices, versions, trouble)
 
@@ -249,7 +264,7 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
     try:
         session = _join()
         leaders = session.leaders
-        leaders.post(leaders.number + 1, message_of(Open(start.options)))
+        leaders.post(leaders.number + 1, message_of(Open(start.options, _settings())))
         _watch(session, channel)
         hellos = _meet(session, _hello(start, channel))
         member = _member(session, channel, _placement(hellos), share)
@@ -294,7 +309,8 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
         asked = read_message(order[1])
         if isinstance(asked, End):
             break
-        _serve_group(session, spare, functools.partial(again, asked.options))
+        settings = None if spare else asked.settings  # compared once, in the first group
+        _serve_group(session, spare, functools.partial(again, asked.options), settings)
         spare = None
     session.leaders.report(b"")
     session.world.leave()
@@ -310,7 +326,9 @@ def _started(start: Start) -> tuple[Start, Callable[[], None], Arena, LocalChann
         raise
 
 
-def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> None:
+def _serve_group(
+    session: Session, spare: Any, make: Callable[[], Start], settings: dict[str, str] | None
+) -> None:
     start, channel, share, trouble = None, None, None, ""
     try:
         start, release, arena, channel = spare or _started(make())
@@ -319,7 +337,7 @@ def _serve_group(session: Session, spare: Any, make: Callable[[], Start]) -> Non
     except Exception as exc:
         trouble = f"{type(exc).__name__}: {exc}"
     try:
-        placement = _placement(_meet(session, _hello(start, channel, trouble)))
+        placement = _placement(_meet(session, _hello(start, channel, trouble, settings)))
         assert channel is not None
         member = _member(session, channel, placement, share)
         received = Received(arena, _broadcast(session))

@@ -17,6 +17,7 @@ GROUPS = """
     rows = np.arange(60.0).reshape(20, 3)
     serial = pytensor.function([x], [x.sum(), x.max(0), x * 2])
     for round in range(3):
+        pytensor.config.floatX = ("float64", "float32")[round % 2]  # the others do not see it
         size = synk.fork(int(sys.argv[1]))
         f = synk.function([x], [x.sum(), x.max(0), x * 2])
         d = synk.data(rows)
