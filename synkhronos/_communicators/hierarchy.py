@@ -6,6 +6,7 @@ names other members, since it carries what goes in and out.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -65,23 +66,29 @@ class Hierarchy:
         """
         between = self._between
         gate = None if between is None else functools.partial(between.agree_on, arrays)
-        self._local.enter(None, gate)
         flat = [a.reshape(-1) for a in arrays]
         stretches = list(_stretches(flat, self.stretch_bytes))
         wire = _Wire(between, [flat[i][lo:hi] for i, lo, hi in stretches], compress)
+        with contextlib.nullcontext() if between is None else between.interrupts:
+            self._local.enter(None, gate)
+            with wire:
+                self._fill_and_send(stretches, fill, wire)
+
+    def _fill_and_send(
+        self, stretches: list[tuple[int, int, int]], fill: Fill, wire: _Wire
+    ) -> None:
         failed: Exception | None = None
-        with wire:
-            for k in range(len(stretches) + 1):
-                place, fillers = self._filler(k)
-                if k < len(stretches) and fillers:
-                    i, lo, hi = stretches[k]
-                    mine = (lo + (hi - lo) * p // fillers for p in (place, place + 1))
-                    try:
-                        fill(i, *mine)
-                    except Exception as exc:  # the others are on their way through all of it
-                        failed = exc
-                wire.send(k)
-                self._local.barrier()
+        for k in range(len(stretches) + 1):
+            place, fillers = self._filler(k)
+            if k < len(stretches) and fillers:
+                i, lo, hi = stretches[k]
+                mine = (lo + (hi - lo) * p // fillers for p in (place, place + 1))
+                try:
+                    fill(i, *mine)
+                except Exception as exc:  # the others are on their way through all of it
+                    failed = exc
+            wire.send(k)
+            self._local.barrier()
         if failed is not None:
             raise failed
 
@@ -382,14 +389,13 @@ class _Wire:
         self._sent = 0
 
     def __enter__(self) -> None:
-        if self._between is not None:
-            self._between.interrupts.__enter__()
+        """All have agreed to come."""
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
+        """Send what is left."""
         if self._between is not None:
             for stretch in self._left:
                 self._between.add(stretch, self._compress)
-            self._between.interrupts.__exit__(*exc)
 
     def send(self, upto: int) -> None:
         """Send all stretches before this one."""
