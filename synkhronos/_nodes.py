@@ -8,6 +8,7 @@ process ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -373,20 +374,21 @@ class Leader:
 
     def serve(self) -> None:
         """Run commands until the group ends."""
+        with contextlib.suppress(GroupEnded):
+            self._serve()
+        for message in self._leaders.void:
+            self._received.skip(message)
+
+    def _serve(self) -> None:
         while True:
             try:
                 order = self._leaders.next()
             except PeerDied:  # the next command will find it
                 time.sleep(_REST_SECONDS)
                 continue
-            except GroupEnded:
-                return
             if order is None:
                 return
-            try:
-                self._run(order[1])
-            except GroupEnded:
-                return
+            self._run(order[1])
 
     def _run(self, message: bytes) -> None:
         try:

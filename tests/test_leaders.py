@@ -221,6 +221,7 @@ def test_a_group_follows_another_at_once() -> None:
             return leaders.collect()
         time.sleep(0.05)
         assert leaders.next() is None
+        assert leaders.void == [b"never run"]
         leaders.renew()
         assert leaders.next() == (2, b"another group's")
         leaders.report(b"done")

@@ -84,6 +84,11 @@ class Leaders:
     wire : Wire
     wait : callable
         Returns once what it is given is true, and watches the node meanwhile, as `Waiter.wait`.
+
+    Attributes
+    ----------
+    void : list of bytes
+        Commands that the end of the group has overtaken.
     """
 
     def __init__(self, wire: Wire, wait: Callable[[Callable[[], bool]], None]) -> None:
@@ -97,6 +102,7 @@ class Leaders:
         self._branches = {r: _Branch() for r in self._children}
         self._orders = _Orders()
         self._counts: dict[int, tuple[int, bytes]] = {}  # progress: by child, of which command
+        self.void: list[bytes] = []
         self.number = 0
         self._meeting = 0
         self._failed = 0  # the last command that this leader has left
@@ -109,6 +115,7 @@ class Leaders:
     def renew(self) -> None:
         """The group has ended; what comes next is of another."""
         self._orders.quit = False
+        self.void.clear()
 
     def pump(self) -> None:
         """Take in what has arrived; orders are handed on at once."""
@@ -138,6 +145,7 @@ class Leaders:
         elif kind == STOP:
             orders.stopping = number
         else:
+            self.void += [message for _, message in orders.commands]
             orders.commands.clear()
             orders.quit = True
 

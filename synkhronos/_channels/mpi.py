@@ -7,6 +7,7 @@ last one, which every node has a copy of.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -240,6 +241,11 @@ class Received:
         self._arena = arena
         self._broadcast = broadcast
         self._known: dict[int, Any] = {}
+
+    def skip(self, message: bytes) -> None:
+        """Receive what is sent with a command that is not to be run."""
+        with contextlib.suppress(MemoryError):
+            take(message, self._arena, self._broadcast)
 
     def command(self, message: bytes) -> Any:
         """The command of a message, after the news in it."""
