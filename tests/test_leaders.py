@@ -228,3 +228,34 @@ def test_a_group_follows_another_at_once() -> None:
         return None
 
     assert together(2, life)[0] == {1: b"done"}
+
+
+def test_missing_names_whole_branches() -> None:
+    """Who has come to the meeting, or has reported, is not awaited."""
+    go = threading.Event()
+
+    def root(leaders: Leaders) -> list[list[int]]:
+        found = []
+        leaders.post(1, b"a command")
+        wait(lambda: leaders.pump() or leaders.missing() == [1, 5])
+        found.append(leaders.missing())
+        go.set()
+        leaders.agree()
+        wait(lambda: leaders.pump() or leaders.missing() == [])  # nobody is late to what is next
+        found.append(leaders.missing())
+        leaders.collect()
+        found.append(leaders.missing())
+        return found
+
+    def life(leaders: Leaders) -> Any:
+        if leaders.rank == 0:
+            return root(leaders)
+        leaders.next()
+        if leaders.rank == 1:
+            while not go.is_set():
+                leaders.pump()
+        leaders.agree()
+        leaders.report(b"done")
+        return None
+
+    assert together(6, life)[0] == [[1, 5], [], []]
