@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class Hierarchy:
         self._placement = placement
         self._node = node
         self._between = between
+        self._single = max(placement.sizes) == 1  # all nodes must take the same way
         self.stretch_bytes = STRETCH_BYTES
         self.rank = placement.ranks(node)[local.rank]
         self.size = placement.size
@@ -67,7 +69,7 @@ class Hierarchy:
         between = self._between
         gate = None if between is None else functools.partial(between.agree_on, arrays)
         flat = [a.reshape(-1) for a in arrays]
-        stretches = list(_stretches(flat, self.stretch_bytes))
+        stretches = list(_stretches(flat, sys.maxsize if self._single else self.stretch_bytes))
         wire = _Wire(between, [flat[i][lo:hi] for i, lo, hi in stretches], compress)
         with contextlib.nullcontext() if between is None else between.interrupts:
             self._local.enter(None, gate)
@@ -301,10 +303,13 @@ class Hierarchy:
         starting: Callable[[], None] | None = None,
     ) -> None:
         """Reduced values in place; see Communicator."""
-        if members is None and self._local.size == 1 and all(a.flags.c_contiguous for a in arrays):
-            assert self._between is not None
+        if members is None and self._between is not None and self._single:
             given = self._node_weights(weights, None)
-            self._between.all_reduce(arrays, op, given, starting)
+            whole = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
+            self._between.all_reduce(whole, op, given, starting)
+            for array, total in zip(arrays, whole, strict=True):
+                if total is not array and not np.shares_memory(total, array):
+                    array[...] = total
             return
         if members is None and op in _SUMS and self._large(arrays):
             self._sum_all(arrays, op, weights, starting)

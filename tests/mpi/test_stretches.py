@@ -49,7 +49,12 @@ class Fail(Command):
         comm.sum_over_nodes([total], fill)
         assert (total == comm.nodes).all()
 
-synk.fork(int(sys.argv[1]))
+members = int(sys.argv[1])
+if members == 0:  # nodes of different sizes: as many members as the number of the process, and one
+    import os
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+    members = 1 + int(rank)
+synk.fork(members)
 group = current()
 group.run(Shorten(1000))
 conformance.check_communicator(group, ["float32", "float64", "complex64"])
@@ -99,9 +104,9 @@ print("good end")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "members"), [(2, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize(("ranks", "members"), [(2, 2), (2, 0), (3, 1)])
 def test_short_stretches(mpi: Launcher, tmp_path: Path, ranks: int, members: int) -> None:
     said = run(mpi, ranks, tmp_path, PROGRAM, str(members))
     assert "unequal: all_reduce: " in said
-    assert said.count("raised") == ranks * members
+    assert said.count("raised") == (ranks * members or 3)
     assert "good end" in said
