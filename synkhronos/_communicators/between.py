@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from synkhronos._reductions import Reduction, combine, shares
 _SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
 _TOLD = 1 << 15  # bytes of all nodes together: below, reductions are made of what leaders say
 _SIZE = struct.Struct("=q")
+# between two transfers: a warning that is an error would leave the others in the second one
+_SILENT = functools.partial(np.errstate, all="ignore")
 
 
 class Transfers(Protocol):
@@ -147,8 +150,9 @@ class Between:
         parts = np.zeros((n, length), np.uint16)
         parts.reshape(-1)[: flat.size] = halved(flat, how)
         total = np.zeros(length, array.dtype)
-        for part in self._transfers.all_to_all(parts):
-            total += restored(part, how, array.dtype)
+        with _SILENT():
+            for part in self._transfers.all_to_all(parts):
+                total += restored(part, how, array.dtype)
         mine = halved(total, how)
         sums = self._transfers.all_gather(mine.view(np.uint8), [mine.nbytes] * n)
         whole = np.concatenate([s.view(np.uint16) for s in sums])
@@ -197,7 +201,8 @@ class Between:
             return
         if op is Reduction.AVG:
             share = shares([1.0] * self.nodes if weights is None else weights)[self.node]
-            np.multiply(array, array.dtype.type(share), out=array)
+            with _SILENT():
+                np.multiply(array, array.dtype.type(share), out=array)
         self._transfers.all_reduce(array, plain)
 
     def _sizes_or_all(self, packed: np.ndarray | None, who: Sequence[int]) -> dict[int, Any]:

@@ -308,7 +308,7 @@ class Hierarchy:
             whole = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
             self._between.all_reduce(whole, op, given, starting)
             for array, total in zip(arrays, whole, strict=True):
-                if total is not array and not np.shares_memory(total, array):
+                if total is not array and not np.may_share_memory(total, array):
                     array[...] = total
             return
         if members is None and op in _SUMS and self._large(arrays):
