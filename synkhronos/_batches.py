@@ -91,7 +91,7 @@ def where(selection: Selection, borders: Sequence[int]) -> tuple[int, ...]:
 
     Raises
     ------
-    BatchError
+    InputError
         Rows that are not in ascending order.
 
     >>> where(Span(2, 7), (0, 3, 6, 8)), where(Picks(np.array([1, 1, 6])), (0, 3, 6, 8))
@@ -102,7 +102,7 @@ def where(selection: Selection, borders: Sequence[int]) -> tuple[int, ...]:
         return tuple(found)
     rows = selection.rows
     if np.any(rows[1:] < rows[:-1]):
-        raise BatchError(
+        raise InputError(
             "a batch of Data that is scattered over the nodes takes rows in ascending order, since "
             "they are computed where they are: sort it (numpy.sort)"
         )

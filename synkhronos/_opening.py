@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from synkhronos._communicators.solo import Solo
 from synkhronos._devices import Device, are_cores, devices_for
 from synkhronos._errors import GroupError, InputError
 from synkhronos._member import Member, main
+
+log = logging.getLogger("synkhronos")
 
 
 @dataclass
@@ -95,6 +98,12 @@ class Opening:
                 n_parallel = 1
             if cores is None:
                 cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
+        elif launch is not None and n_parallel is None and _cores.bound_to_one():
+            log.warning(
+                "%s has bound this process to one core, so its node gets one member: pass "
+                "--bind-to none (Open MPI) or --cpus-per-task (srun), or fork(n)",
+                launch.launcher,
+            )
         found = devices_for(devices, n_parallel)
         given = devices if are_cores(devices) else None
         shares = _cores.shares(given, cores, len(found))
