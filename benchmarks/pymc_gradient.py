@@ -29,9 +29,9 @@ import synkhronos as synk
 warnings.filterwarnings("ignore")
 
 
-def logistic() -> pm.Model:
+def logistic(rows: int = 50_000) -> pm.Model:
     r = np.random.default_rng(1)
-    x, w = r.normal(size=(50_000, 20)), r.normal(size=20)
+    x, w = r.normal(size=(rows, 20)), r.normal(size=20)
     y = (r.random(len(x)) < 1 / (1 + np.exp(-x @ w))).astype(int)
     with pm.Model() as model:
         a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1, shape=20)

@@ -229,14 +229,18 @@ class Member:
 
     def _part(self, touched: list[Entry]) -> None:
         """Note which variables now have one array in all members, and which have it no longer."""
-        left = [e for e in touched if e.view is not None and e.number not in self._joined]
+        once = {e.number: e for e in touched}.values()
+        left = [e for e in once if e.view is not None and e.number not in self._joined]
         for entry in left:
-            entry.view = None
+            entry.lent, entry.view = entry.view, None
+        for entry in once:
+            if not entry.differs:
+                entry.lent = None
         for number, view in self._joined.items():
             self.variables[number].view = view
             self.variables[number].elsewhere = self.communicator.nodes > 1
         if left and self.rank == self.master:
-            names = ", ".join(dict.fromkeys(e.label for e in left))
+            names = ", ".join(e.label for e in left)
             log.info("every member has a value of its own of %s again", names)
 
     def _forget_command(self) -> None:

@@ -46,6 +46,9 @@ class Entry:
         The array that is the variable's value in all members of the node, where there is one.
     elsewhere : bool
         Other nodes have arrays of their own for it.
+    lent : numpy.ndarray or None
+        The array that was so last, while it may still be the value in some: its memory is the
+        master's, and would be free for something else.
     """
 
     ref: Callable[[], SharedVariable | None]
@@ -55,6 +58,7 @@ class Entry:
     differs: bool = False
     view: np.ndarray | None = None
     elsewhere: bool = False
+    lent: np.ndarray | None = None
     _seen: Any = field(default=None, init=False)
     _sample: np.ndarray | None = field(default=None, init=False)
     _print: int = field(default=0, init=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import time
@@ -19,12 +18,10 @@ import pytest
 from running import alive, run_script, start_script
 
 import synkhronos as synk
-from synkhronos import _arena
 from synkhronos._channels import processes
 from synkhronos._channels.interrupts import Interrupts
 from synkhronos._commands import Command
 from synkhronos._communicators import shared_memory
-from synkhronos._memory import Limit
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
@@ -322,36 +319,6 @@ def test_an_interrupt_before_the_command_is_posted(
         with pytest.raises(KeyboardInterrupt):
             f(d)
     assert f(d) == 2
-
-
-def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is raised, none is swallowed by a finalizer; no range is free and in use at once."""
-    plenty = Limit(1 << 40, 1 << 40, "none")
-    monkeypatch.setattr(_arena, "available", lambda: plenty)  # it reads files, which would be left
-    arena, draw = _arena.Arena(1), random.Random(1)
-    held: dict[int, np.ndarray] = {}
-
-    def go_on() -> None:
-        until = time.monotonic() + PROMPT
-        signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 1e-3))
-        while time.monotonic() < until:
-            held[draw.randrange(20)] = arena.empty((draw.randrange(9_000_000),), "uint8")
-            held.pop(draw.randrange(20), None)
-
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for _ in range(400):
-            with pytest.raises(KeyboardInterrupt):
-                go_on()
-            used = [(o := arena.offset(a), o + a.size) for a in held.values() if a.size]
-            edges = [edge for span in sorted([*arena._free._ranges, *used]) for edge in span]
-            assert edges == sorted(edges)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    held.clear()
-    assert not arena.empty((9_000_000,), "uint8").any()
-    assert os.fstat(arena.fd).st_blocks * 512 < 4 * 9_000_000
-    arena.close_fd()
 
 
 def test_interrupts_are_noted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -407,6 +408,27 @@ def test_equal_values_are_joined(group2: synk.Group) -> None:
     net, train, data = trained()
     synk.set_value(1, net.params[1], net.params[1].get_value())
     continues(net, train, data)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_values_outlive_the_training_function(group2: synk.Group, rank: int) -> None:
+    """Where one member has left the array that all had, its memory is still the other's value."""
+    w, x = pytensor.shared(np.ones(3), "w"), pt.dmatrix("x")
+    train = make_train_function((x @ w).mean(), [w], x, None, updates.sgd, 0.5, mode="FAST_COMPILE")
+    train(np.ones((4, 3)))
+    if rank == 0:
+        synk.reduce(w, "sum", in_place=True)
+    else:
+        synk.set_value(1, w, np.full(3, 2.0))
+    del train
+    gc.collect()
+    total = synk.function([x], x.sum(), mode="FAST_COMPILE")
+    assert total(np.ones((4, 3))) == 12  # before it the members forget what was dropped
+    others = [synk.data(np.full(3, 7.0)) for _ in range(20)]
+    wanted = [np.ones(3), np.full(3, 0.5)] if rank == 0 else [np.full(3, 0.5), np.full(3, 2.0)]
+    for r in range(2):
+        np.testing.assert_array_equal(synk.get_value(r, w), wanted[r])
+    assert len(others) == 20
 
 
 def test_failure_before_the_update_changes_nothing(group2: synk.Group) -> None:

@@ -164,8 +164,10 @@ def test_nutpie_does_not_take_a_death_for_a_divergence(tmp_path: Path, when: int
 
 def test_worker_errors_pickle() -> None:
     """A chain's process sends them to the sampler's."""
-    error = WorkerError.of(1, 77, (1, 2), "f", "ValueError: no", "the text", "builtins:ValueError")
+    said = "f", "ValueError: no", "the text", "builtins:ValueError"
+    error = WorkerError.of(1, 77, "cuda:0", (1, 2), *said)
     copy = pickle.loads(pickle.dumps(error))
     assert isinstance(copy, WorkerError)
     assert isinstance(copy, ValueError)
-    assert (copy.rank, copy.pid, copy.ranks, str(copy)) == (1, 77, (1, 2), str(error))
+    assert (copy.rank, copy.pid, copy.device, copy.ranks) == (1, 77, "cuda:0", (1, 2))
+    assert str(copy) == str(error)
