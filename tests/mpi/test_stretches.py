@@ -48,6 +48,7 @@ class Fail(Command):
 
         comm.sum_over_nodes([total], fill)
         assert self.rank >= 0 or (total == comm.nodes).all()
+        comm.barrier()  # the memory is the leader's
 
 members = int(sys.argv[1])
 if members == 0:  # nodes of different sizes: as many members as the number of the process, and one
