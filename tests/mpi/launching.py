@@ -170,5 +170,6 @@ def run(how: Launcher, ranks: int, folder: Path, text: str, *args: str, **enviro
 
 
 def _segments() -> set[str]:
-    """Shared memory with a name; MPI's has one."""
-    return {p.name for p in Path("/dev/shm").iterdir()} if os.path.isdir("/dev/shm") else set()
+    """Shared memory with a name, of MPICH and Open MPI."""
+    names = ("mpich_shm_*", "sm_segment.*", "vader_segment.*")
+    return {path.name for name in names for path in Path("/dev/shm").glob(name)}
