@@ -31,7 +31,6 @@ from synkhronos._collectives import set_value as set_value
 from synkhronos._consistency import check_consistency as check_consistency
 from synkhronos._consistency import sync as sync
 from synkhronos._data import Data as Data
-from synkhronos._data import data as data
 from synkhronos._devices import get_n_gpu as get_n_gpu
 from synkhronos._errors import BackendMissing as BackendMissing
 from synkhronos._errors import BatchError as BatchError
@@ -52,6 +51,7 @@ from synkhronos._functions import function as function
 from synkhronos._group import Group as Group
 from synkhronos._group import close as close
 from synkhronos._group import fork as fork
+from synkhronos._making import data as data
 
 __version__ = "2.0.0"
 from synkhronos._shipping import distribute as distribute

@@ -30,8 +30,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from synkhronos._memory import available
+from synkhronos._ranges import News, Ranges
 
 PAGE = mmap.PAGESIZE
 HEAD_BYTES = 1 << 20  # of each region: its owner's words, boards and boxes; see _channels/words.py
@@ -133,6 +135,8 @@ class _Block:
 class Arena:
     """Shared memory of `regions` regions, of which this process owns number `mine`.
 
+    With `mirror` there is one region more, in which arrays of another machine's region have copies.
+
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
     >>> arena.view(arena.piece(a))
@@ -141,16 +145,25 @@ class Arena:
     """
 
     def __init__(
-        self, regions: int, mine: int = 0, fd: int | None = None, region_bytes: int | None = None
+        self,
+        regions: int,
+        mine: int = 0,
+        fd: int | None = None,
+        region_bytes: int | None = None,
+        mirror: bool = False,
     ) -> None:
         self.regions = regions
         if fd is None or region_bytes is None:
-            fd, region_bytes = _create(regions)
+            fd, region_bytes = _create(regions + mirror)
         self.fd = fd
         self.region_bytes = region_bytes
-        self.buffer = _map(fd, regions * region_bytes)
+        self._shift = regions * region_bytes if mirror else 0
+        self._bytes = (regions + mirror) * region_bytes
+        self.buffer = _map(fd, self._bytes)
         self.address = ctypes.addressof(self.buffer)
-        self._advise(0, regions * region_bytes, mmap.MADV_DONTDUMP)
+        self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
+        self._news: News | None = None  # kept where somebody wants to know
+        self._mirrored = Ranges()  # of the mirror, what has memory
         self.generation = 0
         self.own(mine)
         _arenas.add(self)
@@ -250,6 +263,52 @@ class Arena:
             limit = available()
             raise _short(length, limit.free, f"{exc.strerror}; {limit.text}") from None
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether there is a mirror of another machine's region."""
+        return bool(self._shift)
+
+    def tell_news(self) -> None:
+        """From now on remember what is written and freed, for `take_news`."""
+        self._news = News()
+
+    @property
+    def told(self) -> bool:
+        """Whether other machines have copies of what is written here."""
+        return self._news is not None
+
+    def note(self, array: np.ndarray) -> None:
+        """An array of the arena has been written; of one with gaps, these too."""
+        if self._news is not None and array.nbytes:
+            start, stop = byte_bounds(array)
+            self._news.write(start - self.address, stop - start)
+
+    def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Ranges (offset, bytes) written since the last time, and freed before that."""
+        self._reclaim()
+        return ([], []) if self._news is None else self._news.take()
+
+    def bytes_at(self, offset: int, length: int) -> np.ndarray:
+        """The bytes of a range."""
+        return np.ndarray((length,), np.uint8, self.buffer, offset)
+
+    def mirrored(self, offset: int, length: int) -> np.ndarray:
+        """The bytes in the mirror for a range of the other machine's region, with their memory."""
+        if offset + length > self.region_bytes:
+            raise MemoryError(
+                f"asked for a copy of bytes {offset:,} to {offset + length:,} of the master's "
+                f"memory, this node has addresses for {self.region_bytes:,}: raise `ulimit -v`"
+            )
+        for start, stop in self._mirrored.missing(offset, offset + length):
+            self._take(self._shift + start, stop - start)
+            self._mirrored.add(start, stop)
+        return self.bytes_at(self._shift + offset, length)
+
+    def free_mirrored(self, offset: int, length: int) -> None:
+        """The other machine has freed a range."""
+        self._advise(self._shift + offset, length, _MADV_REMOVE)
+        self._mirrored.discard(offset, offset + length)
+
     def _advise(self, offset: int, length: int, advice: int) -> None:
         _libc.madvise(self.address + offset, length, advice)
 
@@ -258,6 +317,8 @@ class Arena:
             gone = self._released[0]
             self._blocks.discard(gone)
             self._released.popleft()
+            if self._news is not None:
+                self._news.free(gone.offset, gone.length)
             self._free.give(gone.offset, gone.length)
             self._unchecked = max(0, self._unchecked - gone.length)
 
@@ -268,7 +329,7 @@ class Arena:
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array's memory lies in the arena (of any member)."""
         start = array.__array_interface__["data"][0] - self.address
-        return 0 <= start < self.regions * self.region_bytes and array.size > 0
+        return 0 <= start < self._bytes and array.size > 0
 
     def offset(self, array: np.ndarray) -> int:
         """Where in the arena an array begins, in bytes."""
@@ -280,7 +341,7 @@ class Arena:
 
     def view(self, piece: Piece) -> np.ndarray:
         """The array that a piece names; it does not keep the block alive."""
-        return np.ndarray(piece.shape, piece.dtype, self.buffer, piece.offset)
+        return np.ndarray(piece.shape, piece.dtype, self.buffer, piece.offset + self._shift)
 
     def empty_other_regions(self) -> None:
         """Give back what other members took; they are gone, and nobody may read it any more."""
@@ -350,6 +411,10 @@ class Views:
                 del self._open[next(iter(self._open))]
             self._open[piece] = found
         return found
+
+    def offset(self, array: np.ndarray) -> int:
+        """Where in the arena an array begins, in bytes."""
+        return self._arena.offset(array)
 
     def hold(self, array: np.ndarray) -> bool:
         """Whether the array lies in the arena."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,29 @@ def edges(rows: int, parts: int) -> tuple[int, ...]:
     """
     small, extra = divmod(rows, parts)
     return tuple(p * small + min(p, extra) for p in range(parts + 1))
+
+
+def where(selection: Selection, borders: Sequence[int]) -> tuple[int, ...]:
+    """Where in a selection the rows of each part begin and end, for parts with these borders.
+
+    Raises
+    ------
+    InputError
+        Rows that are not in ascending order.
+
+    >>> where(Span(2, 7), (0, 3, 6, 8)), where(Picks(np.array([1, 1, 6])), (0, 3, 6, 8))
+    ((0, 1, 4, 5), (0, 2, 2, 3))
+    """
+    if isinstance(selection, Span):
+        found = [min(max(b - selection.start, 0), len(selection)) for b in borders]
+        return tuple(found)
+    rows = selection.rows
+    if np.any(rows[1:] < rows[:-1]):
+        raise InputError(
+            "a batch of Data that is scattered over the nodes takes rows in ascending order, since "
+            "they are computed where they are: sort it (numpy.sort)"
+        )
+    return tuple(np.searchsorted(rows, borders).tolist())
 
 
 def select(batch: Any, length: int | None, what: str = "batch") -> Selection:

@@ -30,6 +30,13 @@ log = logging.getLogger("synkhronos")
 BIG_BYTES = 1 << 16
 
 
+@dataclass(frozen=True)
+class Share:
+    """The name of rows that each node has its own of; see `_scattered`."""
+
+    number: int
+
+
 @dataclass
 class Part:
     """What a member works on in a call: the same object while the same call is repeated."""
@@ -248,14 +255,17 @@ def _rows_of(value: Any, rows: Selection) -> Any:
 def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
     found = []
     for i, argument in enumerate(call.arguments):
-        source = argument.source
+        source, first = argument.source, 0
         if isinstance(source, Piece | FilePiece):
             source = member.view(source)
+        elif isinstance(source, Share):
+            source, first = member.shares[source.number]
         if argument.rows is not None and call.edges is not None:
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
             rows = argument.rows
             listed = Picks(member.view(rows)) if isinstance(rows, Piece) else rows
-            source = _part_of(source, listed.cut(lo, hi), replica, i)
+            mine = listed.cut(lo, hi)
+            source = _part_of(source, mine.shifted(first) if first else mine, replica, i)
         found.append(source)
     return found
 

@@ -474,7 +474,11 @@ def _values(entries: Sequence[Entry], values: Any, single: bool, what: str) -> l
 def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
     kind: Any = entry.variable.type
     try:
-        plain = value.data if isinstance(value, Data) else as_literal(value, np.dtype(kind.dtype))
+        plain = (
+            np.asarray(value)
+            if isinstance(value, Data)
+            else as_literal(value, np.dtype(kind.dtype))
+        )
         found = kind.filter(plain, allow_downcast=None)
     except (TypeError, ValueError, AttributeError) as exc:
         raise InputTypeError(f"{what}: {entry.label} is {kind}: {exc}") from None

@@ -112,7 +112,7 @@ class Replicate(Command):
 
 @dataclass(frozen=True)
 class Forget(Command):
-    """Drop functions and shared variables that the master's user has dropped."""
+    """Drop functions (and scattered Data) and variables that the master's user has dropped."""
 
     functions: tuple[int, ...]
     variables: tuple[int, ...]
@@ -122,6 +122,7 @@ class Forget(Command):
         for number in self.functions:
             member.replicas.pop(number, None)
             member.updates.pop(number, None)
+            member.shares.pop(number, None)
         member.forget(self.variables)
 
 
@@ -146,7 +147,7 @@ class Argument:
 
     Attributes
     ----------
-    source : Piece, FilePiece, or a value
+    source : Piece, FilePiece, Share, or a value
     rows : Selection, Piece of a list of rows, or None (all of them: it is not scattered)
     """
 

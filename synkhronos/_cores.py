@@ -75,6 +75,16 @@ def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
     return [list(cores[a:b]) for a, b in itertools.pairwise(starts)]
 
 
+def bound_to_one() -> bool:
+    """Whether this process may run on one core of several."""
+    return len(os.sched_getaffinity(0)) == 1 < (os.cpu_count() or 1)
+
+
+def slice_of(cores: list[int], place: int, turns: int) -> list[int]:
+    """The cores of one of several processes on this machine; all that the launcher left it."""
+    return share_out(cores, turns)[place % turns]
+
+
 def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
     """Each member's cores, as the user wants them or by `share_out`.
 

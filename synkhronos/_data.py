@@ -8,18 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from pytensor.graph.basic import Variable
 
 from synkhronos._arena import Arena, FilePiece, Piece
 from synkhronos._batches import Picks, Selection
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._group import Group, current
-
-_DTYPES = frozenset(
-    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
-    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-)
-
+from synkhronos._group import Group
 
 _stamps = itertools.count()
 
@@ -43,7 +36,24 @@ class Staging:
             np.take(value, rows.rows, axis=0, out=target, mode="clip")
         else:
             np.copyto(target, value[rows.start : rows.stop])
+        self._arena.note(target)
         return self._arena.piece(target, self._arena.generation)
+
+
+class _ReadOnly(np.ndarray):
+    """The contents of Data that other nodes have copies of."""
+
+    def __array_finalize__(self, made_of: Any) -> None:
+        if isinstance(made_of, np.ndarray) and not isinstance(made_of, _ReadOnly):
+            self.flags.writeable = False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not self.flags.writeable:
+            raise InputError(
+                "d.data is read-only in a group of several nodes, which would not see the change: "
+                "write d[...] = value, or d.set_value(value)"
+            )
+        super().__setitem__(key, value)
 
 
 class Data:
@@ -80,7 +90,13 @@ class Data:
 
     @property
     def data(self) -> np.ndarray:
-        """The array itself, a view of shared memory; write to it in place."""
+        """The array itself, a view of shared memory; write to it in place.
+
+        In a group of several nodes it is read-only: write to the Data itself, ``d[...] = value``,
+        or by `set_value`, so that the other nodes get it.
+        """
+        if self._group.arena.told:
+            return self._view.view(_ReadOnly)
         return self._view
 
     @property
@@ -125,6 +141,19 @@ class Data:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._view[key] = value
+        self.wrote(key)
+
+    @property
+    def writable(self) -> np.ndarray:
+        """The array itself, for those who call `wrote` after they have written."""
+        return self._view
+
+    def wrote(self, key: Any = ...) -> None:
+        """After a write to `writable`: other nodes get that part of it with the next command."""
+        arena = self._group.arena
+        if arena.told and not isinstance(self._piece, FilePiece):
+            part = self._view[key]
+            arena.note(part if np.shares_memory(part, self._view) else self._view)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._view, dtype=dtype, copy=copy)
@@ -188,6 +217,7 @@ class Data:
             return
         self._reshape(value.shape, oversize, keep=False)
         self._view[...] = value
+        self.wrote()
 
     def set_length(self, length: int, oversize: float = 1) -> None:
         """Change the length of axis 0; the rows that remain keep their contents."""
@@ -236,6 +266,8 @@ class Data:
         if keep:
             _keep_common(old, new, same_memory=fits)
         self._take(new)
+        if keep:
+            self.wrote()
 
     def _take(self, view: np.ndarray) -> None:
         self._view = view
@@ -304,94 +336,3 @@ def _keep_common(old: np.ndarray, new: np.ndarray, same_memory: bool) -> None:
     if new.size != kept.size:
         new[...] = 0
     new[common] = kept
-
-
-def data(
-    value: Any = None,
-    var: Variable | None = None,
-    dtype: Any = None,
-    ndim: int | None = None,
-    shape: Sequence[int] | None = None,
-    minibatch: bool = False,
-    force_cast: bool = False,
-    oversize: float = 1,
-    name: str | None = None,
-) -> Data:
-    """Make an array in shared memory, to be an input of functions.
-
-    Parameters
-    ----------
-    value : array_like, optional
-        Its contents. A numpy.memmap is mapped by each member and not loaded.
-    var : Variable, optional
-        The input it is for: gives dtype, ndim and name.
-    dtype, ndim : optional
-        Else from `var`, else from `value` (ndim also from `shape`).
-    shape : sequence of int, optional
-        The shape, filled with 0, where there is no value.
-    minibatch : bool
-        The array holds only the rows of a call's batch: the lowest row of the batch is its row 0.
-    force_cast : bool
-        Cast the value to a smaller dtype.
-    oversize : float, at least 1
-        Hold memory for that many times the elements.
-    name : str, optional
-
-    Returns
-    -------
-    Data
-
-    Raises
-    ------
-    InputTypeError
-        dtype and ndim cannot be told, or the value does not fit them.
-    MemoryError
-        With what was asked and what is free.
-
-    Notes
-    -----
-    Cost: one copy of the value; no meeting with the workers.
-
-    Examples
-    --------
-    >>> import synkhronos as synk
-    >>> _ = synk.fork(2)
-    >>> synk.data(shape=(3, 2), dtype="float32")
-    <synkhronos.Data float32 (3, 2)>
-    >>> synk.close()
-    """
-    group = current("synk.data")
-    try:
-        kind, dimensions = _kind(value, var, dtype, ndim, shape)
-    except TypeError as exc:
-        raise InputTypeError(f"synk.data: {exc}") from None
-    made = Data(group, kind, dimensions, name or getattr(var, "name", None), bool(minibatch))
-    if value is not None:
-        made.set_value(value, force_cast, oversize)
-        if shape is not None and tuple(shape) != made.shape:
-            raise InputError(f"the value has shape {made.shape}, and shape={tuple(shape)} is given")
-    else:
-        made._reshape(tuple(shape or (0,) * dimensions), oversize, keep=True)
-    return made
-
-
-def _kind(
-    value: Any, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
-) -> tuple[np.dtype, int]:
-    if var is not None:
-        kind: Any = var.type
-        dtype, ndim = kind.dtype, kind.ndim
-    if value is not None:
-        array = as_literal(value, np.dtype(np.float64 if dtype is None else dtype))
-        dtype = np.asarray(value).dtype if dtype is None else dtype
-        ndim = array.ndim if ndim is None else ndim
-    if ndim is None and shape is not None:
-        ndim = len(shape)
-    if dtype is None or ndim is None:
-        raise InputTypeError("synk.data needs a dtype and an ndim: give var, value, or both")
-    if ndim < 0 or (shape is not None and len(shape) != ndim) or min(shape or (0,)) < 0:
-        raise InputError(f"synk.data: shape={shape} does not go with ndim={ndim}")
-    found = np.dtype(dtype)
-    if found.name not in _DTYPES:
-        raise InputTypeError(f"synk.data: PyTensor has no dtype {found}")
-    return found.newbyteorder("="), int(ndim)

@@ -33,10 +33,10 @@ from synkhronos import _cores, _memory
 from synkhronos._channels.safety import reasons_against_fork
 from synkhronos._collectives import all_reduce
 from synkhronos._communicators import nccl
-from synkhronos._data import data
 from synkhronos._devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._functions import function
 from synkhronos._group import Group
+from synkhronos._making import data
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
 MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and what each needs

@@ -131,7 +131,7 @@ class WorkerError(SynkhronosError):
     rank, pid : int
         The member that raised; the lowest rank where several did.
     device : str
-        What it computes on: "cpu", "cuda:0", ...
+        What it computes on: "cpu", "cuda:0", ...; in a group of several nodes its node, too.
     ranks : tuple of int
         All the members that raised.
     """

@@ -11,17 +11,19 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._arena import Piece
-from synkhronos._batches import Picks, Selection, Span, edges, per_member, select
+from synkhronos._batches import Picks, Selection, Span, edges, per_member, select, where
 from synkhronos._commands import Argument, Call, Command
 from synkhronos._compilations import Compilations
 from synkhronos._compile import Plan, plan
-from synkhronos._data import Data, Staging, data
+from synkhronos._data import Data, Staging
 from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
 from synkhronos._group import Group, current
 from synkhronos._latest import Latest
+from synkhronos._making import data
 from synkhronos._outputs import Outputs, mode_name
 from synkhronos._reductions import Reduction
 from synkhronos._replicas import Replica
+from synkhronos._scattered import ScatteredData
 from synkhronos._serial import Serial
 from synkhronos._shipping import distribute_in
 from synkhronos._slicing import Temporaries
@@ -197,7 +199,7 @@ class Function:
             distribute_in(self._group, (self,))
         changed, sent = self._changed()
         partials = self._partials(subset)
-        borders = None if rows is None else edges(rows, self._group.size)
+        borders = None if rows is None else self._borders(rows, given, selection)
         cut = self._compilations.cut(partials + self.extra, slices, borders)
         posted = self._posted(selection, post)
         arguments = tuple(self._argument(i, given[i], selection, posted) for i in self._order)
@@ -300,6 +302,16 @@ class Function:
             )
         return rows.shifted(low)
 
+    def _borders(
+        self, rows: int, given: list[Any], selection: dict[int, Selection]
+    ) -> tuple[int, ...]:
+        """Where the members' parts of the rows begin and end."""
+        size = self._group.size
+        for i, picked in selection.items():
+            if isinstance(given[i], ScatteredData):
+                return where(picked, edges(len(given[i]), size))
+        return edges(rows, size)
+
     def _batch_s(self, batch_s: Any) -> tuple[Any, ...] | None:
         if batch_s is None:
             return None
@@ -325,9 +337,7 @@ class Function:
             per_rank = None if rows is None else -(-rows // self._group.size)
             if self._temporaries is None:
                 self._temporaries = Temporaries(self._plan.recipe)
-            return self._temporaries.fewest_slices(
-                [_array(given[i]) for i in self._order], per_rank
-            )
+            return self._temporaries.fewest_slices([_here(given[i]) for i in self._order], per_rank)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer):
             raise InputTypeError(f'num_slices={num_slices!r}: give an int or "auto"')
         if num_slices < 1:
@@ -513,6 +523,11 @@ def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> 
 
 
 def _array(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, Data) else value
+
+
+def _here(value: Any) -> Any:
+    """The rows that this machine has."""
     return value.data if isinstance(value, Data) else value
 
 

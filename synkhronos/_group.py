@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any
 
 from synkhronos import _cores
-from synkhronos._arena import Arena
 from synkhronos._caching import import_numba
 from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._commands import Command
@@ -28,10 +27,10 @@ from synkhronos._errors import (
     WorkerDied,
     WorkerError,
 )
-from synkhronos._opening import GPU_SECONDS, GRACE_SECONDS, Opening, check_seconds
+from synkhronos._opening import Opening, check_seconds, launched
 from synkhronos._reports import check_reports
 from synkhronos._task import Task
-from synkhronos._variables import Entry, is_torn
+from synkhronos._variables import Entry, lost_with_workers
 
 log = logging.getLogger("synkhronos")
 
@@ -69,6 +68,9 @@ class Group:
         GroupTimeout names them and shows their stacks. A member that compiles has ten minutes.
     stall_warning : float, optional
         Seconds after which a warning says the same. None: no warning.
+    mpi : bool, optional
+        Whether the group spans all processes of an MPI launch. Default: if there is one, and no
+        other such group is alive. `n_parallel` is then the number of members on each node.
     max_restarts : int
         How often, in the group's life, workers are started anew after one has died. They get
         functions and shared variables from the master, and the call is made again, unless
@@ -121,6 +123,7 @@ class Group:
         timeout: float | None = None,
         stall_warning: float | None = 60.0,
         max_restarts: int = 0,
+        mpi: bool | None = None,
     ) -> None:
         self._opening = Opening.of(
             *(n_parallel, devices, cores),
@@ -131,7 +134,9 @@ class Group:
             timeout=timeout,
             stall_warning=stall_warning,
             max_restarts=max_restarts,
+            launch=launched(mpi),
         )
+        self._opening.follow()
         self.devices, self.cores = self._opening.devices, self._opening.shares
         self.size = len(self.devices)
         self.rank = self.master = master_rank
@@ -154,7 +159,7 @@ class Group:
         try:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._opening.bind())
-                self.arena = Arena(self.size, self.master)
+                self.arena = self._opening.arena()
                 undo.callback(self.arena.close_fd)
                 self._open()
                 self._undo = undo.pop_all()
@@ -172,6 +177,7 @@ class Group:
     def _open(self) -> None:
         """Start the members."""
         self._channel, self.member = self._opening.members(self.arena, self.share)
+        self.size, self.devices = self.member.size, self._opening.devices
         self.wake: Callable[[], None] = self._channel.wake
         self._interrupts = self._channel.interrupts
 
@@ -232,11 +238,10 @@ class Group:
                 f"{what}: the group {self._ended}. Call synk.fork() to start another, and make "
                 "functions and Data anew"
             )
-        else:
-            raise GroupClosed(
-                f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
-                f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
-            )
+        raise GroupClosed(
+            f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
+            f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
+        )
 
     def run(
         self,
@@ -412,7 +417,7 @@ class Group:
         died = found if isinstance(found, WorkerDied) else None
         if died is not None and not self._first_death:
             self._first_death = str(died)
-        lost, most = self._lost(), self._opening.max_restarts
+        lost, most = lost_with_workers(self.member.variables), self._opening.max_restarts
         while not self._ended and self.restarts < most:
             self.restarts += 1
             log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")
@@ -423,13 +428,6 @@ class Group:
         self._shut(f"was closed since {why}")
         if died is not None:
             died.closed(self.restarts, self._first_death)
-
-    def _lost(self) -> list[str]:
-        """What other members cannot get from the master."""
-        variables = list(self.member.variables)
-        lost = [f"{e.label} (half written)" for e in variables if is_torn(e)]
-        differing = [e for e in variables if e.differs and not e.is_stream]
-        return lost + [f"{e.label} (members held different values)" for e in differing]
 
     def _restarted(self) -> bool:
         """Replace all workers; whether they have started."""
@@ -525,7 +523,7 @@ class Group:
             self._ended = how
             try:
                 with self._turning:
-                    self._channel.quit(GRACE_SECONDS if not self.member.on_gpus else GPU_SECONDS)
+                    self._channel.quit(self._opening.grace)
             finally:
                 self._left = True
                 if self.lock.acquire(timeout=LEAVE_SECONDS):

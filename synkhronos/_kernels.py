@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._reductions import COMBINE, Reduction, accumulator, shares
+from synkhronos._reductions import COMBINE, Reduction, accumulator, scales, shares
 
 # numpy's passes stay in the cache of one core: 256 KB of float32; smaller blocks pay the calls
 BLOCK = 1 << 16
@@ -85,10 +85,12 @@ def reduce_block(
         total = out
         total[...] = blocks[0]
     if op is Reduction.AVG:
-        scale = shares([1.0] * len(blocks) if weights is None else weights)
+        scale, divisor = scales(dtype, weights, len(blocks))
         total *= scale[0]
         for block, share in zip(blocks[1:], scale[1:], strict=True):
             total += block.astype(wide, copy=False) * share
+        if divisor != 1.0:
+            total /= divisor
     else:
         for block in blocks[1:]:
             COMBINE[op](total, block, out=total)

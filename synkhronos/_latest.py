@@ -43,6 +43,7 @@ class Latest:
         if len(self._memory) < n:
             self._memory = self._group.arena.empty((n,), _ROWS)
         self._memory[:n] = rows
+        self._group.arena.note(self._memory[:n])
         return self._group.arena.piece(self._memory[:n], self._group.arena.generation)
 
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
@@ -85,6 +86,7 @@ class Latest:
         if not made.count or batch.min() < 0 or batch.max() >= made.length:
             return False
         self._memory[: made.count] = batch
+        self._group.arena.note(self._memory[: made.count])
         return True
 
 

@@ -55,8 +55,12 @@ class Member:
         Whether what is trained stays where JAX computes.
     owned : dict of array
         By the number of a variable, a value that nobody else holds and that may be overwritten.
+    shares : dict
+        Rows of scattered Data that this node has, and the number of the first.
     hand : object
         In the master: what the user has handed to the command under way.
+    above : Leader or None
+        In the leader of a node that is not the master's.
     """
 
     def __init__(
@@ -95,10 +99,21 @@ class Member:
         self.resident = resident or self._gpus is not None
         self.updates: dict[int, Any] = {}
         self.owned: dict[int, Any] = {}
+        self.shares: dict[int, tuple[np.ndarray, int]] = {}
+        self.above: Any = None
+
+    def enroll(self, communicator: Communicator) -> None:
+        """Take a place in a group of several nodes."""
+        self.communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
         return self._views[piece]
+
+    def places(self, arrays: Sequence[np.ndarray]) -> list[int]:
+        """Where arrays of the arena are, in bytes from its start."""
+        return [self._views.offset(a) for a in arrays]
 
     def confined(self) -> AbstractContextManager[None]:
         """A context on this member's cores only (workers are bound to theirs for good)."""
@@ -114,7 +129,7 @@ class Member:
             if self._node is None:
                 yield
                 return
-            mine = self._node.words.of[self.rank]
+            mine = self._node.words.of[self._node.rank]
             mine[COMPILING] = 1
             try:
                 yield
@@ -141,12 +156,17 @@ class Member:
     @property
     def stopping(self) -> bool:
         """Whether the master asks a long command to return (at once in a group of one)."""
+        if self.above is not None and self.above.stopping:
+            return True
         return self._node is None or self._node.stopping
 
     def progress(self, count: int) -> None:
         """Tell the master how far a long command has come."""
         if self._node is not None:
-            self._node.words.of[self.rank][PROGRESS] = progress_word(self._node.number, count)
+            mine = self._node.words.of[self._node.rank]
+            mine[PROGRESS] = progress_word(self._node.number, count)
+            if self.above is not None:
+                self.above.count()
 
     @property
     def changed(self) -> bool:
@@ -227,6 +247,7 @@ class Member:
                 entry.lent = None
         for number, view in self._joined.items():
             self.variables[number].view = view
+            self.variables[number].elsewhere = self.communicator.nodes > 1
         if left and self.rank == self.master:
             names = ", ".join(e.label for e in left)
             log.info("every member has a value of its own of %s again", names)
@@ -375,7 +396,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
     if wiring.forked:  # a fresh interpreter has done it before its imports
         guard(wiring)
     _leave_stacks(wiring)
-    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes)
+    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
     words = Words(arena)
     waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
     node = Node(wiring.rank, wiring.master, arena, words, waiter)

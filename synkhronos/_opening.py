@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
-from synkhronos import _cores, _jax
+from synkhronos import _cores, _jax, _mpi, _nodes
 from synkhronos._arena import Arena, Views
 from synkhronos._channels import Channel
 from synkhronos._channels.inline import InlineChannel
 from synkhronos._channels.local import LocalChannel
 from synkhronos._communicators.solo import Solo
 from synkhronos._devices import Device, are_cores, devices_for
-from synkhronos._errors import InputError
+from synkhronos._errors import GroupError, InputError
 from synkhronos._member import Member, communicator, main
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
-GPU_SECONDS = 2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
+_GPU_SECONDS = (
+    2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
+)
+
+log = logging.getLogger("synkhronos")
 
 
 @dataclass
@@ -29,15 +34,19 @@ class Opening:
     Attributes
     ----------
     shares : list of list of int
-        For each member, its cores.
+        For each member of this node, its cores.
     devices : tuple of Device
-        For each member, what it computes on.
+        For each of them, what it computes on; of all nodes once the group has started.
     limited : bool
         Whether the user has said which cores.
     start : {"fork", "exec"} or None
     timeout, stall_warning : float or None
         Seconds.
     max_restarts : int
+    launch : Launch or None
+        Of a group of several nodes.
+    options : dict
+        What the other nodes of a later group are started with.
     """
 
     shares: list[list[int]]
@@ -50,6 +59,8 @@ class Opening:
     timeout: float | None
     stall_warning: float | None
     max_restarts: int
+    launch: _mpi.Launch | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = len(self.shares)
@@ -57,9 +68,16 @@ class Opening:
             raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
         if not 0 <= self.master < size:
             raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
+        if self.master and self.launch is not None:
+            raise InputError(f"master_rank={self.master}: with MPI the master's rank is 0")
         most = self.max_restarts
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:
             raise InputError(f"max_restarts={most!r}: give a number of restarts, 0 for none")
+        if most and self.launch is not None:
+            raise InputError(
+                "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
+                "started anew; let the job restart, from a checkpoint"
+            )
         check_seconds("timeout", self.timeout)
         check_seconds("stall_warning", self.stall_warning)
         # JAX in a fork of this process would look for the GPU that the master has
@@ -70,17 +88,42 @@ class Opening:
         self.environments = [d.environment(os.environ) for d in self.devices]
 
     @staticmethod
-    def of(n_parallel: int | None, devices: Any, cores: Any, **options: Any) -> Opening:
-        """Read how many members, on which devices and cores, are asked for."""
+    def of(
+        n_parallel: int | None,
+        devices: Any,
+        cores: Any,
+        launch: _mpi.Launch | None = None,
+        **options: Any,
+    ) -> Opening:
+        """Read how many members of this node, on which devices and cores, are asked for."""
+        asked = {"n_parallel": n_parallel, "devices": devices, "cores": cores, **options}
+        if launch is not None and launch.local_size > 1:  # each of them is a node
+            if n_parallel is None and devices is None:
+                n_parallel = 1
+            if cores is None:
+                cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
+        elif launch is not None and n_parallel is None and _cores.bound_to_one():
+            log.warning(
+                "%s has bound this process to one core, so its node gets one member: pass "
+                "--bind-to none (Open MPI) or --cpus-per-task (srun), or fork(n)",
+                launch.launcher,
+            )
         found = devices_for(devices, n_parallel)
         given = devices if are_cores(devices) else None
         shares = _cores.shares(given, cores, len(found))
         limited = given is not None or cores is not None
-        return Opening(shares, found, limited, **options)
+        return Opening(shares, found, limited, **options, launch=launch, options=asked)
+
+    @property
+    def grace(self) -> float:
+        """Seconds that workers have to leave."""
+        return _GPU_SECONDS if self.on_one_gpu else GRACE_SECONDS
 
     @property
     def on_one_gpu(self) -> int:
-        """The most members that share a GPU; 0 where not all are on GPUs."""
+        """The most members that share a GPU; 0 where not all are on GPUs, or on several nodes."""
+        if self.launch is not None:
+            return 0
         gpus = [d.number for d in self.devices if d.kind == "cuda"]
         return max(map(gpus.count, gpus)) if len(gpus) == len(self.devices) else 0
 
@@ -88,16 +131,46 @@ class Opening:
         """Hold JAX to the master's device; returns what lets it go again."""
         return _jax.bind(self.devices[self.master])
 
+    @property
+    def follows(self) -> bool:
+        """Whether this process is to serve the first one of its launch."""
+        return self.launch is not None and self.launch.rank > 0
+
+    def follow(self) -> None:
+        """In a process that is to serve the first one: do so, and do not return."""
+        launch = self.launch
+        if self.follows:
+            _nodes.follow(self, lambda options: Opening.of(**options, launch=launch))
+
+    def arena(self) -> Arena:
+        """The node's memory, with a mirror of the master's on other nodes."""
+        return Arena(len(self.shares), self.master, mirror=self.follows)
+
     def share(self) -> _cores.MasterShare | None:
         """What the master keeps to during its part of a call."""
-        if len(self.shares) > 1 or self.limited:
+        if len(self.shares) > 1 or self.limited or self.launch is not None:
             return _cores.MasterShare(self.shares[self.master])
         return None  # alone, the master has all cores
 
     def members(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Any, Member]:
         """Start the workers; returns the channel to them, and the master's own member."""
+        if self.launch is not None:
+            spanning, member = _nodes.lead_all(self, arena, share)
+            self.devices = spanning.devices
+            return spanning, member
         if len(self.shares) == 1:
             return self._alone(arena, share)
+        channel = self.local(arena)
+        node = channel.node
+        if share is not None and len({c for cores in self.shares for c in cores}) >= node.size:
+            share.keep_place()
+            node.waiter.keep_place = share.keep_place
+        comm, held = communicator(node, self.on_one_gpu), channel.interrupts
+        master = self.master
+        return channel, Member(master, node.size, master, comm, node.views, held, node, share)
+
+    def local(self, arena: Arena) -> LocalChannel:
+        """Start the workers of this node."""
         channel = LocalChannel(
             arena,
             self.shares,
@@ -113,18 +186,32 @@ class Opening:
         channel.inspector.limit = math.inf if self.timeout is None else self.timeout
         warning = self.stall_warning
         channel.inspector.warning = math.inf if warning is None else warning
-        node = channel.node
-        if share is not None and len({c for cores in self.shares for c in cores}) >= node.size:
-            share.keep_place()
-            node.waiter.keep_place = share.keep_place
-        comm, held = communicator(node, self.on_one_gpu), channel.interrupts
-        master = self.master
-        return channel, Member(master, node.size, master, comm, node.views, held, node, share)
+        return channel
 
     def _alone(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Channel, Member]:
         channel = InlineChannel()
         held, on_gpu = channel.interrupts, bool(self.on_one_gpu)
         return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, share, on_gpu)
+
+
+def launched(mpi: bool | None) -> _mpi.Launch | None:
+    """The launch that a group spans: one that the environment tells of, unless the user says no."""
+    found = _mpi.launch() if mpi in (None, True) else None
+    if found is not None and _nodes.busy():
+        if mpi:
+            raise GroupError("mpi=True: one group at a time spans the nodes; close the other first")
+        return None
+    if mpi and found is None:
+        raise InputError(
+            "mpi=True: no MPI launch of several processes was found; start the script by mpirun, "
+            "mpiexec or srun --mpi=pmix"
+        )
+    return found
+
+
+def serve(launch: _mpi.Launch) -> NoReturn:
+    """Start members as the first process of a launch asks for them, until it ends."""
+    _nodes.follow(None, lambda options: Opening.of(**options, launch=launch))
 
 
 def check_seconds(name: str, value: Any) -> None:

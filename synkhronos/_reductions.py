@@ -79,6 +79,22 @@ def shares(weights: Sequence[float]) -> list[float]:
     return [w / total for w in weights]
 
 
+def scales(
+    dtype: np.dtype, weights: Sequence[float] | None, parts: int
+) -> tuple[list[float], float]:
+    """What each part's value is multiplied by in an average, and what their sum is divided by.
+
+    Sums of integers are exact, so that they are divided once; a sum of floats could overflow.
+
+    >>> scales(np.dtype("int32"), [1, 3], 2), scales(np.dtype("float32"), [1, 3], 2)
+    (([1, 3], 4.0), ([0.25, 0.75], 1.0))
+    """
+    given = [1.0] * parts if weights is None else list(weights)
+    if dtype.kind in "biu":
+        return given, float(sum(given))
+    return shares(given), 1.0
+
+
 def combine(
     values: Iterable[Any], op: Reduction, weights: Sequence[float] | None = None
 ) -> np.ndarray:
@@ -108,10 +124,12 @@ def combine(
     total = np.array(first, dtype=accumulator(first.dtype, op))
     ufunc = COMBINE[op]
     if op is Reduction.AVG and len(parts) > 1:
-        scale = shares([1.0] * len(parts) if weights is None else weights)
+        scale, divisor = scales(first.dtype, weights, len(parts))
         total *= scale[0]
         for part, share in zip(parts[1:], scale[1:], strict=True):
             total += part.astype(total.dtype, copy=False) * share
+        if divisor != 1.0:
+            total /= divisor
     else:
         for part in parts[1:]:
             ufunc(total, part, out=total)

@@ -152,6 +152,7 @@ class Reader:
         self._rings = [(r, words.of[r]) for r in ranks]
         self._tails = words.of[master]
         self._lost = dict.fromkeys(ranks, 0)
+        self.first = 0  # the first of this node's ranks
 
     def drain(self) -> None:
         """Show what the workers have printed and logged since the last time."""
@@ -167,11 +168,15 @@ class Reader:
         while at < len(data):
             length, kind = _RECORD.unpack_from(data, at)
             at += _RECORD.size
-            _show(rank, kind, data[at : at + length].decode("utf-8", "replace"))
+            _show(self.first + rank, kind, data[at : at + length].decode("utf-8", "replace"))
             at += length
         lost = self._words.of[rank][LOST]
         if lost != self._lost[rank]:
-            _show(rank, _ERR, f"... {lost - self._lost[rank]} lines were lost: printed too fast")
+            _show(
+                self.first + rank,
+                _ERR,
+                f"... {lost - self._lost[rank]} lines were lost: printed too fast",
+            )
             self._lost[rank] = lost
 
     def _copy(self, rank: int, tail: int, head: int) -> bytes:

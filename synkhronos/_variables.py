@@ -44,6 +44,8 @@ class Entry:
         The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
     view : numpy.ndarray or None
         The array that is the variable's value in all members of the node, where there is one.
+    elsewhere : bool
+        Other nodes have arrays of their own for it.
     lent : numpy.ndarray or None
         The array that was so last, while it may still be the value in some: its memory is the
         master's, and would be free for something else.
@@ -55,6 +57,7 @@ class Entry:
     watched: bool = False
     differs: bool = False
     view: np.ndarray | None = None
+    elsewhere: bool = False
     lent: np.ndarray | None = None
     _seen: Any = field(default=None, init=False)
     _sample: np.ndarray | None = field(default=None, init=False)
@@ -106,6 +109,8 @@ class Entry:
         value = self.storage[0]
         if self.view is None or value is self.view:
             return self.view is not None
+        if self.elsewhere:
+            return False
         array = np.asarray(value)
         if array.shape != self.view.shape:
             return False
@@ -282,6 +287,14 @@ def mark_torn(entry: Entry) -> None:
     """Remember that a failure has left this value half written."""
     _torn[id(entry.storage)] = entry.storage[0]
     entry.seen = None  # whoever looks whether it has been set looks further
+
+
+def lost_with_workers(entries: Iterable[Entry]) -> list[str]:
+    """What new workers cannot get from the master."""
+    found = list(entries)
+    lost = [f"{e.label} (half written)" for e in found if is_torn(e)]
+    differing = [e for e in found if e.differs and not e.is_stream]
+    return lost + [f"{e.label} (members held different values)" for e in differing]
 
 
 def is_torn(entry: Entry) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +15,14 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._opening import Opening
+from synkhronos.testing import nodes
 
 pytest_plugins = ["synkhronos.testing.plugin"]
 
-SIZES = (1, 2, 3)
+# under mpirun: the number of processes, each of which has so many members
+NODES = nodes.serve_first()
+MEMBERS = int(os.environ.get("SYNK_TEST_MEMBERS", "1"))
+SIZES = (1, 2, 3) if NODES == 1 else (NODES * MEMBERS,)
 
 # a test run in the background starts with SIGINT ignored, and its scripts would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,15 +55,44 @@ def size(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def group(size: int) -> Iterator[synk.Group]:
     """A group of each size, the current one."""
-    with synk.Group(size) as made:
+    with of_size(size) as made:
         yield made
 
 
 @pytest.fixture
 def group2() -> Iterator[synk.Group]:
     """A group of two."""
-    with synk.Group(2) as made:
+    with of_size(2) as made:
         yield made
+
+
+@contextlib.contextmanager
+def of_size(size: int) -> Iterator[synk.Group]:
+    """A new group; where nodes have workers the same one while it lives, to save the start."""
+    each, rest = divmod(size, NODES)
+    if rest or (NODES > 1 and each != MEMBERS):
+        pytest.skip(f"a group of {size} on {NODES} nodes of {MEMBERS} members")
+    if NODES == 1 or MEMBERS == 1:
+        with synk.Group(each) as made:
+            yield made
+        return
+    if not _lasting or not _lasting[0].alive:
+        _lasting[:] = [synk.Group(each)]
+    with _lasting[0].active():
+        yield _lasting[0]
+
+
+_lasting: list[synk.Group] = []
+
+
+@pytest.fixture(scope="session", autouse=NODES > 1)
+def _lasts() -> Iterator[None]:
+    """What a group that outlives a test holds counts as held before the first test; so does MPI."""
+    with of_size(SIZES[0]):
+        pass
+    yield
+    for group in _lasting:
+        group.close()
 
 
 @pytest.fixture
@@ -94,7 +129,12 @@ def rng() -> np.random.Generator:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs JAX in this process comes last: no group can be forked from it afterwards."""
+    """What runs JAX in this process comes last: no group can be forked from it afterwards.
+
+    Under mpirun the tests are those of whatever group they are given.
+    """
+    if NODES > 1:
+        items[:] = [i for i in items if {"group", "group2"} & set(getattr(i, "fixturenames", ()))]
     items.sort(key=lambda item: "jax" in item.nodeid.lower() or "/gpu/" in item.nodeid)
 
 

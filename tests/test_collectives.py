@@ -151,7 +151,7 @@ def test_weighted_means(group: synk.Group, verb: str, dtype: str, length: int) -
     s = shared(np.zeros((length, 2), dtype), "s")
     values = values_for(dtype, (length, 2), group.size)
     spread(s, values)
-    weights = [3.0, 0.0, 1.0][: group.size]
+    weights = [3.0, 0.0, 1.0, 2.0][: group.size]
     wanted = reduced(values, "avg", weights)
     if verb == "reduce":
         same(synk.reduce(s, in_place=False, weights=weights), wanted)
@@ -424,7 +424,7 @@ def test_names_that_are_not_one_variable(group2: synk.Group) -> None:
     """S68: unknown names list the known, ambiguous ones say so."""
     a, b, c = shared(np.ones(2), "twin"), shared(np.zeros(2), "twin"), shared(0.0, "only")
     synk.broadcast([a, b, c])
-    with pytest.raises(synk.InputError, match=r"'nobody'.*only, twin"):
+    with pytest.raises(synk.InputError, match=r"'nobody'.*\bonly\b.*\btwin\b"):
         synk.get_value(1, "nobody")
     with pytest.raises(synk.InputError, match="2 shared variables are named 'twin'"):
         synk.all_reduce("twin")

@@ -53,7 +53,7 @@ def test_every_dtype_and_shape(group: synk.Group, dtype: str) -> None:
         assert (d.dtype, d.ndim, d.shape, d.size) == (value.dtype, len(shape), shape, value.size)
         assert d.alloc_size >= d.size
         np.testing.assert_array_equal(d.data, value, strict=True)
-        assert d.data.flags.writeable
+        assert d.writable.flags.writeable
         assert d.data.flags.c_contiguous
         empty = synk.data(shape=shape, dtype=dtype)
         np.testing.assert_array_equal(empty.data, np.zeros(shape, dtype), strict=True)
@@ -382,7 +382,7 @@ def test_shrinking_gives_no_memory_back_but_free_memory_does(group: synk.Group) 
 def test_views_outlive_a_reallocation(group: synk.Group) -> None:
     """S36: a view taken before keeps its memory, and nobody else is given it."""
     d = synk.data(np.full(5000, 3.0))
-    view, part = d.data, d[10:20]
+    view, part = d.writable, d[10:20]
     d.set_length(1_000_000)
     others = [synk.data(np.full(5000, 9.0)) for _ in range(20)]
     assert (view == 3).all()

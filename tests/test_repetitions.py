@@ -17,13 +17,14 @@ def posted(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     if group.size == 1:
         return []
     found: list[object] = []
-    write = group._channel._write
+    channel = getattr(group._channel, "_local", group._channel)
+    write = channel._write
 
     def noted(command: object) -> None:
         found.append(command)
         write(command)
 
-    monkeypatch.setattr(group._channel, "_write", noted)
+    monkeypatch.setattr(channel, "_write", noted)
     return found
 
 

@@ -353,7 +353,8 @@ def test_values_are_one_on_the_node(group2: synk.Group) -> None:
     net.params[4].set_value(1.5)
     other = synk.function([net.x], (net.x @ net.params[0]).sum(), mode=FAST)
     np.testing.assert_allclose(other(data[0]), (data[0] @ np.full((5, 7), 0.25)).sum())
-    assert arena.holds(net.params[0].get_value(borrow=True))
+    one = group2.member.communicator.nodes == 1  # other nodes get it as any value that is set
+    assert arena.holds(net.params[0].get_value(borrow=True)) == one
     continues(net, train, data)
     assert (synk.get_value(1, net.params[4]) == net.params[4].get_value()).all()
 

@@ -35,6 +35,15 @@ class Failure:
     ours: bool = False  # the package's own check refused the call in that member
 
 
+@dataclass(frozen=True)
+class Gone:
+    """What a leader says of a member of its node that has died."""
+
+    pid: int
+    how: str
+    notes: tuple[str, ...] = ()
+
+
 class Channel(Protocol):
     """The master's end.
 

@@ -35,11 +35,16 @@ def guard(wiring: Any) -> None:
     if not wiring.debug:
         os.setpgid(0, 0)  # Ctrl-C of the terminal reaches the master alone
     if wiring.by_main_thread:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
     _hold(wiring.lifeline)
     if os.getppid() != wiring.parent:
         os._exit(1)  # the master died before the guards stood
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def end_with_parent() -> None:
+    """Ask for SIGKILL when the thread that started this process ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _hold(lifeline: int) -> int:

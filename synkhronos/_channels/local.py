@@ -24,6 +24,7 @@ from synkhronos._arena import Arena
 from synkhronos._channels import Failure
 from synkhronos._channels.node import Node
 from synkhronos._channels.processes import Worker, end
+from synkhronos._channels.repeats import Repeats
 from synkhronos._channels.safety import reasons_against_fork
 from synkhronos._channels.stalls import Inspector
 from synkhronos._channels.starting import (
@@ -61,7 +62,6 @@ from synkhronos._relay import Reader
 log = logging.getLogger("synkhronos")
 
 READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
-_REMEMBERED = 256  # commands that members keep under a number
 
 _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
 
@@ -84,9 +84,7 @@ class LocalChannel:
         if size > MAX_MEMBERS:
             raise GroupError(f"asked for {size} members; one machine takes up to {MAX_MEMBERS}")
         self.owner = os.getpid()
-        self._sent: dict[int, tuple[int, Any]] = {}
-        self._slots: dict[int, int] = {}
-        self._next_slot = 0
+        self._repeats = Repeats()
         self._all_reported = True
         self._held: np.ndarray | None = None
         self.broken = False  # a worker is gone
@@ -184,6 +182,7 @@ class LocalChannel:
             master=self.node.master,
             arena_fd=arena.fd,
             region_bytes=arena.region_bytes,
+            mirror=arena.mirrors,
             bells=self._bells,
             abort=self._abort,
             lifeline=self._lifeline,
@@ -248,28 +247,36 @@ class LocalChannel:
             self._await_reports(number - 1, "an earlier command")
         self._all_reported = False
         self.what = what
-        remembered = self._sent.get(id(command))
-        if remembered is None:
-            self._write(command)
-        else:
-            self._orders[NUMBER] = remembered[0]
+        known = self._repeats.find(command)
+        if known:
+            self._orders[NUMBER] = known
             self._orders[LENGTH] = 0
+        elif self.workers:  # a node of one member has none
+            self._write(command)
         self.node.begin(number)
         self._orders[POSTED] = number
         self.node.waiter.ring(self._ranks)
         return number
 
+    def count_from(self, first: int) -> None:
+        """What workers print is prefixed by ranks from this one on."""
+        self._reader.first = first
+
+    @property
+    def number(self) -> int:
+        """The latest command's."""
+        return int(self._orders[POSTED])
+
     def _await_reports(self, number: int, during: str) -> None:
-        reports = self._reports
+        if not self.reported(number):
+            self._wait(lambda: self.reported(number), during)
 
-        def reported() -> bool:
-            for words in reports:  # noqa: SIM110 (a generator costs half a microsecond)
-                if words[REPORTED] < number:
-                    return False
-            return True
-
-        if not reported():
-            self._wait(reported, during)
+    def reported(self, number: int) -> bool:
+        """Whether all workers have reported on a command."""
+        for words in self._reports:  # noqa: SIM110 (a generator costs half a microsecond)
+            if words[REPORTED] < number:
+                return False
+        return True
 
     def _write(self, command: Any) -> None:
         parcel = _parcels.Parcel(command)
@@ -282,17 +289,7 @@ class LocalChannel:
             target, offset = memoryview(self._held), arena.offset(self._held)
         self._orders[LENGTH] = parcel.write(target)
         self._orders[OFFSET] = offset
-        self._orders[NUMBER] = self._remember(command)
-
-    def _remember(self, command: Any) -> int:
-        if not command.repeats:
-            return 0
-        slot = self._next_slot % _REMEMBERED + 1
-        self._next_slot += 1
-        self._sent.pop(self._slots.get(slot, 0), None)
-        self._slots[slot] = id(command)
-        self._sent[id(command)] = slot, command
-        return slot
+        self._orders[NUMBER] = self._repeats.remember(command)
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
         """Wait for every worker's report: {rank: outcome, None, or Failure}.
@@ -327,7 +324,7 @@ class LocalChannel:
     def abandon(self) -> None:
         """Tell the workers to leave the last command, and to undo its changes if none stand."""
         self._orders[ABANDONED] = self._orders[POSTED]
-        self._sent.clear()  # a worker may not have understood the command
+        self._repeats.clear()
         self.wake()
 
     def stop(self, number: int) -> None:

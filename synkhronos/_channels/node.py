@@ -83,12 +83,14 @@ class Node:
         for words in peers:
             self._await(words, here)
 
-    def enter(self, members: tuple[int, ...] | None = None) -> None:
+    def enter(
+        self, members: tuple[int, ...] | None = None, gate: Callable[[], object] | None = None
+    ) -> None:
         """A barrier that all pass or nobody, whoever is interrupted or fails meanwhile.
 
         At a plain barrier a member may leave after the others have seen it come. Here one member
         (the master where it takes part) waits for all, and its own word is the others' signal; so
-        what follows may change values in place.
+        what follows may change values in place. `gate` is what it does before it gives it.
         """
         found = self._peers.get(members)
         if found is None:
@@ -99,6 +101,8 @@ class Node:
         if leader == self.rank:
             for words in peers:
                 self._await(words, here)
+            if gate is not None:
+                gate()
             self._mine[BARRIER] = here
             self.waiter.ring(ranks)
         else:

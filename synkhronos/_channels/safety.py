@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from synkhronos import _jax
+from synkhronos import _jax, _mpi
 
 _LOOKS = 5
 
@@ -25,6 +25,8 @@ def reasons_against_fork() -> list[str]:
         found.append(f"{threading.active_count()} Python threads are alive")
     if _jax.has_run():
         found.append("JAX has run")
+    if _mpi.is_initialised():
+        found.append("MPI is initialised")
     if "torch" in sys.modules:
         found.append("torch is loaded")
     if numba_parallel_has_run():

@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from synkhronos._channels.processes import Worker
@@ -44,6 +44,8 @@ class Inspector:
         Seconds that a command may keep the master waiting.
     warning : float
         Seconds after which a warning says who is awaited.
+    elsewhere : callable
+        Says which members of other nodes are awaited, and names them.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Inspector:
     ) -> None:
         self.limit = math.inf
         self.warning = math.inf
+        self.elsewhere: Callable[[], tuple[tuple[int, ...], str]] = lambda: ((), "")
         self._words = words.of
         self._master = master
         self._workers = workers
@@ -84,27 +87,32 @@ class Inspector:
         waited = now - self._began
         if waited < min(self.limit, math.inf if self._warned else self.warning):
             return
-        late = self._late(number)
+        others, nodes = self.elsewhere()
+        late = self._late(number, alone=not others)
         compiling = any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in late)
         if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):
             raise GroupTimeout.of(
-                tuple(w.rank for w in late), f"{what}: {self._report(late, waited)}"
+                (*(w.rank for w in late), *others), f"{what}: {self._report(late, waited, nodes)}"
             )
         if not self._warned and waited >= self.warning:
             self._warned = True
-            log.warning("%s: %s", what, self._report(late, waited))
+            log.warning("%s: %s", what, self._report(late, waited, nodes))
 
-    def _late(self, number: int) -> list[Worker]:
-        """The workers that have not reported; those among them that hold the others up."""
+    def _late(self, number: int, alone: bool) -> list[Worker]:
+        """The workers that have not reported; those among them that hold the others up.
+
+        `alone`: it is not other nodes that all of these wait for.
+        """
         coming = [w for w in self._workers if self._words[w.rank][REPORTED] < number]
         furthest = max(words[BARRIER] for words in self._words)
         behind = [w for w in coming if self._words[w.rank][BARRIER] < furthest]
-        return behind or coming
+        return behind or (coming if alone else [])
 
-    def _report(self, late: list[Worker], waited: float) -> str:
-        if not late:
+    def _report(self, late: list[Worker], waited: float, nodes: str) -> str:
+        if not late and not nodes:
             return f"no answer for {waited:.3g} s"
-        listed = ", ".join(f"rank {w.rank} (pid {w.pid}, {self._doing(w)})" for w in late)
+        named = [f"rank {w.rank} (pid {w.pid}, {self._doing(w)})" for w in late]
+        listed = ", ".join([*named, *filter(None, [nodes])])
         stacks = [f"\nrank {w.rank}:\n{stack.rstrip()}" for w in late if (stack := self.stack(w))]
         return f"waiting since {waited:.3g} s for {listed}{''.join(stacks)}"
 

@@ -46,6 +46,7 @@ class Wiring:
     master: int
     arena_fd: int
     region_bytes: int
+    mirror: bool
     bells: list[int]
     abort: int
     lifeline: int

@@ -72,6 +72,8 @@ class Waiter:
         self.inspect: Callable[[], None] | None = None
         self.interrupts = Interrupts()
         self.keep_place: Callable[[], None] | None = None
+        # the first and the longest, of a member that also waits for what rings no bell
+        self.naps_ms: tuple[float, float] | None = None
         self._waits = 0
 
     def watch(self, pidfds: dict[int, int]) -> None:
@@ -161,14 +163,16 @@ class Waiter:
 
     def _sleep(self, ready: Callable[[], bool], later_naps: int) -> None:
         self._mine[ASLEEP] = 1
-        nap = NAP_MS
+        nap, longest = self.naps_ms or (NAP_MS, later_naps)
         try:
             os.sched_yield()
             while not ready():
                 self.interrupts.check()
-                if self._listen(self._poll.poll(nap)) and self._spins(ready):
+                if nap < 1:  # shorter than poll can
+                    time.sleep(nap / 1000)
+                if self._listen(self._poll.poll(int(nap))) and self._spins(ready):
                     return  # the bell rang ahead of what it announces
-                nap = later_naps
+                nap = min(2 * nap, longest) if self.naps_ms else longest
                 if self.tick is not None:
                     self.tick()
                 if self.inspect is not None:

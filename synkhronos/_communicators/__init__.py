@@ -18,13 +18,36 @@ from synkhronos._reductions import Reduction
 Join = Literal["concatenate", "stack"]
 Arrays = Sequence[np.ndarray]
 Members = tuple[int, ...] | None
+Fill = Callable[[int, int, int], None]
+
+DIFFER = (
+    "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes says which, "
+    "synk.broadcast gives all members the master's"
+)
 
 
 class Communicator(Protocol):
-    """What every communicator does; `testing.check_communicator` holds it to that."""
+    """What every communicator does; `testing.check_communicator` holds it to that.
+
+    Attributes
+    ----------
+    rank, size : int
+    nodes : int
+        On how many machines the members are.
+    home : Communicator
+        Of this member's node, with places for ranks; itself where there is one.
+    leader : int
+        Who allocates what a node's members share, as a rank of `home`.
+    """
 
     rank: int
     size: int
+    nodes: int
+    leader: int
+
+    @property
+    def home(self) -> Communicator:
+        """The communicator of this member's node."""
 
     def barrier(self, members: Members = None) -> None:
         """Wait for all."""
@@ -83,6 +106,14 @@ class Communicator(Protocol):
         weights: Sequence[float] | None = None,
     ) -> list[np.ndarray]:
         """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+        """Add up arrays that a node's members share, over the nodes and in place.
+
+        ``fill(i, lo, hi)`` writes this node's values of elements lo to hi of array i. All have come
+        when it begins, and the sums are there when it ends. `compress` ("fp16", "bf16"): floats
+        travel in 16 bits.
+        """
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array where this communicator works without a copy."""

@@ -27,7 +27,7 @@ import numpy as np
 from synkhronos import _jax
 from synkhronos._channels.node import Node
 from synkhronos._channels.waiting import PeerDied, PeerFailed
-from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators import Arrays, Fill, Join, Members
 from synkhronos._communicators.nccl import (
     ID_BYTES,
     Link,
@@ -115,6 +115,7 @@ class Gpus:
 
     def __init__(self, host: SharedMemory, node: Node, shared: bool) -> None:
         self.rank, self.size = host.rank, host.size
+        self.nodes, self.leader = host.nodes, host.leader
         self._host = host
         self._node = node
         self._shared = shared
@@ -122,6 +123,14 @@ class Gpus:
         self._refused = False  # all members know that NCCL cannot serve
         self._vote = np.zeros(3, np.int64)
         self._words: dict[Specs, int] = {}
+
+    @property
+    def home(self) -> Gpus:
+        """The only node."""
+        return self
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+        """There is one node."""
 
     @property
     def is_linked(self) -> bool:

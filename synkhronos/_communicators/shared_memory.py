@@ -30,7 +30,7 @@ from synkhronos._channels.words import (
     FLIP_BYTES,
     MANIFEST,
 )
-from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators import DIFFER, Arrays, Fill, Join, Members
 from synkhronos._errors import InputError
 from synkhronos._kernels import compile_for, in_place, reduce_block, reduce_into
 from synkhronos._reductions import Reduction, result_dtype
@@ -39,10 +39,6 @@ _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
 _FLIP_ALIGN = 16  # bytes; the check word and one small array share a cache line
 _VOID = -1  # a check word of nothing: checks are CRCs, which are positive
-_DIFFER = (
-    "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes says which, "
-    "synk.broadcast gives all members the master's"
-)
 _KEEP = 64  # manifests and plans remembered
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
@@ -88,6 +84,8 @@ class SharedMemory:
         self._node = node
         self.rank = node.rank
         self.size = node.size
+        self.nodes = 1
+        self.leader = node.master
         self._words = node.words.of
         self._mine = node.words.of[node.rank]
         self._board = node.words.bytes[node.rank][BOARD:FLIP].cast("q")
@@ -99,6 +97,14 @@ class SharedMemory:
         self._checks = [self._flip_slots(self.rank, parity, ())[0] for parity in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
 
+    @property
+    def home(self) -> SharedMemory:
+        """The only node."""
+        return self
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+        """There is one node."""
+
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array in the arena."""
         return self._node.arena.empty(shape, dtype)
@@ -109,10 +115,11 @@ class SharedMemory:
         if self._takes_part(members):
             self._node.barrier(members)
 
-    def enter(self) -> None:
-        """A barrier that all pass or nobody; see Communicator."""
+    def enter(self, members: Members = None, gate: Callable[[], object] | None = None) -> None:
+        """A barrier that all pass or nobody; see Communicator and `Node.enter`."""
         self._node.step()
-        self._node.enter()
+        if self._takes_part(members):
+            self._node.enter(members, gate)
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
         """Views of everybody's arrays; see Communicator."""
@@ -121,6 +128,16 @@ class SharedMemory:
         found = [list(arrays) if r == self.rank else list(a) for r, a in enumerate(found)]
         self._node.barrier()
         return found
+
+    def show(
+        self, arrays: Arrays, made: Arrays, root: int
+    ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
+        """Everybody's arrays, which are equal in kind, and the root's others, made by `empty`."""
+        self._node.step()
+        _, parts = self._meet([*self._shared(arrays), *made], None)
+        rows = [p[: len(arrays)] for p in parts]
+        _check_equal(rows)
+        return rows, parts[root][len(arrays) :]
 
     def _takes_part(self, members: Members) -> bool:
         return members is None or self.rank in members
@@ -239,7 +256,19 @@ class SharedMemory:
         if not self._takes_part(members):
             return None
         _, parts = self._meet(self._shared(arrays), members)
-        result = self._join(parts, join) if self.rank == root else None
+        result = self.join(parts, join) if self.rank == root else None
+        self._node.barrier(members)
+        return result
+
+    def collect(
+        self, arrays: Arrays, root: int, members: Members = None
+    ) -> list[list[np.ndarray]] | None:
+        """At the root: everybody's arrays, copied, in the order of ranks."""
+        self._node.step()
+        if not self._takes_part(members):
+            return None
+        _, parts = self._meet(self._shared(arrays), members)
+        result = [[np.array(a) for a in part] for part in parts] if self.rank == root else None
         self._node.barrier(members)
         return result
 
@@ -247,11 +276,12 @@ class SharedMemory:
         """Everybody's arrays everywhere; see Communicator."""
         self._node.step()
         _, parts = self._meet(self._shared(arrays), None)
-        result = self._join(parts, join)
+        result = self.join(parts, join)
         self._node.barrier()
         return result
 
-    def _join(self, parts: list[list[np.ndarray]], join: Join) -> list[np.ndarray]:
+    def join(self, parts: list[list[np.ndarray]], join: Join) -> list[np.ndarray]:
+        """Join each array over the parts."""
         columns = [list(column) for column in zip(*parts, strict=True)]
         for column in columns:
             check_joinable([(a.dtype.name, a.shape) for a in column], join)
@@ -368,7 +398,7 @@ class SharedMemory:
         ranks = range(self.size) if members is None else members
         key = tuple([self._words[r][MANIFEST] for r in ranks])
         if not all(key):
-            raise InputError(_DIFFER)
+            raise InputError(DIFFER)
         plan = plans.get(key)
         if plan is None:
             parts = [self._brought(r)[1] for r in ranks]
@@ -415,7 +445,7 @@ class SharedMemory:
         self._node.enter(members)
         for check in plan.checks:
             if check[0] != flip.check:
-                raise InputError(_DIFFER)
+                raise InputError(DIFFER)
         if starting is not None:
             starting()
         for i, a in enumerate(arrays):

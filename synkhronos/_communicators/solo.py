@@ -7,21 +7,29 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from synkhronos._arena import aligned_empty
-from synkhronos._communicators import Arrays, Join, Members
+from synkhronos._communicators import Arrays, Fill, Join, Members
 from synkhronos._reductions import Reduction, combine
 
 
 class Solo:
     """A group of one member."""
 
-    rank = 0
-    size = 1
+    rank = leader = 0
+    size = nodes = 1
+
+    @property
+    def home(self) -> Solo:
+        """The only node."""
+        return self
 
     def barrier(self, members: Members = None) -> None:
         """Nobody to wait for."""
 
     def enter(self) -> None:
         """Nobody to wait for."""
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+        """There is one node."""
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
         """The arrays themselves."""

@@ -26,20 +26,43 @@ class FlatRecipe:
     bands : tuple of Band
         One for each loop, then one for each parameter of the units that are updated whole.
     owners : tuple of int
-        The rank that updates each whole unit.
+        The member of the node that updates each whole unit.
+    members : int
+        Of the node.
+    compress : {"fp16", "bf16"} or None
+        How gradients travel between nodes.
     """
 
     parting: Parting
     shapes: dict[SharedVariable, tuple[int, ...]]
     bands: tuple[Band, ...]
     owners: tuple[int, ...]
+    members: int
     mode: Any
     config: dict[str, Any]
+    compress: str | None
+
+    def for_node(self, members: int) -> FlatRecipe:
+        """The same on a node of another number of members."""
+        if members == self.members:
+            return self
+        return lay_out(self.parting, self.shapes, members, self.mode, self.config, self.compress)
 
 
-def lay_out(parting: Parting, members: int, mode: Any, config: dict[str, Any]) -> FlatRecipe:
-    """Decide where everything lies."""
-    shapes = {v: v.get_value(borrow=True).shape for unit in parting.units for v in unit.everything}
+def shapes_of(parting: Parting) -> dict[SharedVariable, tuple[int, ...]]:
+    """The shape of every parameter and state."""
+    return {v: v.get_value(borrow=True).shape for unit in parting.units for v in unit.everything}
+
+
+def lay_out(
+    parting: Parting,
+    shapes: dict[SharedVariable, tuple[int, ...]],
+    members: int,
+    mode: Any,
+    config: dict[str, Any],
+    compress: str | None = None,
+) -> FlatRecipe:
+    """Decide where everything lies on a node of so many members."""
 
     def size(unit: int, k: int) -> int:
         return int(np.prod(shapes[parting.units[unit].everything[k]], dtype=np.int64))
@@ -61,7 +84,7 @@ def lay_out(parting: Parting, members: int, mode: Any, config: dict[str, Any]) -
         for w in parting.wholes
     ]
     owners = tuple(share_out(sizes, members))
-    return FlatRecipe(parting, shapes, tuple(bands), owners, mode, config)
+    return FlatRecipe(parting, shapes, tuple(bands), owners, members, mode, config, compress)
 
 
 class Arrays:
@@ -79,7 +102,7 @@ class Arrays:
             self.roles.append([np.dtype(v.type.dtype) for v in unit.variables])
         self.loose = [v for unit in units for v in unit.loose]
         self._shapes = recipe.shapes
-        self._leaves = recipe.parting.leaves
+        self.leaf_dtypes = [np.dtype(v.type.dtype) for v in recipe.parting.leaves]
         self._units = units
 
     def gradients(self, comm: Communicator) -> list[np.ndarray]:
@@ -91,7 +114,7 @@ class Arrays:
 
     def leaves(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate the rule's scalars."""
-        return [comm.empty((), np.dtype(v.type.dtype)) for v in self._leaves]
+        return [comm.empty((), dtype) for dtype in self.leaf_dtypes]
 
     def values(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate the node's values: role after role of each band, then the loose ones."""

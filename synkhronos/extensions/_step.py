@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synkhronos import _parcels
+from synkhronos._arena import Piece
 from synkhronos._calls import Part, compute_call, contribute_call
 from synkhronos._commands import Call, Collective, Command
 from synkhronos._errors import InputError
@@ -33,23 +34,26 @@ class Install(Command):
     def run(self, member: Member) -> None:
         """Allocate, show each other, compile."""
         comm, mine = member.communicator, member.rank == member.master
+        home = comm.home
+        leads = home.rank == comm.leader
         recipe: FlatRecipe
         if mine:
             recipe = member.hand
         else:
             found = _parcels.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
-            recipe = found
+            recipe = found.for_node(home.size)
         arrays = Arrays(recipe)
         gradients = arrays.gradients(comm)
-        values = arrays.values(comm) if mine else []
-        leaves = arrays.leaves(comm) if mine else []
+        totals = arrays.gradients(comm) if leads and comm.nodes > 1 else []
+        values = arrays.values(comm) if leads else []
         clock = comm.empty((len(PHASES),), np.dtype(np.float64))
-        exposed = comm.expose([clock, *gradients, *leaves, *values])
+        exposed = comm.expose([clock, *gradients, *totals, *values])
         n = len(gradients) + 1
-        k = n + len(recipe.parting.leaves)
-        masters = exposed[member.master]
-        update = FlatUpdate(recipe, member.rank, [e[1:n] for e in exposed], masters[k:])
-        update.leaves = masters[n:k]
+        k = n + len(gradients) * (comm.nodes > 1)
+        shared = exposed[comm.leader]
+        published = [e[1:n] for e in exposed]
+        update = FlatUpdate(recipe, home.rank, published, shared[k:], shared[n:k])
+        update.leaves = self._leaves(member, arrays)
         if not mine:
             comm.barrier()
         with member.compiling():
@@ -61,6 +65,40 @@ class Install(Command):
             vector[...] = 0
         update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         member.updates[self.number] = update
+
+    def _leaves(self, member: Member, arrays: Arrays) -> list[np.ndarray]:
+        """The rule's scalars where the master writes them, or in this node's copy of that."""
+        comm, mine = member.communicator, member.rank == member.master
+        leaves = arrays.leaves(comm) if mine else []
+        if comm.nodes == 1:
+            return comm.expose(leaves)[member.master]
+        places = comm.broadcast([np.array(member.places(leaves), np.int64)], member.master)
+        assert places is not None
+        if mine:
+            return leaves
+        dtypes = arrays.leaf_dtypes
+        return [
+            member.view(Piece(int(at), (), dtype.str, 0))
+            for at, dtype in zip(places[0], dtypes, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Clocks(Command):
+    """What each member's phases have taken."""
+
+    number: int
+    pure = True
+
+    def run(self, member: Member) -> list[float]:
+        """This member's."""
+        return [float(c) for c in member.updates[self.number].clocks[member.communicator.home.rank]]
+
+    def answer(
+        self, member: Member, own: list[float], reports: dict[int, list[float]]
+    ) -> list[list[float]]:
+        """By rank."""
+        return [own if r == member.rank else reports[r] for r in range(member.size)]
 
 
 @dataclass(frozen=True)
@@ -88,10 +126,16 @@ class Join(Collective):
             if not mine and entry.storage[0] is views[entry.number]:
                 # for good: the array will be written, whether the values agree or not
                 entry.storage[0] = np.array(entry.storage[0])
+        entries = self.entries(member)
+        values = None
+        if comm.nodes > 1:
+            values = comm.broadcast([member.array(e) for e in entries] if mine else None, 0)
+        elif mine:
+            values = [entry.storage[0] for entry in entries]
         comm.barrier()
-        if mine:
-            for entry in self.entries(member):
-                views[entry.number][...] = entry.storage[0]
+        if comm.home.rank == comm.leader and values is not None:
+            for entry, value in zip(entries, values, strict=True):
+                views[entry.number][...] = value
         comm.barrier()
         equal = [
             np.array_equal(e.storage[0], views[e.number], equal_nan=has_nan(e.storage[0]))
@@ -158,7 +202,7 @@ class Step(Command):
     def run(self, member: Member) -> Any:
         """Compute, publish, meet, update this member's chunks."""
         update: FlatUpdate = member.updates[self.update]
-        clock = Clock(update.clocks[member.rank])
+        clock = Clock(update.clocks[member.communicator.home.rank])
         for entry, view in update.entries:
             if entry.storage[0] is not view:  # of a command that failed: the value is the same
                 entry.storage[0] = view
@@ -177,9 +221,10 @@ class Step(Command):
 
     def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Clock) -> None:
         comm = member.communicator
-        if update.recipe.parting.levels:  # of gradients that all must have published
-            comm.barrier()
+        if update.recipe.parting.levels or comm.nodes > 1:  # all must have published
+            comm.home.barrier()
             clock.lap("wait")
+        given = update.add_up(comm, given)
         scalars, states = update.scalars(comm, given)
         clock.lap("reduce")
         comm.enter()
@@ -187,7 +232,7 @@ class Step(Command):
         member.in_place = [entry for entry, _ in update.entries]
         update.apply(given, scalars)
         clock.lap("update")
-        comm.barrier()
+        comm.home.barrier()
         if member.rank == member.master:
             for (shared, _), value in zip(update.recipe.parting.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)

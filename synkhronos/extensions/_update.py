@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
+from synkhronos._arena import Arena
 from synkhronos._communicators import Communicator
 from synkhronos._jax import runs_jax
 from synkhronos._kernels import reduce_into
@@ -86,11 +87,15 @@ class FlatUpdate:
         rank: int,
         gradients: list[list[np.ndarray]],
         values: list[np.ndarray],
+        totals: list[np.ndarray],
     ) -> None:
         self.recipe = recipe
         self._rank = rank
-        self._members = len(gradients)
-        self._gradients = gradients
+        self._published = gradients
+        self._totals_over_nodes = totals
+        # on several nodes the gradients are added up before the update
+        self._gradients = [totals] if totals else gradients
+        self._members = len(self._gradients)
         self._mine = gradients[rank]
         self._held = values  # the memory lives as long as its owner's arrays
         self._bands, self.views = Arrays(recipe).sorted(values)
@@ -103,11 +108,13 @@ class FlatUpdate:
             direct: list[list[Segment]] = [[] for _ in bands]
             for i, loop in enumerate(parting.loops):
                 alike = len({use.scalars for use in loop.uses}) == 1
-                direct[i] = bands[i].segments(self._rank, alike)
+                segments = bands[i].segments(self._rank, alike)
                 function = self._loop(loop)
                 self._updates += [
-                    self._call(function, loop, loop.uses[s.use], i, s) for s in direct[i]
+                    self._call(function, loop, loop.uses[s.use], i, s) for s in segments
                 ]
+                if not self._totals_over_nodes:
+                    direct[i] = segments
             self._copies = copies(bands, self._rank, direct)
             self._levels = [self._level(level) for level in range(len(parting.levels))]
             self._stages = [self._stage(k) for k in range(len(parting.levels) + 1)]
@@ -234,6 +241,33 @@ class FlatUpdate:
             self._mine[c.band][c.lo : c.lo + c.size] = flat[c.param][c.at : c.at + c.size]
         return flat
 
+    def set_leaf(self, number: int, value: Any, arena: Arena) -> None:
+        """In the master: give one of the rule's scalars its value, on all nodes."""
+        leaf = self.leaves[number]
+        if arena.told and np.array_equal(leaf, value, equal_nan=leaf.dtype.kind in "fc"):
+            return
+        leaf[...] = value
+        arena.note(leaf)
+
+    def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
+        """On several nodes: all members' gradients, added up on every node.
+
+        Members add up their node's, stretch by stretch, and the leaders those of the nodes.
+        """
+        if not self._totals_over_nodes:
+            return given
+        ranks = comm.home.size
+        first = comm.rank - comm.home.rank
+        weights = given.shares[first : first + ranks]
+
+        def fill(i: int, lo: int, hi: int) -> None:
+            column = [vectors[i][lo:hi] for vectors in self._published]
+            total = self._totals_over_nodes[i]
+            total[lo:hi] = self._sum(column, weights) if any(weights) and hi > lo else 0
+
+        comm.sum_over_nodes(self._totals_over_nodes, fill, self.recipe.compress)
+        return replace(given, flat=None, shares=[1.0])
+
     def scalars(
         self, comm: Communicator, given: Inputs
     ) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
@@ -266,8 +300,12 @@ class FlatUpdate:
         for op in dict.fromkeys(how):
             picked = [i for i, c in enumerate(how) if c == op]
             part = mine[picked]
-            comm.all_reduce([part], Reduction(op))
+            comm.home.all_reduce([part], Reduction(op))
             mine[picked] = part
+        if comm.nodes > 1:  # to the last bit, which the order of additions decides
+            found = comm.broadcast([mine], 0)
+            assert found is not None
+            mine = found[0]
         start = sum(len(x.combines) for x in levels[:level])
         places = self.recipe.parting.totals[start : start + len(how)]
         return [np.array(v, p.type.dtype) for v, p in zip(mine, places, strict=True)]

@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._data import Data, data
+from synkhronos._data import Data
 from synkhronos._errors import GroupError, InputError, InputTypeError
 from synkhronos._group import Group, current
+from synkhronos._making import data
 from synkhronos.extensions.batches import Batches, Walk
 
 log = logging.getLogger("synkhronos")
@@ -162,7 +163,7 @@ class Loader:
         turn = self._sets[number % 2] if self._sets else ()
         for d in turn:
             d.set_length(stop - start)
-        reader.todo.put((number, [d.data for d in turn]))
+        reader.todo.put((number, [d.writable for d in turn]))
 
     def _take(self, reader: Reader, walk: Walk, number: int) -> Any:
         """Wait for a batch; the Data that hold it."""
@@ -183,6 +184,8 @@ class Loader:
         for d, array in zip(turn, read.arrays, strict=True):
             if array is not None:
                 d.set_value(array)
+            else:  # it is there already
+                d.wrote()
         return turn if self._tuples else turn[0]
 
     def _allocate(self, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> None:

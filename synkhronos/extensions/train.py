@@ -23,6 +23,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos import _parcels
 from synkhronos._batches import Picks, select
 from synkhronos._commands import Call
+from synkhronos._communicators.halves import FORMATS
 from synkhronos._compile import plan
 from synkhronos._cores import trim
 from synkhronos._data import Data
@@ -33,12 +34,12 @@ from synkhronos._meetings import meets
 from synkhronos._member import Member
 from synkhronos._shipping import distribute_in, share_variables
 from synkhronos._variables import Entry, check_whole
-from synkhronos.extensions._flat import lay_out
+from synkhronos.extensions._flat import lay_out, shapes_of
 from synkhronos.extensions._objective import Objective, objective
 from synkhronos.extensions._parting import Parting, part
 from synkhronos.extensions._resident import InstallResident, JoinResident, ResidentStep, Whole
 from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
-from synkhronos.extensions._step import PHASES, Install, Join, Step
+from synkhronos.extensions._step import PHASES, Clocks, Install, Join, Step
 from synkhronos.extensions.updates import rule_of
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
@@ -65,12 +66,14 @@ class TrainFunction:
         goal: Objective,
         parting: Parting,
         whole: Whole,
+        compress: str | None,
     ) -> None:
         plan_ = function._plan
         self._function = function
         self._group = function._group
         self._number = function._number
         self._goal = goal
+        self._compress = compress
         self._parting = parting
         self._rule = whole
         self._outputs = list(range(n_outputs))
@@ -199,7 +202,7 @@ class TrainFunction:
             np.asarray(value, place.type.dtype)
             for value, (_, _, place) in zip(partials, goal.partials, strict=True)
         ]
-        values = [v.data if isinstance(v, Data) else v for v in given]
+        values = [np.asarray(v) if isinstance(v, Data) else v for v in given]
         found: list[np.ndarray] = self._whole(*typed, *reduced, *values)
         return found
 
@@ -210,7 +213,11 @@ class TrainFunction:
         members read), wait (for others), reduce (norms and other totals), update (gradients
         reduced and the update made).
         """
-        clocks = [] if self._update is None else self._update.clocks
+        clocks: Sequence[Sequence[float]] = []
+        if self._update is not None:
+            clocks = self._update.clocks
+            if self._group.alive and self._group.member.communicator.nodes > 1:
+                clocks = self._group.run(Clocks(self._number), "seconds")
         return {phase: [float(c[i]) for c in clocks] for i, phase in enumerate(PHASES)}
 
     def _step(self, call: Call) -> Step:
@@ -233,8 +240,8 @@ class TrainFunction:
             else:
                 given = given or self._function._bind(args, kwargs)
                 value = given[self._function._plan.inputs.index(leaf)]
-                value = value.data if isinstance(value, Data) else value
-            self._update.leaves[i][...] = value
+                value = np.asarray(value) if isinstance(value, Data) else value
+            self._update.set_leaf(i, value, self._group.arena)
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""
@@ -252,8 +259,10 @@ class TrainFunction:
         if self._resident:
             flat, install = self._rule.recipe(recipe.mode, recipe.config), InstallResident
         else:
-            flat = lay_out(self._parting, group.size, recipe.mode, recipe.config)
-            install = Install
+            members = group.member.communicator.home.size
+            shapes = shapes_of(self._parting)
+            how = recipe.mode, recipe.config, self._compress
+            flat, install = lay_out(self._parting, shapes, members, *how), Install
         registry = group.member.variables
 
         def numbered(obj: Any) -> int | None:
@@ -287,9 +296,7 @@ class TrainFunction:
                     f"{entry.label} was set to shape {np.shape(entry.storage[0])}, the training "
                     f"function was made for {shape}: make another"
                 )
-            if view is not None and entry.view is view:
-                entry.settle()
-            else:
+            if view is None or entry.view is not view or not entry.settle():
                 stale.append(entry)
         if stale:
             numbers = tuple(e.number for e in stale)
@@ -312,6 +319,7 @@ def make_train_function(
     givens: Any = None,
     clip: Clip | None = None,
     reduction: str | None = None,
+    compress: str | None = None,
     mode: Any = None,
     name: str | None = None,
     **kwargs: Any,
@@ -340,6 +348,9 @@ def make_train_function(
         Takes the list of reduced gradients and returns the list that the rule gets.
     reduction : {"avg", "sum"}, optional
         How members' gradients make that of the whole, in place of what would be proved.
+    compress : {"fp16", "bf16"}, optional
+        On several nodes: gradients travel between them in 16 bits (half precision, or float32's
+        range with 8 bits of precision), and are added up in their own dtype.
 
     Returns
     -------
@@ -376,6 +387,8 @@ def make_train_function(
     >>> synk.close()
     """
     group = current("make_train_function")
+    if compress not in (None, *FORMATS):
+        raise InputError(f'compress={compress!r}: use "fp16", "bf16" or None')
     inputs = _inputs(x, y)
     loss, outputs = _replaced(loss, outputs, givens)
     kept = trainable(params)
@@ -405,7 +418,8 @@ def make_train_function(
         {"mode": mode, "name": name, "on_unused_input": "ignore"},
     )
     _check_used(plan_.inputs, [loss, *_variables(outputs)], parting)
-    return TrainFunction(Function(group, plan_), 1 + len(outputs), kept, goal, parting, whole)
+    function = Function(group, plan_)
+    return TrainFunction(function, 1 + len(outputs), kept, goal, parting, whole, compress)
 
 
 def make_train_function_pytensor(
@@ -468,7 +482,7 @@ def make_train_function_pytensor(
 
     def train(*data: Any, batch: Any = None, **named: Any) -> Any:
         """Make one step."""
-        values = [v.data if isinstance(v, Data) else v for v in data]
+        values = [np.asarray(v) if isinstance(v, Data) else v for v in data]
         if batch is not None:
             rows = select(batch, len(values[0]))
             picked = rows.rows if isinstance(rows, Picks) else slice(rows.start, rows.stop)

@@ -13,10 +13,11 @@ from synkhronos._arena import Piece
 from synkhronos._calls import compute_call
 from synkhronos._commands import Call, Command
 from synkhronos._compile import plan
-from synkhronos._data import Data, data
+from synkhronos._data import Data
 from synkhronos._errors import InputError
 from synkhronos._functions import Function
 from synkhronos._group import Group
+from synkhronos._making import data
 from synkhronos._shipping import distribute_in
 from synkhronos.pymc._rows import is_smooth
 

@@ -17,7 +17,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._commands import Command
-from synkhronos._group import GRACE_SECONDS
+from synkhronos._opening import GRACE_SECONDS
 from synkhronos._reductions import Reduction
 from synkhronos.testing.faults import KINDS, Fault
 

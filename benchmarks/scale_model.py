@@ -1,0 +1,299 @@
+"""A model of a training step's time over many nodes: checked here on few, predicted for many.
+
+    python benchmarks/scale_model.py [mpich=PREFIX] [--plot scale.png] [--quick]
+
+The time of one step, for N nodes of m members and gradients of B bytes:
+
+    step(N) = compute + node + command(N) + agree(N) + wire(N)
+
+    compute   a member's share of the batch, which does not change with N (each node adds its own)
+    node      the sum of the members' gradients in shared memory, and the update of a share
+    command   down the tree and up again: 2 * depth(N) hops, each parent sending to 4 children in
+              turn (`_channels.leaders.ARITY`)
+    agree     the same once more: all will come
+    wire      a reduction between leaders: 2 * log2(N) messages' latency, and 2 * (N - 1) / N * B
+              bytes for each node (recursive halving and doubling, or a ring)
+
+A hop costs `hop` seconds for the first child and `send` more for each other one. Many ranks on few
+cores: their work is done by the cores one after the other, so that a time is at least the work of
+all ranks, over the cores. That is what the check here compares, with 2 to 16 ranks; the
+predictions are for nodes that have their cores to themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from common import describe_machine, show
+from mpi import launchers
+
+import synkhronos as synk
+from synkhronos._channels.leaders import ARITY
+from synkhronos._commands import Command
+from synkhronos._group import current
+from synkhronos._reductions import Reduction
+
+RANKS = (2, 4, 8, 16)
+FIT = (2, 4)  # what the constants are taken from; the others check them
+NODES = tuple(2**k for k in range(1, 11))
+BYTES = 4 << 20  # of the reduction that is measured
+NETWORKS = {  # seconds per message, bytes per second
+    "InfiniBand, 2 us, 25 GB/s": (2e-6, 25e9),
+    "25 Gbit Ethernet, 20 us, 3 GB/s": (20e-6, 3e9),
+    "1 Gbit Ethernet, 60 us, 0.12 GB/s": (60e-6, 0.12e9),
+}
+MODELS = {  # parameters in float32, seconds that a node computes for each step
+    "1.3 M parameters, 10 ms": (1_276_810, 0.010),
+    "25 M parameters, 200 ms": (25_000_000, 0.200),
+    "350 M parameters, 2 s": (350_000_000, 2.0),
+}
+
+
+def depth(nodes: int) -> int:
+    """Of the tree of leaders."""
+    found, level, rest = 0, 1, nodes - 1
+    while rest > 0:
+        level *= ARITY
+        rest -= level
+        found += 1
+    return found
+
+
+def children(nodes: int) -> int:
+    """The most that a leader has."""
+    return min(ARITY, nodes - 1)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one machine has shown.
+
+    Attributes
+    ----------
+    hop, send : float
+        Seconds of a leader's message: to be answered, and for each further child.
+    work : float
+        Seconds of a core for each rank in one round of the tree.
+    byte : float
+        Seconds of a core for each byte that a rank's reduction moves.
+    node : float
+        Seconds for each byte of the members' sum and the update in one node.
+    """
+
+    hop: float
+    send: float
+    work: float
+    byte: float
+    node: float
+
+    def round(self, nodes: int, latency: float = 0.0) -> float:
+        """Down the tree and up."""
+        return 2 * depth(nodes) * (latency + self.hop + (children(nodes) - 1) * self.send)
+
+    def crowded_round(self, ranks: int, cores: int) -> float:
+        """The same with more ranks than cores."""
+        return max(self.round(ranks), self.work * ranks / cores)
+
+    def crowded_wire(self, ranks: int, cores: int, nbytes: int) -> float:
+        """A reduction with more ranks than cores: all bytes go through the cores' memory."""
+        moved = 2 * (ranks - 1) / ranks * nbytes
+        return self.crowded_round(ranks, cores) + self.byte * moved * ranks / min(cores, ranks)
+
+    def wire(self, nodes: int, latency: float, bandwidth: float, nbytes: float) -> float:
+        """Between nodes that have a network each."""
+        return 2 * math.log2(nodes) * latency + 2 * (nodes - 1) / nodes * nbytes / bandwidth
+
+    def step(self, nodes: int, latency: float, bandwidth: float, nbytes: float, work: float) -> Any:
+        """Seconds of a step, and what of them is not computation."""
+        rounds = 2 * self.round(nodes, latency)
+        beside = rounds + self.wire(nodes, latency, bandwidth, nbytes) + self.node * nbytes
+        return work + beside, beside
+
+
+@dataclass(frozen=True)
+class Measure(Command):
+    """Agreements and reductions, in microseconds."""
+
+    repeats: int
+
+    def run(self, member: Any) -> list[float]:
+        comm = member.communicator
+        vector = [np.ones(BYTES // 4, np.float32)]
+        return [
+            self._median(comm.enter, self.repeats),
+            self._median(lambda: self._reduce(comm, vector), max(5, self.repeats // 20)),
+        ]
+
+    def _reduce(self, comm: Any, vector: list[np.ndarray]) -> None:
+        vector[0][:] = 1
+        comm.all_reduce(vector, Reduction.SUM)
+        assert vector[0][0] == vector[0][-1] == comm.size
+
+    def _median(self, act: Callable[[], Any], repeats: int) -> float:
+        found = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            act()
+            found.append(time.perf_counter() - began)
+        return 1e6 * float(np.median(found[repeats // 5 :]))
+
+
+@dataclass(frozen=True)
+class Nothing(Command):
+    """An empty command."""
+
+    repeats = True
+    pure = True
+
+    def run(self, member: Any) -> None:
+        del member
+
+
+def inside(repeats: int) -> None:
+    """In the first of many launched processes: measure, and print what was found."""
+    synk.fork(1)
+    group = current()
+    nothing = Nothing()
+    took = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        group.run(nothing)
+        took.append(time.perf_counter() - began)
+    agree, reduce = group.run(Measure(repeats))
+    print("found", json.dumps([1e6 * float(np.median(took[repeats // 5 :])), agree, reduce]))
+
+
+def measured(launcher: list[str], ranks: int, repeats: int) -> list[float]:
+    """Microseconds of an empty command, an agreement, a reduction of `BYTES`."""
+    command = [*launcher, "-n", str(ranks), sys.executable, __file__, "--inside", str(repeats)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("found"))
+    return [float(v) for v in json.loads(line.removeprefix("found"))]
+
+
+def node_seconds() -> float:
+    """Seconds for each byte of a sum over two members and an update of the result."""
+    a, b = np.ones(1 << 22, np.float32), np.ones(1 << 22, np.float32)
+    found = []
+    for _ in range(9):
+        began = time.perf_counter()
+        np.add(a, b, out=a)
+        np.multiply(a, 0.5, out=a)
+        found.append(time.perf_counter() - began)
+    return float(np.median(found)) / a.nbytes
+
+
+def fitted(found: dict[int, list[float]], cores: int) -> Costs:
+    """Constants of the smallest runs."""
+    two, four = (found[r] for r in FIT)
+    hop = two[1] * 1e-6 / 2
+    crowded = four[1] * 1e-6 * cores / FIT[1]
+    send = max(0.0, (four[1] * 1e-6 / 2 - hop) / 2)
+    moved = 2 * (FIT[0] - 1) / FIT[0] * BYTES
+    byte = max(0.0, (two[2] - two[1]) * 1e-6) / moved
+    return Costs(hop, send if cores >= FIT[1] else hop / 4, crowded, byte, node_seconds())
+
+
+def check(found: dict[int, list[float]], costs: Costs, cores: int) -> None:
+    """The model against what was measured."""
+    rows = []
+    for ranks, (empty, agree, reduce) in found.items():
+        a = 1e6 * costs.crowded_round(ranks, cores)
+        w = 1e6 * costs.crowded_wire(ranks, cores, BYTES)
+        taken = "fitted" if ranks in FIT else "predicted"
+        ratios = f"{a / agree:.2f}, {w / reduce:.2f}"
+        rows.append([f"{ranks} ({taken})", empty, agree, a, reduce, w, ratios])
+    columns = ["ranks", "command", "agree", "model", "4 MB sum", "model", "model / measured"]
+    show(f"{cores} cores, microseconds", columns, rows)
+
+
+def predict(costs: Costs) -> dict[str, dict[str, list[float]]]:
+    """The share of a step that is computation, for each model and network."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for model, (parameters, work) in MODELS.items():
+        rows = []
+        found[model] = {}
+        for network, (latency, bandwidth) in NETWORKS.items():
+            steps = [costs.step(n, latency, bandwidth, 4 * parameters, work)[0] for n in NODES]
+            found[model][network] = [work / s for s in steps]
+            rows.append([network, *[f"{100 * work / s:.0f}" for s in steps]])
+        show(f"{model}: % of a step that is computation", ["nodes", *map(str, NODES)], rows)
+    return found
+
+
+def plot(found: dict[str, dict[str, list[float]]], path: str) -> None:
+    """One picture for each model, one line for each network."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(found), figsize=(13, 4), sharey=True)
+    for axis, (model, lines) in zip(axes, found.items(), strict=True):
+        for network, values in lines.items():
+            axis.plot(NODES, [100 * v for v in values], marker="o", label=network)
+        axis.set(title=model, xlabel="nodes", xscale="log", ylim=(0, 100))
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("computation, % of a step")
+    axes[-1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def limits(costs: Costs) -> None:
+    """Where the design stops scaling, and what would change."""
+    rows = []
+    for network, (latency, bandwidth) in NETWORKS.items():
+        for model, (parameters, work) in MODELS.items():
+            rounds = 2 * costs.round(NODES[-1], latency)
+            wire = costs.wire(NODES[-1], latency, bandwidth, 4 * parameters)
+            half = next(
+                (
+                    n
+                    for n in NODES
+                    if costs.step(n, latency, bandwidth, 4 * parameters, work)[1] > work
+                ),
+                None,
+            )
+            rows.append([network, model, 1e3 * rounds, 1e3 * wire, half or f"over {NODES[-1]}"])
+    columns = ["network", "model", "rounds, ms", "wire, ms", "half the step at"]
+    show(f"{NODES[-1]} nodes: commands and agreements, transfers", columns, rows)
+    print(
+        "Rounds grow with the depth of the tree, the wire's time hardly with nodes: where it is\n"
+        "half of a step it is set by the bandwidth. What would change it: gradients in 16 bits\n"
+        "(compress=), sending a layer's gradients while the next is computed, a larger batch for\n"
+        "each node. What would change the rounds: agreeing once for several transfers."
+    )
+
+
+def main() -> None:
+    if "--inside" in sys.argv:
+        inside(int(sys.argv[-1]))
+        return
+    describe_machine()
+    found_launchers = launchers([a for a in sys.argv[1:] if "=" in a])
+    if "mpich" not in found_launchers:
+        sys.exit('MPICH is not installed: pip install "synkhronos[mpich]"')
+    repeats = 100 if "--quick" in sys.argv else 400
+    cores = len(os.sched_getaffinity(0))
+    found = {n: measured(found_launchers["mpich"], n, repeats) for n in RANKS}
+    costs = fitted(found, cores)
+    check(found, costs, cores)
+    predicted = predict(costs)
+    limits(costs)
+    if "--plot" in sys.argv:
+        plot(predicted, sys.argv[sys.argv.index("--plot") + 1])
+
+
+if __name__ == "__main__":
+    main()

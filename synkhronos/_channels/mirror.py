@@ -1,0 +1,74 @@
+"""What the master writes into shared memory, on its way to the other nodes.
+
+The other nodes' arenas have one region more, a mirror of the master's, in which an array lies at
+the same place. What has been written since the last command goes with the next one; so does the
+news of what was freed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from synkhronos._arena import Arena
+
+_INLINE = 1 << 16  # bytes: more than that is broadcast beside the message
+_CHUNK = 1 << 26  # bytes of a broadcast
+_COUNTS = struct.Struct("=qqq")  # ranges written, ranges freed, whether the bytes follow beside
+_RANGE = struct.Struct("=qq")
+
+Broadcast = Callable[[np.ndarray], None]
+
+
+def news(arena: Arena) -> tuple[bytes, list[np.ndarray]]:
+    """What is to be told: the message, and arrays to broadcast after it."""
+    written, freed = arena.take_news()
+    beside = sum(n for _, n in written) > _INLINE
+    head = _COUNTS.pack(len(written), len(freed), beside)
+    head += b"".join(_RANGE.pack(*r) for r in (*written, *freed))
+    arrays = [arena.bytes_at(*r) for r in written]
+    if beside:
+        return head, [chunk for a in arrays for chunk in _chunks(a)]
+    return head + b"".join(a.tobytes() for a in arrays), []
+
+
+def _chunks(array: np.ndarray) -> list[np.ndarray]:
+    return [array[at : at + _CHUNK] for at in range(0, array.size, _CHUNK)]
+
+
+def take(message: bytes, arena: Arena, broadcast: Broadcast) -> bytes:
+    """Write the news into the mirror; returns the rest of the message.
+
+    Raises
+    ------
+    MemoryError
+        The node has no room for it. What was broadcast has been received all the same.
+    """
+    n_written, n_freed, beside = _COUNTS.unpack_from(message)
+    at = _COUNTS.size
+    ranges = []
+    for _ in range(n_written + n_freed):
+        ranges.append(_RANGE.unpack_from(message, at))
+        at += _RANGE.size
+    for offset, length in ranges[n_written:]:
+        arena.free_mirrored(offset, length)
+    trouble: MemoryError | None = None
+    for offset, length in ranges[:n_written]:
+        try:
+            target = arena.mirrored(offset, length)
+        except MemoryError as exc:
+            trouble, target = exc, None
+        if beside:
+            for start in range(0, length, _CHUNK):
+                stop = min(start + _CHUNK, length)
+                scrap = np.empty(stop - start, np.uint8) if target is None else target[start:stop]
+                broadcast(scrap)
+        else:
+            if target is not None:
+                target[:] = np.frombuffer(message, np.uint8, length, at)
+            at += length
+    if trouble is not None:
+        raise trouble
+    return message[at:]

@@ -1,0 +1,244 @@
+"""Transfers between the leaders of nodes: each begins with an agreement that all will come."""
+
+from __future__ import annotations
+
+import functools
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from synkhronos import _parcels
+from synkhronos._channels.leaders import DIFFERENT, Leaders
+from synkhronos._communicators import DIFFER
+from synkhronos._communicators.halves import halved, restored
+from synkhronos._errors import InputError
+from synkhronos._kernels import reduce_block
+from synkhronos._reductions import Reduction, combine, shares
+
+_SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
+_TOLD = 1 << 15  # bytes of all nodes together: below, reductions are made of what leaders say
+_SIZE = struct.Struct("=q")
+# between two transfers: a warning that is an error would leave the others in the second one
+_SILENT = functools.partial(np.errstate, all="ignore")
+
+
+class Transfers(Protocol):
+    """What moves bytes between all leaders at once; see `_mpi.World`."""
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None: ...
+
+    def gather(
+        self, mine: np.ndarray, sizes: Sequence[int], root: int
+    ) -> list[np.ndarray] | None: ...
+
+    def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]: ...
+
+    def all_to_all(self, parts: np.ndarray) -> np.ndarray: ...
+
+    def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray: ...
+
+    def reduces(self, dtype: np.dtype, op: Reduction) -> bool: ...
+
+    def all_reduce(self, array: np.ndarray, op: Reduction) -> None: ...
+
+
+class Between:
+    """One leader's end of transfers.
+
+    All leaders call the same verbs in the same order. A leader that has failed before, or fails to
+    get memory, frees the others by `Leaders.leave`. In the master Ctrl-C waits meanwhile.
+    """
+
+    def __init__(
+        self, leaders: Leaders, transfers: Transfers, interrupts: AbstractContextManager[None]
+    ) -> None:
+        self.node = leaders.rank
+        self.nodes = leaders.size
+        self._leaders = leaders
+        self._transfers = transfers
+        self.interrupts = interrupts
+
+    def agree(self) -> None:
+        """A meeting of all leaders."""
+        self._leaders.agree()
+
+    def broadcast(self, value: Any, root: int) -> Any:
+        """The root's value, everywhere."""
+        mine = self.node == root
+        packed = _packed(value) if mine else None
+        with self.interrupts:
+            heard = self._sizes_or_all(packed, (root,))
+            if isinstance(heard[root], bytes):
+                return value if mine else _unpacked(np.frombuffer(heard[root], np.uint8))
+            buffer = packed if packed is not None else np.empty(heard[root], np.uint8)
+            self._leaders.agree()
+            self._transfers.broadcast(buffer, root)
+        return value if mine else _unpacked(buffer)
+
+    def gather(self, value: Any, root: int) -> list[Any] | None:
+        """Everybody's values at the root, by node."""
+        packed = _packed(value)
+        with self.interrupts:
+            heard = self._sizes_or_all(packed, range(self.nodes))
+            if all(isinstance(h, bytes) for h in heard.values()):
+                return self._read(heard) if self.node == root else None
+            sizes = [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+            self._leaders.agree()
+            found = self._transfers.gather(packed, sizes, root)
+        return None if found is None else [_unpacked(f) for f in found]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Everybody's values everywhere, by node."""
+        packed = _packed(value)
+        with self.interrupts:
+            heard = self._sizes_or_all(packed, range(self.nodes))
+            if all(isinstance(h, bytes) for h in heard.values()):
+                return self._read(heard)
+            sizes = [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+            self._leaders.agree()
+            found = self._transfers.all_gather(packed, sizes)
+        return [_unpacked(f) for f in found]
+
+    def scatter(self, values: Sequence[Any] | None, root: int) -> Any:
+        """This node's one of the root's values."""
+        parts = None if values is None else [_packed(v) for v in values]
+        sizes = None if parts is None else np.array([p.size for p in parts], np.int64).tobytes()
+        with self.interrupts:
+            _, heard = self._leaders.agree(says=sizes or b"")
+            nbytes = int(np.frombuffer(heard[root], np.int64)[self.node])
+            self._leaders.agree()
+            return _unpacked(self._transfers.scatter(parts, nbytes, root))
+
+    def all_reduce(
+        self,
+        arrays: Sequence[np.ndarray],
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        starting: Callable[[], None] | None = None,
+    ) -> None:
+        """Reduce C-contiguous arrays in place, in all nodes; weights by node."""
+        told = self.nodes * sum([a.nbytes for a in arrays]) <= _TOLD
+        with self.interrupts:
+            says = b"".join([a.tobytes() for a in arrays]) if told else b""
+            heard = self.agree_on(arrays, says)
+            if starting is not None:
+                starting()
+            at = 0
+            for array in arrays:
+                if told:
+                    values = [_told(heard.get(n, b""), at, array) for n in range(self.nodes)]
+                    _reduce_all(values, op, weights, array)
+                    at += array.nbytes
+                else:
+                    self._reduce(array, op, weights)
+
+    def add(self, array: np.ndarray, compress: str | None = None) -> None:
+        """One of several sums in place that the leaders have agreed to come to."""
+        if compress is None or array.dtype.char not in "fd":
+            self._reduce(array, Reduction.SUM, None)
+        else:
+            self._add_halved(array, compress)
+
+    def _add_halved(self, array: np.ndarray, how: str) -> None:
+        """Each node adds up one stretch of all, in the order of nodes, and sends the sum to all."""
+        flat, n = array.reshape(-1), self.nodes
+        length = -(-flat.size // n)
+        parts = np.zeros((n, length), np.uint16)
+        parts.reshape(-1)[: flat.size] = halved(flat, how)
+        total = np.zeros(length, array.dtype)
+        with _SILENT():
+            for part in self._transfers.all_to_all(parts):
+                total += restored(part, how, array.dtype)
+        mine = halved(total, how)
+        sums = self._transfers.all_gather(mine.view(np.uint8), [mine.nbytes] * n)
+        whole = np.concatenate([s.view(np.uint16) for s in sums])
+        flat[...] = restored(whole[: flat.size], how, array.dtype)
+
+    def agree_on(self, arrays: Sequence[np.ndarray], says: bytes = b"") -> dict[int, bytes]:
+        """A meeting of leaders that have arrays of the same dtypes and shapes, and what they say.
+
+        Raises
+        ------
+        InputError
+            They have others.
+        """
+        signature = repr([(a.dtype.str, a.shape) for a in arrays]).encode()
+        word, heard = self._leaders.agree(zlib.crc32(signature), says)
+        if word == DIFFERENT:
+            raise InputError(DIFFER)
+        return heard
+
+    def reduce(
+        self, arrays: list[np.ndarray] | None, op: Reduction, weights: Sequence[float]
+    ) -> list[np.ndarray] | None:
+        """Reduced values everywhere, of those nodes that have arrays; None where none has.
+
+        Arrays are the caller's to lose; weights by node, 0 for those without.
+        """
+        if all(weights):
+            assert arrays is not None
+            self.all_reduce(arrays, op, weights)
+            return arrays
+        values = self.all_gather(arrays)
+        given = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None]
+        if not given:
+            return None
+        columns = zip(*[v for v, _ in given], strict=True)
+        return [combine(c, op, [w for _, w in given]) for c in columns]
+
+    def _reduce(self, array: np.ndarray, op: Reduction, weights: Sequence[float] | None) -> None:
+        plain = Reduction.SUM if op is Reduction.AVG else op
+        rounded = op is Reduction.AVG and array.dtype.kind not in "fc"
+        if rounded or not self._transfers.reduces(array.dtype, plain):
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            found = self._transfers.all_gather(raw, [raw.size] * self.nodes)
+            column = [f.view(array.dtype).reshape(array.shape) for f in found]
+            _reduce_all(column, op, weights, array)
+            return
+        if op is Reduction.AVG:
+            share = shares([1.0] * self.nodes if weights is None else weights)[self.node]
+            with _SILENT():
+                np.multiply(array, array.dtype.type(share), out=array)
+        self._transfers.all_reduce(array, plain)
+
+    def _sizes_or_all(self, packed: np.ndarray | None, who: Sequence[int]) -> dict[int, Any]:
+        """By leader: the size of a large parcel, or a small one itself."""
+        says = b""
+        if packed is not None:
+            small = packed.size <= _SMALL
+            says = b"\1" + packed.tobytes() if small else b"\0" + _SIZE.pack(packed.size)
+        _, heard = self._leaders.agree(says=says)
+        return {r: heard[r][1:] if heard[r][0] else _SIZE.unpack_from(heard[r], 1)[0] for r in who}
+
+    def _read(self, heard: dict[int, Any]) -> list[Any]:
+        return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(heard.items())]
+
+
+def _told(said: bytes, at: int, like: np.ndarray) -> np.ndarray:
+    if not like.size:
+        return like.copy()
+    return np.frombuffer(said, like.dtype, like.size, at).reshape(like.shape)
+
+
+def _reduce_all(
+    values: list[np.ndarray], op: Reduction, weights: Sequence[float] | None, out: np.ndarray
+) -> None:
+    """In the order of nodes."""
+    total = reduce_block(values, op, weights, out=out)
+    if total is not out:
+        out[...] = total
+
+
+def _packed(value: Any) -> np.ndarray:
+    parcel = _parcels.Parcel(value)
+    buffer = np.empty(parcel.nbytes, np.uint8)
+    parcel.write(memoryview(buffer))
+    return buffer
+
+
+def _unpacked(buffer: np.ndarray) -> Any:
+    return _parcels.read(memoryview(buffer))

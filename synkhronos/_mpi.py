@@ -1,0 +1,230 @@
+"""MPI: the only file that imports mpi4py, and only in a group of several nodes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from synkhronos._errors import BackendMissing
+from synkhronos._reductions import Reduction
+
+_LAUNCHED = "SYNKHRONOS_LAUNCHED"
+_ORDERS = 7  # the tag of leaders' messages
+# What launchers tell their processes: number, how many; and the same on this machine.
+_LAUNCHERS = {
+    "Open MPI": (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "Slurm": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started by an MPI launcher.
+
+    Attributes
+    ----------
+    launcher : str
+    rank, size : int
+        This process's number, and how many there are.
+    local_rank, local_size : int
+        The same among those on this machine.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
+def launch(environ: Any = os.environ) -> Launch | None:
+    """What the environment says of an MPI launch of several processes; None without one.
+
+    That environment is inherited by what the launched process starts, which is no part of it: so
+    the first process that looks puts its number there.
+    """
+    for launcher, names in _LAUNCHERS.items():
+        if names[0] in environ and names[1] in environ:
+            # "2(x3),1": two tasks on each of three machines, one on a fourth
+            local = re.match(r"\d+", environ.get(names[3], "1"))
+            found = Launch(
+                launcher,
+                int(environ[names[0]]),
+                int(environ[names[1]]),
+                int(environ.get(names[2], "0")),
+                int(local[0]) if local else 1,
+            )
+            first = found.size > 1 and environ.setdefault(_LAUNCHED, str(os.getpid()))
+            return found if first == str(os.getpid()) else None
+    return None
+
+
+def is_initialised() -> bool:
+    """Whether this process has begun to speak MPI, by this module or the user's own use of it."""
+    loaded = sys.modules.get("mpi4py.MPI")
+    return loaded is not None and bool(loaded.Is_initialized())
+
+
+launch()  # at the import, before this process can have started another
+
+
+class World:
+    """All processes of an MPI launch: a wire between leaders, and transfers of arrays.
+
+    Transfers are collective: all processes must come to them.
+    """
+
+    def __init__(self) -> None:
+        before = _segments()
+        try:
+            import mpi4py
+
+            mpi4py.rc.finalize = False  # a fork of this process would, at its end, and hang
+            from mpi4py import MPI
+        except ImportError as exc:
+            raise BackendMissing("mpi4py", "mpi") from exc
+        self._mpi = MPI
+        self._control = MPI.COMM_WORLD.Dup()
+        self._data = MPI.COMM_WORLD.Dup()
+        self.rank: int = self._control.rank
+        self.size: int = self._control.size
+        self._sending: list[tuple[Any, bytes]] = []
+        self._ops = {
+            Reduction.SUM: MPI.SUM,
+            Reduction.PROD: MPI.PROD,
+            Reduction.MIN: MPI.MIN,
+            Reduction.MAX: MPI.MAX,
+        }
+        # Open MPI attaches a neighbour's segment, by its name, when it first speaks to it
+        neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        neighbours.alltoall([0] * neighbours.size)
+        neighbours.Barrier()
+        neighbours.Free()
+        _unlink(_segments() - before)
+
+    @property
+    def library(self) -> str:
+        """The MPI library, by name and version."""
+        return str(self._mpi.Get_library_version()).splitlines()[0].strip("\0 ")
+
+    def send(self, to: int, message: bytes) -> None:
+        """Send without waiting; see leaders.Wire."""
+        request = self._control.Isend([message, self._mpi.BYTE], to, _ORDERS)
+        if not request.Test():
+            self._sending.append((request, message))
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """The next message; see leaders.Wire."""
+        if self._sending:
+            self._sending = [s for s in self._sending if not s[0].Test()]
+        status = self._mpi.Status()
+        found = self._control.Improbe(self._mpi.ANY_SOURCE, _ORDERS, status)
+        if found is None:
+            return None
+        message = bytearray(status.Get_count(self._mpi.BYTE))
+        found.Recv([message, self._mpi.BYTE])
+        return status.Get_source(), bytes(message)
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        """The root's bytes into everybody's buffer."""
+        self._data.Bcast([buffer, self._mpi.BYTE], root)
+
+    def gather(self, mine: np.ndarray, sizes: Sequence[int], root: int) -> list[np.ndarray] | None:
+        """Everybody's bytes at the root."""
+        whole = np.empty(sum(sizes), np.uint8) if self.rank == root else None
+        into = None if whole is None else [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._data.Gatherv([mine, self._mpi.BYTE], into, root)
+        return None if whole is None else _cut(whole, sizes)
+
+    def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+        """Everybody's bytes everywhere."""
+        whole = np.empty(sum(sizes), np.uint8)
+        into = [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._data.Allgatherv([mine, self._mpi.BYTE], into)
+        return _cut(whole, sizes)
+
+    def all_to_all(self, parts: np.ndarray) -> np.ndarray:
+        """Row i of everybody's parts at process i; rows are of one size."""
+        found = np.empty_like(parts)
+        count = parts[0].nbytes
+        self._data.Alltoall([parts, count, self._mpi.BYTE], [found, count, self._mpi.BYTE])
+        return found
+
+    def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray:
+        """This process's part of what the root has."""
+        mine = np.empty(nbytes, np.uint8)
+        source = None
+        if parts is not None:
+            sizes = [p.size for p in parts]
+            source = [np.concatenate(parts), (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._data.Scatterv(source, [mine, self._mpi.BYTE], root)
+        return mine
+
+    def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
+        """Whether MPI has this reduction, and as numpy does it."""
+        if dtype.kind == "c":
+            return op in (Reduction.SUM, Reduction.PROD)
+        return op in self._ops and dtype.kind in "iuf" and dtype != np.float16
+
+    def all_reduce(self, array: np.ndarray, op: Reduction) -> None:
+        """Reduce in place, in all processes."""
+        self._data.Allreduce(self._mpi.IN_PLACE, array, self._ops[op])
+
+    def finalize(self) -> None:
+        """Leave MPI once all that was sent has left; all processes must come."""
+        for request, _ in self._sending:
+            request.Wait()
+        if not self._mpi.Is_finalized():
+            self._mpi.Finalize()
+
+    def abort(self) -> NoReturn:
+        """End all processes of the launch, by force."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(1)
+        raise AssertionError("abort does not return")
+
+    def leave(self) -> NoReturn:
+        """Leave MPI, as all processes must, and end this process, which has no more to do.
+
+        By C's own exit, since MPICH's launcher loses the exit codes of the others where a process
+        ends without its C libraries' handlers.
+        """
+        self.finalize()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).exit(0)
+        raise AssertionError("exit does not return")
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(sizes)[:-1].tolist()]
+
+
+def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    return [whole[at : at + n] for at, n in zip(_starts(sizes), sizes, strict=True)]
+
+
+def _segments() -> set[Path]:
+    """Named shared memory of MPICH and Open MPI, which outlives a killed job."""
+    return {p for name in ("mpich_shm_*", "sm_segment.*") for p in Path("/dev/shm").glob(name)}
+
+
+def _unlink(paths: set[Path]) -> None:
+    """Take the names away of those that this process has mapped; the memory stays with it."""
+    maps = Path("/proc/self/maps").read_text()
+    for path in paths:
+        if str(path) in maps:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""Sets of byte ranges, and what of an arena has been written or freed since somebody asked."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+
+class Ranges:
+    """Ranges (start, stop), sorted; those that touch are one.
+
+    >>> r = Ranges(); r.add(4, 6); r.add(0, 3); r.add(3, 4); r.add(9, 10); list(r)
+    [(0, 6), (9, 10)]
+    >>> r.discard(2, 5); list(r), r.missing(0, 10)
+    ([(0, 2), (5, 6), (9, 10)], [(2, 5), (6, 9)])
+    """
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, start: int, stop: int) -> None:
+        """Add a range."""
+        first, last = self._touched(start, stop)
+        if first < last:
+            start = min(start, self._found[first][0])
+            stop = max(stop, self._found[last - 1][1])
+        self._found = [*self._found[:first], (start, stop), *self._found[last:]]
+
+    def discard(self, start: int, stop: int) -> None:
+        """Take a range away."""
+        first, last = self._touched(start, stop)
+        left = [(a, min(b, start)) for a, b in self._found[first:last] if a < start]
+        right = [(max(a, stop), b) for a, b in self._found[first:last] if b > stop]
+        self._found = [*self._found[:first], *left, *right, *self._found[last:]]
+
+    def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """What of a range is not in the set."""
+        first, last = self._touched(start, stop)
+        found = []
+        for a, b in self._found[first:last]:
+            if start < a:
+                found.append((start, a))
+            start = max(start, b)
+        return [*found, (start, stop)] if start < stop else found
+
+    def _touched(self, start: int, stop: int) -> tuple[int, int]:
+        """Those that overlap or touch a range: the first, and the one after the last."""
+        first = bisect.bisect_left(self._found, start, key=lambda r: r[1])
+        return first, bisect.bisect_right(self._found, stop, lo=first, key=lambda r: r[0])
+
+
+class News:
+    """What has been written and freed since the last time."""
+
+    def __init__(self) -> None:
+        self._written = Ranges()
+        self._freed = Ranges()
+
+    def write(self, start: int, length: int) -> None:
+        """A range has been written."""
+        self._written.add(start, start + length)
+
+    def free(self, start: int, length: int) -> None:
+        """A range has been freed; what was written there is of no use to anybody."""
+        self._written.discard(start, start + length)
+        self._freed.add(start, start + length)
+
+    def take(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Ranges (start, length): what was written, and what was freed before it."""
+        written, freed = self._written, self._freed
+        self._written, self._freed = Ranges(), Ranges()
+        return [(a, b - a) for a, b in written], [(a, b - a) for a, b in freed]

@@ -1,0 +1,61 @@
+"""The engine's own tests under mpirun: the first process runs them on a group of all nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from launching import Job, launcher
+
+TESTS = Path(__file__).parents[1]
+CONFORMANCE = ["test_communicators.py"]
+COLLECTIVES = [*CONFORMANCE, "test_collectives.py"]
+ENGINE = [*COLLECTIVES, "test_functions.py", "test_updates_in_calls.py", "test_pieces.py"]
+REST = ["test_data.py", "test_consistency.py", "test_train.py", "test_checkpoints.py"]
+
+# In a group that several tests share: these count what a new one has, or list three members.
+_SHARED = (
+    "test_names",
+    "test_outputs_keep_their_dtype",
+    "test_one_variable_in_two_functions_is_one",
+    "test_functions_dropped_are_forgotten",
+    "test_batch_s",
+    "test_batch_s_for_each_member",
+    "test_means_over_scattered_sliceables_are_weighted",
+)
+_NOT_SHARED = " and ".join(f"not {name}" for name in _SHARED)
+
+
+def check(kind: str, nodes: int, members: int, files: list[str], folder: Path, only: str) -> None:
+    """Run tests in a job; all pass, and nothing of the job is left."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"]
+    command += [f"--rootdir={TESTS.parent}", "-c", str(TESTS.parent / "pyproject.toml")]
+    command += [*(["-k", only] if only else []), *(str(TESTS / f) for f in files)]
+    made = Job(launcher(kind), nodes, command, folder, SYNK_TEST_MEMBERS=str(members))
+    try:
+        code = made.wait(limit=900)
+        assert code == 0, made.text
+        assert " passed" in made.text
+        made.check_gone()
+    finally:
+        made.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize(
+    ("kind", "nodes", "members", "files", "only"),
+    [
+        ("mpich", 2, 1, ENGINE + REST, ""),
+        ("openmpi", 2, 1, ENGINE, ""),
+        ("mpich", 3, 1, COLLECTIVES, ""),
+        ("openmpi", 3, 1, ["test_functions.py"], "float32 or batch or gather or update"),
+        ("mpich", 2, 2, ["test_collectives.py", "test_functions.py"], _NOT_SHARED),
+        ("openmpi", 2, 2, CONFORMANCE, ""),
+    ],
+)
+def test_engine(
+    kind: str, nodes: int, members: int, files: list[str], only: str, tmp_path: Path
+) -> None:
+    check(kind, nodes, members, files, tmp_path, only)

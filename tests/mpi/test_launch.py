@@ -1,0 +1,106 @@
+"""The same script under mpirun: groups of several nodes, one after the other, and how jobs end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launching import Launcher, job, run
+
+GROUPS = """
+    import sys
+    import numpy as np, pytensor, pytensor.tensor as pt
+    import synkhronos as synk
+
+    pytensor.config.mode = "FAST_COMPILE"
+    x = pt.matrix("x", dtype="float64")
+    rows = np.arange(60.0).reshape(20, 3)
+    serial = pytensor.function([x], [x.sum(), x.max(0), x * 2])
+    for round in range(3):
+        pytensor.config.floatX = ("float64", "float32")[round % 2]  # the others do not see it
+        size = synk.fork(int(sys.argv[1]))
+        f = synk.function([x], [x.sum(), x.max(0), x * 2])
+        d = synk.data(rows)
+        for _ in range(3):
+            for found, wanted in zip(f(d), serial(rows), strict=True):
+                np.testing.assert_allclose(found, wanted)
+        d[3:5] = -1.0
+        changed = rows.copy()
+        changed[3:5] = -1.0
+        np.testing.assert_allclose(f(d)[2], changed * 2)
+        print("group", round, "of", size, flush=True)
+        synk.close()
+    assert d.data[3, 0] == -1.0
+    print("good end")
+"""
+
+
+@pytest.mark.parametrize(("ranks", "members"), [(2, 1), (3, 1), (2, 2)])
+def test_groups_one_after_the_other(
+    mpi: Launcher, tmp_path: Path, ranks: int, members: int
+) -> None:
+    """Every process runs the script; all but the first stop in `fork` and serve."""
+    said = run(mpi, ranks, tmp_path, GROUPS, str(members)).splitlines()
+    wanted = [f"group {i} of {ranks * members}" for i in range(3)]
+    assert [line for line in said if line.startswith("group")] == wanted
+    assert said.count("good end") == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('the end')", 1)]
+)
+def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> None:
+    """What the first process ends with is the job's, whether the group was closed or not."""
+    text = f"import sys, synkhronos as synk\nsynk.fork(1)\n{ending}\n"
+    with job(mpi, 2, tmp_path, text) as made:
+        found = made.wait()
+        assert (found == 0) == (code == 0), made.text
+        assert ("ValueError: the end" in made.text) == ("ValueError" in ending)
+        made.check_gone()
+
+
+def test_nodes_that_differ_are_named(mpi: Launcher, tmp_path: Path) -> None:
+    """Versions, mode and floatX are compared before anything else."""
+    text = """
+        import os
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+        os.environ["PYTENSOR_FLAGS"] = f"floatX=float{'64' if rank == '0' else '32'}"
+        import synkhronos as synk
+        try:
+            synk.fork()
+        except synk.GroupError as exc:
+            print("refused:", exc)
+    """
+    said = run(mpi, 2, tmp_path, text)
+    assert "refused: the nodes cannot be one group: floatX is float32 on node 1" in said
+    assert "float64 on node 0" in said
+
+
+def test_what_mpi_cannot_do_is_refused(mpi: Launcher, tmp_path: Path) -> None:
+    """Before anything is started: another master, restarts, a second group over the nodes."""
+    text = """
+        import synkhronos as synk
+        for options in ({"master_rank": 1}, {"max_restarts": 1}):
+            try:
+                synk.Group(2, **options)
+            except synk.InputError as exc:
+                print("refused:", exc, flush=True)
+        first = synk.Group(1)
+        second = synk.Group(1)  # of this machine alone
+        print("sizes", first.size, second.size)
+        try:
+            synk.Group(1, mpi=True)
+        except synk.GroupError as exc:
+            print("refused:", exc)
+    """
+    said = run(mpi, 2, tmp_path, text)
+    assert said.count("refused:") == 5, said  # the second process comes to its first group
+    assert "sizes 2 1" in said
+
+
+def test_without_a_launch_mpi_is_refused() -> None:
+    """`mpi=True` outside of mpirun says what to do."""
+    import synkhronos as synk
+
+    with pytest.raises(synk.InputError, match="start the script by mpirun"):
+        synk.Group(1, mpi=True)

@@ -1,0 +1,90 @@
+"""Checkpoints and PyMC's likelihoods on several nodes, unchanged for the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launching import Launcher, run
+
+TRAIN = """
+import os, sys
+import numpy as np
+import pytensor, pytensor.tensor as pt
+import synkhronos as synk
+from synkhronos.extensions import make_train_function
+from synkhronos.extensions import updates as rules
+from synkhronos.extensions.checkpoints import Checkpoints
+
+pytensor.config.mode = "FAST_COMPILE"
+folder, first, last, out = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+synk.fork(int(sys.argv[1]))
+rng = np.random.default_rng(3)
+x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
+rows = rng.normal(size=(120, 6))
+target = rows @ rng.normal(size=6)
+w = pytensor.shared(np.zeros(6), name="w")
+loss = ((x @ w - y) ** 2).mean()
+train = make_train_function(loss, [w], x, y, rules.momentum, learning_rate=0.02)
+checkpoints = Checkpoints(folder, train)
+if first:
+    assert checkpoints.restore()["step"] == first
+data = synk.data(rows), synk.data(target)
+for step in range(first, last):
+    train(*data, batch=slice(10 * (step % 10), 10 * (step % 10) + 20))
+checkpoints.save(last)
+np.save(out, w.get_value())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_resume_on_another_number_of_nodes(
+    mpi: Launcher, tmp_path: Path, before: int, after: int
+) -> None:
+    """One process writes; the resumed run is the unbroken one."""
+    pytest.importorskip("safetensors")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+
+    def train(nodes: int, folder: Path, first: int, last: int) -> np.ndarray:
+        out = tmp_path / "w.npy"
+        run(mpi, nodes, tmp_path, TRAIN, "1", str(folder), str(first), str(last), str(out))
+        return np.load(out)
+
+    wanted = train(before, whole, 0, 8)
+    train(before, parts, 0, 5)
+    assert [p.name for p in sorted(parts.iterdir())] == ["step-00000005"]
+    np.testing.assert_allclose(train(after, parts, 5, 8), wanted, rtol=1e-12)
+
+
+LIKELIHOOD = """
+import numpy as np
+import pymc as pm
+import pytensor
+import synkhronos as synk
+import synkhronos.pymc
+
+pytensor.config.mode = "FAST_COMPILE"
+rng = np.random.default_rng(5)
+rows = rng.normal(size=(500, 3))
+with pm.Model() as model:
+    b = pm.Normal("b", shape=3)
+    sigma = pm.HalfNormal("sigma")
+    pm.Normal("y", (rows * b).sum(axis=1), sigma, observed=rng.normal(size=500))
+point = {k: v + 0.1 for k, v in model.initial_point().items()}
+wanted = model.compile_logp()(point), model.compile_dlogp()(point)
+synk.fork(1)
+with synk.pymc.parallel(model):
+    found = model.compile_logp()(point), model.compile_dlogp()(point)
+np.testing.assert_allclose(found[0], wanted[0])
+np.testing.assert_allclose(found[1], wanted[1])
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_pymc_over_nodes(mpi: Launcher, tmp_path: Path) -> None:
+    """A model's likelihood divided among the members of two nodes."""
+    pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
+    assert "equal" in run(mpi, 2, tmp_path, LIKELIHOOD)

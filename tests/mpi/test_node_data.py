@@ -1,0 +1,180 @@
+"""Data on several nodes: what is written reaches all, only what changed travels, rows divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launching import Launcher, run
+
+HEAD = """
+import sys
+import numpy as np
+import pytensor, pytensor.tensor as pt
+import synkhronos as synk
+from synkhronos._group import current
+from synkhronos._commands import Command
+
+pytensor.config.mode = "FAST_COMPILE"
+rng = np.random.default_rng(7)
+x = pt.matrix("x", dtype="float64")
+rows = rng.normal(size=(101, 4))
+synk.fork(int(sys.argv[1]))
+f = synk.function([x], [x.sum(), (x * 2, "gather"), x.mean(0)])
+
+def check(found, wanted):
+    np.testing.assert_allclose(found[0], wanted.sum())
+    np.testing.assert_array_equal(found[1], wanted * 2)
+    np.testing.assert_allclose(found[2], wanted.mean(0))
+"""
+
+WRITES = """
+d = synk.data(rows)
+check(f(d), rows)
+for write in (
+    lambda a: a.__setitem__(3, -1.0),
+    lambda a: a.__setitem__((slice(None), 2), 5.0),
+    lambda a: a.__setitem__(np.array([100, 7, 7]), 0.5),
+    lambda a: a.__setitem__(slice(50, 60), np.ones((10, 4))),
+):
+    write(d)
+    write(rows)
+    check(f(d), rows)
+    check(f(d, batch=slice(5, 80)), rows[5:80])
+    check(f(d, batch=[100, 3, 3, 50]), rows[[100, 3, 3, 50]])
+try:
+    d.data[0] = 1.0
+except synk.InputError as exc:
+    print("refused:", exc)
+try:
+    np.add(d.data, 1.0, out=d.data)
+except ValueError:
+    print("read-only")
+d.set_value(rows[:50])
+check(f(d), rows[:50])
+d.set_length(60)
+check(f(d), np.concatenate([rows[:50], np.zeros((10, 4))]))
+for n in range(50):  # freed, and allocated anew in the same place
+    e = synk.data(np.full((40, 4), float(n)))
+    assert f(e)[0] == n * 160
+    del e
+"""
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_what_is_written_reaches_every_node(mpi: Launcher, tmp_path: Path, members: str) -> None:
+    said = run(mpi, 2, tmp_path, HEAD + WRITES, members)
+    assert "refused: d.data is read-only in a group of several nodes" in said
+    assert "read-only" in said.splitlines()
+
+
+def test_only_changed_ranges_travel(mpi: Launcher, tmp_path: Path) -> None:
+    """Bytes that the master tells the others, counted where they are told."""
+    text = """
+        from synkhronos._arena import Arena
+        told = []
+        take = Arena.take_news
+        def counted(arena):
+            written, freed = take(arena)
+            told.append(sum(n for _, n in written))
+            return written, freed
+        Arena.take_news = counted
+        d = synk.data(np.zeros((1000, 100)))
+        g = synk.function([x], x.sum())
+        g(d)
+        told.clear()
+        g(d)
+        assert sum(told) == 0, told
+        d[10] = 1.0
+        d[500:502] = 2.0
+        assert g(d) == 500.0
+        assert 0 < sum(told) <= 3 * 800, told
+        print("counted")
+    """
+    import textwrap
+
+    assert "counted" in run(mpi, 2, tmp_path, HEAD + textwrap.dedent(text), "1")
+
+
+FILES = """
+path = sys.argv[2]
+if current().rank == 0:
+    np.save(path, rows)
+mapped = np.load(path, mmap_mode="r")
+d = synk.data(mapped)
+check(f(d), rows)
+check(f(d, batch=[3, 1, 2]), rows[[3, 1, 2]])
+assert not current().arena.take_news()[0], "a file does not travel"
+print("mapped")
+"""
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_files_are_opened_on_each_node(mpi: Launcher, tmp_path: Path, members: str) -> None:
+    said = run(mpi, 2, tmp_path, HEAD + FILES, members, str(tmp_path / "rows.npy"))
+    assert "mapped" in said
+
+
+SCATTERED = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Held(Command):
+    '''Rows of scattered Data that each member's node has.'''
+
+    def run(self, member):
+        return sorted(len(rows) for rows, _ in member.shares.values())
+
+    def answer(self, member, own, reports):
+        return [own, *(reports.get(r, []) for r in range(1, member.size))]
+
+def load(start, stop):
+    return np.arange(start * 4.0, stop * 4.0).reshape(-1, 4)
+
+whole = load(0, 101)
+group = current()
+size = group.size
+y = pt.vector("y", dtype="float64")
+both = synk.function([x, y], [(x.sum(1) * y).sum(), (x * 2, "gather")])
+for made, wanted in (
+    (synk.data(rows, scatter=True), rows),
+    (synk.data(load, x, shape=(101, 4), scatter=True), whole),
+):
+    assert made.shape == (101, 4) and len(made) == 101
+    check(f(made), wanted)
+    check(f(made), wanted)
+    check(f(made, num_slices=3), wanted)
+    for batch in (slice(20, 90), 30, np.array([0, 3, 3, 55, 100]), slice(0, 3), slice(99, 101)):
+        picked = wanted[:30] if isinstance(batch, int) else wanted[batch]
+        check(f(made, batch=batch), picked)
+    other = np.arange(101.0)
+    found = both(made, other, batch=slice(7, 60))
+    np.testing.assert_allclose(found[0], (wanted.sum(1) * other)[7:60].sum())
+    np.testing.assert_array_equal(found[1], wanted[7:60] * 2)
+    for wrong in (lambda: f(made, batch=[5, 3]), lambda: made.set_value(rows), lambda: made[0],
+                  lambda: f.as_pytensor(made)):
+        try:
+            wrong()
+        except synk.InputError:
+            print("refused")
+held = group.run(Held())
+assert held[0] and all(h == held[0] or len(h) == 2 for h in held), held
+assert max(max(h) for h in held) <= 101 // 2 + 1, held
+try:
+    synk.data(lambda a, b: np.ones((b - a, 3)), x, shape=(101, 4), scatter=True)
+except synk.InputError as exc:
+    print("wrong rows:", exc)
+check(f(made), whole)
+del made
+synk.function([x], x.sum())(rows)
+print("good end")
+"""
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_rows_divided_among_nodes(mpi: Launcher, tmp_path: Path, members: str) -> None:
+    """Each node has about half; parts, batches and mixed inputs are computed where rows are."""
+    said = run(mpi, 2, tmp_path, HEAD + SCATTERED, members)
+    assert said.count("refused") == 8
+    assert "wrong rows:" in said
+    assert "good end" in said

@@ -1,0 +1,153 @@
+"""Promise 21: a fault on any node is an exception with its node, or the end of the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from launching import Job, Launcher, job, run
+
+OVER = 10.0  # seconds from the fault to the end of the job
+
+# a group of two nodes with two members each: ranks 0 and 1, ranks 2 and 3
+GROUP = """
+import sys, time
+from dataclasses import dataclass
+import numpy as np
+import pytensor, pytensor.tensor as pt
+import synkhronos as synk
+from synkhronos._commands import Command
+from synkhronos._group import current
+from synkhronos._reductions import Reduction
+
+pytensor.config.mode = "FAST_COMPILE"
+
+@dataclass(frozen=True)
+class Meet(Command):
+    '''Meetings of all members, in one of which one of them raises.'''
+
+    meetings: int
+    raises: int = -1
+    at: int = 0
+    pure = True
+
+    def run(self, member):
+        arrays = [np.ones(50_000)]
+        for meeting in range(self.meetings):
+            if meeting == self.at and member.rank == self.raises:
+                raise LookupError(f"by member {member.rank}")
+            if meeting % 2:
+                member.communicator.all_reduce(arrays, Reduction.MAX)
+            else:
+                member.communicator.broadcast(arrays, meeting % member.size)
+
+x = pt.matrix("x", dtype="float64")
+synk.fork(2, timeout=float(sys.argv[1]) if len(sys.argv) > 1 else None)
+group = current()
+f = synk.function([x], x.sum())
+"""
+
+SERVE = (
+    GROUP
+    + """
+assert f(np.ones((8, 2))) == 16
+print("pids", *[group._channel.pid(rank) for rank in range(group.size)])
+print("ready")
+if sys.argv[2] == "idle":
+    time.sleep(2.0)
+    while True:
+        f(np.ones((8, 2)))
+        time.sleep(0.1)
+group.run(Meet(1 << 22), "the meetings")
+"""
+)
+
+
+def pids_of(made: Job) -> list[int]:
+    """Of the members, by rank."""
+    made.await_line("ready")
+    line = next(line for line in made.text.splitlines() if line.startswith("pids"))
+    return [int(word) for word in line.split()[1:]]
+
+
+def check_over(made: Job, since: float) -> None:
+    """The job has ended badly and in time, and nothing is left."""
+    code = made.wait(since + OVER - time.monotonic())
+    assert code != 0, made.text
+    made.check_gone(max(1.0, since + OVER - time.monotonic()))
+
+
+def test_exceptions_arrive_with_their_node(mpi: Launcher, tmp_path: Path) -> None:
+    """Whoever raises, before, between or after meetings: the next call is right."""
+    text = (
+        GROUP
+        + """
+assert f(np.ones((8, 2))) == 16
+w = pytensor.shared(np.zeros(3), name="w")
+for at in (0, 1, 2, 3):
+    for rank in range(group.size):
+        try:
+            group.run(Meet(4, rank, at), "the meetings")
+        except LookupError as exc:
+            said = "".join([str(exc), str(exc.__cause__), *getattr(exc, "__notes__", ())])
+            assert f"by member {rank}" in said, said
+            assert f"rank {rank}" in said, said
+            if rank:
+                assert f"node {rank // 2} (" in said, said
+                assert "in run" in said and "raise LookupError" in said, said
+            print("raised", flush=True)
+        assert f(np.full((9, 3), 2.0)) == 54
+        synk.all_reduce(w, "sum")
+"""
+    )
+    assert run(mpi, 2, tmp_path, text).count("raised") == 16
+
+
+@pytest.mark.parametrize("state", ["idle", "meeting"])
+@pytest.mark.parametrize("victim", ["member of node 1", "member of node 0"])
+def test_a_killed_member_is_named(mpi: Launcher, tmp_path: Path, victim: str, state: str) -> None:
+    """The master raises WorkerDied, and the job ends as its script does."""
+    with job(mpi, 2, tmp_path, SERVE, "60", state) as made:
+        rank = {"member of node 1": 3, "member of node 0": 1}[victim]
+        os.kill(pids_of(made)[rank], signal.SIGKILL)
+        check_over(made, time.monotonic())
+        assert "WorkerDied" in made.text
+        assert f"rank {rank} (pid" in made.text
+        assert "SIGKILL" in made.text
+        if rank == 3:
+            assert "node 1 (" in made.text
+
+
+@pytest.mark.parametrize("state", ["idle", "meeting"])
+@pytest.mark.parametrize("victim", ["master", "leader of node 1", "launcher"])
+def test_a_killed_process_of_the_launch_ends_the_job(
+    mpi: Launcher, tmp_path: Path, victim: str, state: str
+) -> None:
+    """The launcher ends the others, their workers end with them; nothing is left."""
+    with job(mpi, 2, tmp_path, SERVE, "60", state) as made:
+        pids = pids_of(made)
+        killed = {"master": pids[0], "leader of node 1": pids[2], "launcher": made.popen.pid}
+        os.kill(killed[victim], signal.SIGKILL)
+        check_over(made, time.monotonic())
+
+
+def test_a_stopped_node_is_named_and_the_job_ends(mpi: Launcher, tmp_path: Path) -> None:
+    """With a limit of 2 s the master says who is awaited; leaving MPI does not wait for them."""
+    with job(mpi, 2, tmp_path, SERVE, "2", "meeting") as made:
+        os.kill(pids_of(made)[2], signal.SIGSTOP)
+        check_over(made, time.monotonic())
+        assert "GroupTimeout" in made.text
+        assert "rank 2 (pid" in made.text
+        assert "node 1 (" in made.text
+
+
+@pytest.mark.parametrize("state", ["idle", "meeting"])
+def test_control_c_at_the_launcher(mpi: Launcher, tmp_path: Path, state: str) -> None:
+    """As the terminal sends it, to the launcher and all that share its process group."""
+    with job(mpi, 2, tmp_path, SERVE, "60", state) as made:
+        pids_of(made)
+        os.killpg(made.popen.pid, signal.SIGINT)
+        check_over(made, time.monotonic())

@@ -1,0 +1,73 @@
+"""Two nodes of two members against one of four: the same numbers; the same launch twice, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launching import Launcher, run
+
+NUMBERS = """
+import hashlib, sys
+import numpy as np
+import pytensor, pytensor.tensor as pt
+import synkhronos as synk
+from synkhronos.extensions import make_train_function
+from synkhronos.extensions import updates as rules
+
+pytensor.config.mode = "FAST_COMPILE"
+size = synk.fork(int(sys.argv[1]))
+rng = np.random.default_rng(11)
+found = {}
+for dtype in ("float32", "float64", "int64", "int8", "bool"):
+    for op in ("min", "max", "sum", "prod", "avg"):
+        for length in (7, 3000, 70_001):
+            s = pytensor.shared(np.zeros(length, dtype), name="s")
+            synk.broadcast(s)
+            for rank in range(size):
+                synk.set_value(rank, s, rng.integers(0, 3, length).astype(dtype)
+                               if dtype[0] in "ib" else rng.normal(size=length).astype(dtype))
+            found[f"{dtype} {op} {length}"] = np.asarray(synk.reduce(s, op, in_place=False))
+            synk.all_reduce(s, op)
+            assert len({synk.get_value(r, s).tobytes() for r in range(size)}) == 1
+            del s
+
+x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
+rows = rng.normal(size=(200, 20))
+target = rows @ rng.normal(size=20) + 0.1 * rng.normal(size=200)
+w = pytensor.shared(np.zeros(20), name="w")
+b = pytensor.shared(0.0, name="b")
+loss = ((x @ w + b - y) ** 2).mean()
+train = make_train_function(loss, [w, b], x, y, rules.adam, learning_rate=0.05)
+data = synk.data(rows), synk.data(target)
+curve = [float(train(*data, batch=slice(10 * i, 10 * i + 60))) for i in range(12)]
+found["curve"], found["w"], found["b"] = np.array(curve), w.get_value(), b.get_value()
+np.savez(sys.argv[2], **found)
+"""
+
+
+def numbers(mpi: Launcher, folder: Path, nodes: int, members: int, name: str) -> dict[str, object]:
+    """What a group of so many nodes and members computes."""
+    run(mpi, nodes, folder, NUMBERS, str(members), str(folder / name))
+    with np.load(folder / f"{name}.npz") as found:
+        return {key: found[key] for key in found.files}
+
+
+@pytest.mark.slow
+def test_two_nodes_of_two_are_one_of_four(mpi: Launcher, tmp_path: Path) -> None:
+    one = numbers(mpi, tmp_path, 1, 4, "one")
+    two = numbers(mpi, tmp_path, 2, 2, "two")
+    again = numbers(mpi, tmp_path, 2, 2, "again")
+    assert one.keys() == two.keys()
+    assert len(one) == 5 * 5 * 3 + 3
+    for key, wanted in one.items():
+        exact = key.split()[1:2] in (["min"], ["max"]) or key.split()[0] in (
+            "int64",
+            "int8",
+            "bool",
+        )
+        loose = 2e-6 if "float32" in key else 1e-13
+        rtol = 0.0 if exact and "avg" not in key else loose
+        np.testing.assert_allclose(two[key], wanted, rtol=rtol, atol=rtol, err_msg=key)
+        np.testing.assert_array_equal(again[key], two[key], err_msg=f"{key}, twice")

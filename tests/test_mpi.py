@@ -1,0 +1,56 @@
+"""What launchers tell their processes, read from environments as they make them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from synkhronos import _mpi
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SLURM = {
+    "PMIX_RANK": "5",
+    "SLURM_NTASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_TASKS_PER_NODE": "2(x3),1",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        (OPEN_MPI, _mpi.Launch("Open MPI", 3, 8, 1, 2)),
+        (MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),
+        (SLURM, _mpi.Launch("Slurm", 5, 7, 1, 2)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, _mpi.Launch("MPICH", 0, 4, 0, 1)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        ({"SLURM_NTASKS": "4"}, None),  # a job's own shell, or a process that srun did not start
+        ({}, None),
+    ],
+)
+def test_launches_are_recognised(environ: dict[str, str], wanted: _mpi.Launch | None) -> None:
+    given = dict(environ)
+    assert _mpi.launch(given) == wanted
+    assert _mpi.launch(given) == wanted, "again, in the same process"
+
+
+def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:
+    """A chain of PyMC, a worker of a pool: they inherit the environment."""
+    given = dict(OPEN_MPI)
+    assert _mpi.launch(given) is not None
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(write, repr(_mpi.launch(given)).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    assert os.read(read, 100) == b"None"
+    os.close(read)
