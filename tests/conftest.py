@@ -22,6 +22,7 @@ pytest_plugins = ["synkhronos.testing.plugin"]
 # under mpirun: the number of processes, each of which has so many members
 NODES = nodes.serve_first()
 MEMBERS = int(os.environ.get("SYNK_TEST_MEMBERS", "1"))
+MANY_SECONDS = 3600  # the limit of a test with --many
 SIZES = (1, 2, 3) if NODES == 1 else (NODES * MEMBERS,)
 
 # a test run in the background starts with SIGINT ignored, and its scripts would too
@@ -128,11 +129,14 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20171013)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs JAX in this process comes last: no group can be forked from it afterwards.
 
-    Under mpirun the tests are those of whatever group they are given.
+    Under mpirun the tests are those of whatever group they are given. With --many each may last.
     """
+    if config.getoption("many"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(MANY_SECONDS))
     if NODES > 1:
         items[:] = [i for i in items if {"group", "group2"} & set(getattr(i, "fixturenames", ()))]
     items.sort(key=lambda item: "jax" in item.nodeid.lower() or "/gpu/" in item.nodeid)
