@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from synkhronos import _jax
-from synkhronos._channels.node import Node
-from synkhronos._channels.waiting import PeerDied, PeerFailed
+from synkhronos._channels.waiting import PeerFailed
 from synkhronos._communicators import Arrays, Fill, Join, Members
+from synkhronos._communicators.hierarchy import Hierarchy
 from synkhronos._communicators.nccl import (
     ID_BYTES,
     Link,
@@ -102,22 +102,20 @@ def way(dtype: np.dtype, op: Reduction) -> Way | None:
 
 
 class Gpus:
-    """Collectives between the members of one node, each on a GPU.
+    """Collectives between members that are on a GPU each.
 
     Parameters
     ----------
-    host : SharedMemory
-        What they share in the host's memory.
-    node : Node
+    host : SharedMemory or Hierarchy
+        Moves what lies in the host's memory, between the same members.
     shared : bool
-        Whether several members are on one GPU.
+        Whether several members of a node are on one GPU.
     """
 
-    def __init__(self, host: SharedMemory, node: Node, shared: bool) -> None:
+    def __init__(self, host: SharedMemory | Hierarchy, shared: bool) -> None:
         self.rank, self.size = host.rank, host.size
         self.nodes, self.leader = host.nodes, host.leader
         self._host = host
-        self._node = node
         self._shared = shared
         self._link: Link | None = None
         self._refused = False  # all members know that NCCL cannot serve
@@ -125,12 +123,17 @@ class Gpus:
         self._words: dict[Specs, int] = {}
 
     @property
-    def home(self) -> Gpus:
-        """The only node."""
-        return self
+    def home(self) -> SharedMemory:
+        """What the node's members share in the host's memory."""
+        return self._host.home
 
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
-        """There is one node."""
+        """Add up what nodes share in the host's memory; see Communicator."""
+        self._host.sum_over_nodes(arrays, fill, compress)
+
+    def drift(self) -> None:
+        """Let members that wait for this one's GPU know that it has failed."""
+        self._host.drift()
 
     @property
     def is_linked(self) -> bool:
@@ -218,7 +221,7 @@ class Gpus:
             return
         self.close()
         self._refused = True
-        if self.rank == self._node.master:
+        if self.rank == self.leader:  # of the first node: the master
             rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
             log.warning(
                 "arrays on GPUs move through the host's memory, which is slower, since NCCL cannot "
@@ -230,12 +233,13 @@ class Gpus:
     def _connect(self, name: np.ndarray) -> str:
         """Make this member's link; returns why not."""
         try:
-            gpu, watch = _jax.ordinal(), self._node.attend
+            gpu, watch = _jax.ordinal(), self._host.attend
             self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
         except NotServed as exc:
-            self._node.drift()
+            self.drift()
             return str(exc)
         except PeerFailed:
+            self.drift()  # what a leader has heard, its node has not
             return _OTHERS
         return ""
 
@@ -255,15 +259,14 @@ class Gpus:
         """
         link = self._link
         assert link is not None
-        with self._node.waiter.interrupts:
+        with self._host.interrupts:
             try:
                 event = link.post(operations)
                 yield
                 link.finish(event)
-            except BaseException as exc:
+            except BaseException:
+                self.drift()  # first: the abort may take its time
                 self.close()
-                if not isinstance(exc, PeerFailed | PeerDied):
-                    self._node.drift()  # the others leave, too
                 raise
 
     def _lines(self, line: bytes) -> list[bytes]:
