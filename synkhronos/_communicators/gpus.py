@@ -19,7 +19,6 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,10 +34,10 @@ from synkhronos._communicators.nccl import (
     Operation,
     element,
     new_id,
-    operator,
 )
 from synkhronos._communicators.shared_memory import SharedMemory, check_joinable
-from synkhronos._reductions import Reduction, accumulator, result_dtype, shares
+from synkhronos._communicators.ways import result_of, way
+from synkhronos._reductions import Reduction, shares
 
 log = logging.getLogger("synkhronos")
 
@@ -47,58 +46,6 @@ Specs = tuple[tuple[str, tuple[int, ...]], ...]
 _NOTHING = b"null"
 _OTHERS = "another member could not"
 _KEEP = 64  # signatures whose words are remembered
-_NCCL = {
-    Reduction.AVG: "Sum",
-    Reduction.SUM: "Sum",
-    Reduction.PROD: "Prod",
-    Reduction.MIN: "Min",
-    Reduction.MAX: "Max",
-}
-_OF_BOOLS = {"Sum": "Max", "Prod": "Min", "Min": "Min", "Max": "Max"}
-_HALVES = ("float16", "bfloat16")
-_SHORTS = {"int16": "int32", "uint16": "uint32"}  # that NCCL has no kernels for
-_REALS = {"complex64": "float32", "complex128": "float64"}
-
-
-@dataclass(frozen=True)
-class Way:
-    """How NCCL reduces arrays of a dtype.
-
-    Attributes
-    ----------
-    dtype : str
-        In which they are combined.
-    element, operator : str
-        What NCCL takes this for.
-    times : int
-        NCCL's elements to one.
-    """
-
-    dtype: str
-    element: str
-    operator: str
-    times: int = 1
-
-
-def way(dtype: np.dtype, op: Reduction) -> Way | None:
-    """How NCCL reduces a dtype; None where it cannot. Pure.
-
-    >>> way(np.dtype("float16"), Reduction.SUM)
-    Way(dtype='float32', element='float32', operator='Sum', times=1)
-    >>> way(np.dtype("complex64"), Reduction.MAX) is None
-    True
-    """
-    name = dtype.name
-    if name in _HALVES and op not in (Reduction.MIN, Reduction.MAX):
-        wide = "float32"
-    else:
-        wide = accumulator(dtype, op).name if dtype.kind != "V" else name
-    wide = _SHORTS.get(wide, wide)
-    if wide == "bool":
-        return Way(wide, "uint8", _OF_BOOLS[_NCCL[op]])
-    if wide in _REALS:
-        return Way(wide, _REALS[wide], "Sum", 2) if _NCCL[op] == "Sum" else None
-    return Way(wide, wide, _NCCL[op])
 
 
 class Gpus:
@@ -402,7 +349,9 @@ class Gpus:
         found = self._reduced(arrays, op, weights, root)
         if self.rank != root:
             return None
-        return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
+        return [
+            _jax.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)
+        ]
 
     def all_reduce(
         self,
@@ -446,8 +395,7 @@ class Gpus:
                 raise TypeError(f"{a.dtype.name} cannot be summed in place")
             if a.size:
                 p, n = _jax.pointer(a), a.size * found.times
-                kind = (element(found.element), operator(found.operator))
-                moves.append(("all_reduce", (p, p, n, *kind)))
+                moves.append(("all_reduce", (p, p, n, *found.numbers)))
         with self._exchange(moves):
             yield
 
@@ -455,9 +403,7 @@ class Gpus:
         self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
     ) -> list[Any]:
         """Fresh arrays of the reduced values, in the dtypes in which they were combined."""
-        share = None
-        if op is Reduction.AVG:
-            share = shares([1.0] * self.size if weights is None else weights)[self.rank]
+        share = self._share(op, weights)
         found, held = [], []
         moves: list[Operation] = []
         for a in arrays:
@@ -471,14 +417,16 @@ class Gpus:
             held += [given, fresh]
             if not a.size:
                 continue
-            args = (_jax.pointer(given), _jax.pointer(fresh), a.size * how.times)
-            kind = (element(how.element), operator(how.operator))
-            if root is None:
-                moves.append(("all_reduce", (*args, *kind)))
-            else:
-                moves.append(("reduce", (*args, *kind, root)))
+            args = (_jax.pointer(given), _jax.pointer(fresh), a.size * how.times, *how.numbers)
+            moves.append(("all_reduce", args) if root is None else ("reduce", (*args, root)))
         self._run(moves, held)
         return found
+
+    def _share(self, op: Reduction, weights: Sequence[float] | None) -> float | None:
+        """What this member's values count in a mean."""
+        if op is not Reduction.AVG:
+            return None
+        return shares([1.0] * self.size if weights is None else weights)[self.rank]
 
     def _combined(self, array: Any, op: Reduction) -> Any:
         """What NCCL cannot combine: each member has all, and does it by itself."""
@@ -496,9 +444,7 @@ class Gpus:
         """This member's rows of the reduced values; see Communicator."""
         if not self._can_reduce(arrays, None):
             return self._host.reduce_scatter(_staged(arrays), op, edges, weights)
-        share = None
-        if op is Reduction.AVG:
-            share = shares([1.0] * self.size if weights is None else weights)[self.rank]
+        share = self._share(op, weights)
         lo, hi = edges[self.rank], edges[self.rank + 1]
         found, moves, held = [], [], []
         for a in arrays:
@@ -512,13 +458,14 @@ class Gpus:
             held += [given, fresh]
             at, to = _jax.pointer(given), _jax.pointer(fresh)
             each = math.prod(a.shape[1:])
-            kind = (element(how.element), operator(how.operator))
             for rank, (x, y) in enumerate(itertools.pairwise(edges)):
                 if n := (y - x) * each:
                     start = at + x * each * given.dtype.itemsize
-                    moves.append(("reduce", (start, to, n * how.times, *kind, rank)))
+                    moves.append(("reduce", (start, to, n * how.times, *how.numbers, rank)))
         self._run(moves, held)
-        return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
+        return [
+            _jax.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)
+        ]
 
 
 def _specs(arrays: Arrays) -> Specs:
@@ -552,7 +499,3 @@ def _place(array: Any) -> tuple[int, int]:
 def _staged(arrays: Arrays | None) -> list[np.ndarray]:
     """Copies in the host's memory, of those that are not there."""
     return [np.asarray(a) for a in arrays or ()]
-
-
-def _result(array: Any, op: Reduction) -> Any:
-    return array.dtype if array.dtype.kind == "V" else result_dtype(np.dtype(array.dtype), op)
