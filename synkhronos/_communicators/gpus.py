@@ -349,9 +349,7 @@ class Gpus:
         found = self._reduced(arrays, op, weights, root)
         if self.rank != root:
             return None
-        return [
-            _jax.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)
-        ]
+        return _finished(found, arrays, op)
 
     def all_reduce(
         self,
@@ -463,9 +461,7 @@ class Gpus:
                     start = at + x * each * given.dtype.itemsize
                     moves.append(("reduce", (start, to, n * how.times, *how.numbers, rank)))
         self._run(moves, held)
-        return [
-            _jax.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)
-        ]
+        return _finished(found, arrays, op)
 
 
 def _specs(arrays: Arrays) -> Specs:
@@ -499,3 +495,8 @@ def _place(array: Any) -> tuple[int, int]:
 def _staged(arrays: Arrays | None) -> list[np.ndarray]:
     """Copies in the host's memory, of those that are not there."""
     return [np.asarray(a) for a in arrays or ()]
+
+
+def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
+    """Reduced values in the dtypes that they should have."""
+    return [_jax.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)]
