@@ -140,4 +140,5 @@ def test_where_a_member_cannot_be_served(mpi: Launcher, tmp_path: Path, each: st
 
 
 def _run(mpi: Launcher, folder: Path, text: str, each: str, **environ: str) -> str:
+    environ["STANDIN_NCCL_PATIENCE"] = "20"
     return run(mpi, 2, folder, GROUP + textwrap.dedent(text), str(TESTS), each, **environ)
