@@ -138,7 +138,10 @@ def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Dev
     count = get_n_gpu()
     gpus = visible_gpus(os.environ, count)
     jax_mode = "JAX" in str(pytensor.config.mode).upper()
-    in_turn = isinstance(asked, str) and asked == "cuda" if place else asked is None and jax_mode
+    if asked is None:
+        in_turn = jax_mode
+    else:
+        in_turn = place > 0 and isinstance(asked, str) and asked == "cuda"
     if gpus and in_turn and has_plugin():
         members = _checked(n_parallel) or len(gpus)
         first = place * members

@@ -31,7 +31,7 @@ from synkhronos.testing import conformance
 
 logging.basicConfig(format="%(message)s")
 Opening.on_one_gpu = 2
-synk.fork(each, devices="cpu", start="exec" if each > 1 else None, timeout=60)
+synk.fork(each, devices="cpu", start="exec" if each > 1 else None, timeout=90)
 group = current()
 size = group.size
 assert size == 2 * each
@@ -52,7 +52,7 @@ def each(request: pytest.FixtureRequest) -> str:
 def test_conformance(mpi: Launcher, tmp_path: Path, each: str) -> None:
     """All verbs, on arrays of JAX's and of numpy's; one link, made once, of all members."""
     text = """
-        conformance.check_communicator(group, ["float32", "int16", "complex64", "bfloat16"])
+        conformance.check_communicator(group, ["float32", "complex64"], ((), (5,), (0, 3)))
         exchanges()
         for rank, calls in enumerate(group.run(Calls())):
             [made] = [c[1:4] for c in calls if c[0] == "comm_init_rank_scalable"]
@@ -130,7 +130,7 @@ def test_a_death(mpi: Launcher, tmp_path: Path, rank: int) -> None:
 def test_where_a_member_cannot_be_served(mpi: Launcher, tmp_path: Path, each: str) -> None:
     """All learn it, and go through the host's memory; the master says so once."""
     text = """
-        conformance.check_communicator(group, ["float32"])
+        conformance.check_communicator(group, ["float32"], ((), (5,), (0, 3)))
         print("served")
     """
     last = str(2 * int(each) - 1)
