@@ -51,8 +51,10 @@ class Device:
     def __str__(self) -> str:
         return f"cuda:{self.number}" if self.kind == "cuda" else self.kind
 
-    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, environ: Mapping[str, str], spans: bool = False) -> dict[str, str]:
         """What a new process needs in its environment, whose parent has `environ`.
+
+        `spans`: whether its group may span several machines.
 
         >>> Device("cuda", 1, "1", 2, True).environment({})  # doctest: +NORMALIZE_WHITESPACE
         {'JAX_PLATFORMS': 'cuda,cpu', 'CUDA_VISIBLE_DEVICES': '1',
@@ -68,7 +70,7 @@ class Device:
             "CUDA_VISIBLE_DEVICES": self.visible,
             "JAX_CUDA_VISIBLE_DEVICES": "all",
             **self.memory(environ),
-            **self.exchange(environ),
+            **self.exchange(environ, spans),
         }
 
     def memory(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -77,10 +79,14 @@ class Device:
         whole = float(environ.get(name) or _FRACTION)
         return {name: f"{whole / self.sharers:.4g}"}
 
-    def exchange(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What NCCL is told unless the user does: it opens no port to other machines."""
-        found = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_RAS_ENABLE": "0"}
-        if self.sharers > 1:
+    def exchange(self, environ: Mapping[str, str], spans: bool = False) -> dict[str, str]:
+        """What NCCL is told unless the user does: it opens no port to other machines in vain.
+
+        In a group that spans several, members of two nodes may be on one machine, and on one GPU.
+        """
+        found = {} if spans else {"NCCL_SOCKET_IFNAME": "lo"}
+        found["NCCL_RAS_ENABLE"] = "0"
+        if spans or self.sharers > 1:
             found["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
         return {name: value for name, value in found.items() if name not in environ}
 
@@ -115,11 +121,12 @@ def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def devices_for(asked: Any, n_parallel: int | None) -> tuple[Device, ...]:
+def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Device, ...]:
     """Each member's device on this machine; see `choose`.
 
     Where functions are compiled for JAX and JAX can use GPUs, members are on GPUs unless something
-    else is asked for: one on each, or as many as are asked for, in turn.
+    else is asked for: one on each, or as many as are asked for, in turn. `place`: how many
+    processes of a launch come before this one on this machine, and take their turns first.
 
     Raises
     ------
@@ -131,8 +138,14 @@ def devices_for(asked: Any, n_parallel: int | None) -> tuple[Device, ...]:
     count = get_n_gpu()
     gpus = visible_gpus(os.environ, count)
     jax_mode = "JAX" in str(pytensor.config.mode).upper()
-    if asked is None and gpus and jax_mode and has_plugin():
-        asked = [f"cuda:{i % len(gpus)}" for i in range(_checked(n_parallel) or len(gpus))]
+    if asked is None:
+        in_turn = jax_mode
+    else:
+        in_turn = place > 0 and isinstance(asked, str) and asked == "cuda"
+    if gpus and in_turn and has_plugin():
+        members = _checked(n_parallel) or len(gpus)
+        first = place * members
+        asked = [f"cuda:{i % len(gpus)}" for i in range(first, first + members)]
     hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} shows none"
     found = choose(asked, n_parallel, gpus, _cores.physical(), hidden if count else _NO_DRIVER)
     if any(device.kind == "cuda" for device in found) and not has_plugin():

@@ -413,8 +413,10 @@ def has_run() -> bool:
     return bool(getattr(bridge, "_backends", None))
 
 
-def bind(device: Device) -> Callable[[], None]:
+def bind(device: Device, spans: bool = False) -> Callable[[], None]:
     """Hold JAX in this process to a device, until what is returned is called.
+
+    `spans`: whether the group may span several machines.
 
     Raises
     ------
@@ -440,7 +442,7 @@ def bind(device: Device) -> Callable[[], None]:
     if device.kind == "cuda":
         number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
         settings = {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(os.environ)
-        settings |= device.exchange(os.environ)
+        settings |= device.exchange(os.environ, spans)
     before = {name: os.environ.get(name) for name in settings}
     _set(settings)
     return functools.partial(_release, device, before)

@@ -24,6 +24,7 @@ from synkhronos._channels.waiting import GroupEnded, PeerDied, PeerFailed, Waite
 from synkhronos._channels.words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._communicators import Communicator
 from synkhronos._communicators.gpus import Gpus
+from synkhronos._communicators.hierarchy import Hierarchy
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare, bind_worker
 from synkhronos._errors import SynkhronosError
@@ -78,7 +79,8 @@ class Member:
         self.rank = rank
         self.size = size
         self.master = master
-        self.communicator = communicator
+        self.resident = resident
+        self._use(communicator)
         self.variables = Registry(watched=rank == master and size > 1)
         self.replicas: dict[int, Replica] = {}
         self.hand: Any = None
@@ -95,8 +97,6 @@ class Member:
         self._nested = False
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
-        self._gpus = communicator if isinstance(communicator, Gpus) else None
-        self.resident = resident or self._gpus is not None
         self.updates: dict[int, Any] = {}
         self.owned: dict[int, Any] = {}
         self.shares: dict[int, tuple[np.ndarray, int]] = {}
@@ -104,8 +104,13 @@ class Member:
 
     def enroll(self, communicator: Communicator) -> None:
         """Take a place in a group of several nodes."""
-        self.communicator = communicator
         self.rank, self.size = communicator.rank, communicator.size
+        self._use(communicator)
+
+    def _use(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self._gpus = communicator if isinstance(communicator, Gpus) else None
+        self.resident = self.resident or self._gpus is not None
 
     def view(self, piece: Piece | FilePiece) -> np.ndarray:
         """The array that a piece names."""
@@ -260,6 +265,8 @@ class Member:
 
     def undo(self) -> None:
         """Every variable as it was before the command; torn where it was being written in place."""
+        if self._gpus is not None:
+            self._gpus.drift()
         for entry in self._in_place:
             written = entry.storage[0]
             if self._undo.get(entry.number, (entry, written))[1] is written:  # no way back
@@ -384,10 +391,9 @@ class Member:
         self.leave()
 
 
-def communicator(node: Node, on_one_gpu: int) -> Communicator:
-    """What moves arrays between the members of a node; see Wiring."""
-    host = SharedMemory(node)
-    return Gpus(host, node, on_one_gpu > 1) if on_one_gpu else host
+def communicator(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
+    """What moves arrays between members: NCCL where all are on GPUs; see Wiring."""
+    return Gpus(host, on_one_gpu > 1) if on_one_gpu else host
 
 
 def main(wiring_fields: dict[str, Any]) -> None:
@@ -404,7 +410,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
     if not wiring.debug:
         _leave_terminal()
         redirect(words, wiring.rank, wiring.master)
-    comm = communicator(node, wiring.on_one_gpu)
+    comm = communicator(SharedMemory(node), wiring.on_one_gpu)
     member = Member(
         wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
     )

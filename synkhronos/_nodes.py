@@ -40,7 +40,7 @@ from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare
 from synkhronos._devices import Device
 from synkhronos._errors import GroupError, WorkerDied
-from synkhronos._member import Member, failure_of
+from synkhronos._member import Member, communicator, failure_of
 
 _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
@@ -60,6 +60,9 @@ class Start(Protocol):
 
     @property
     def grace(self) -> float: ...
+
+    @property
+    def on_one_gpu(self) -> int: ...
 
     def arena(self) -> Arena: ...
 
@@ -91,11 +94,12 @@ class End:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a leader says of its node."""
+    """What a leader says of its node; `on_one_gpu` as in Opening."""
 
     host: str
     pids: list[int]
     devices: tuple[Device, ...]
+    on_one_gpu: int
     versions: dict[str, str]
     trouble: str = ""
 
@@ -106,11 +110,13 @@ class Enroll(Command):
 
     placement: Placement
     node: int
+    on_one_gpu: int
 
     def run(self, member: Member) -> None:
         """Take the place."""
         if isinstance(member.communicator, SharedMemory):
-            member.enroll(Hierarchy(member.communicator, self.placement, self.node, None))
+            host = Hierarchy(member.communicator, self.placement, self.node, None)
+            member.enroll(communicator(host, self.on_one_gpu))
 
 
 @dataclass
@@ -194,7 +200,7 @@ def _hello(
     settings: dict[str, str] | None = None,
 ) -> Hello:
     pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
-    devices = () if start is None else start.devices
+    devices, shared = ((), 0) if start is None else (start.devices, start.on_one_gpu)
     versions = {
         "Python": platform.python_version(),
         "Synkhronos": sys.modules["synkhronos"].__version__,
@@ -202,7 +208,7 @@ def _hello(
         "numpy": np.__version__,
         **(settings or _settings()),
     }
-    return Hello(platform.node(), pids, devices, versions, trouble)
+    return Hello(platform.node(), pids, devices, shared, versions, trouble)
 
 
 def _difference(hellos: list[Hello]) -> str:
@@ -241,16 +247,19 @@ def _labels(hellos: list[Hello]) -> list[str]:
 
 
 def _member(
-    session: Session, channel: LocalChannel, placement: Placement, share: MasterShare | None
+    session: Session, channel: LocalChannel, hellos: list[Hello], share: MasterShare | None
 ) -> Member:
     """The leader's own, after those of its node have taken their places."""
+    placement, shared = _placement(hellos), [h.on_one_gpu for h in hellos]
+    on_one_gpu = max(shared) if all(shared) else 0
     node, rank = session.world.rank, placement.first[session.world.rank]
     channel.count_from(rank)
     if channel.workers:
-        number = channel.post(Enroll(placement, node), "start")
+        number = channel.post(Enroll(placement, node, on_one_gpu), "start")
         channel.collect(number)
     between = Between(session.leaders, session.world, channel.interrupts)
-    comm = Hierarchy(SharedMemory(channel.node), placement, node, between)
+    host = Hierarchy(SharedMemory(channel.node), placement, node, between)
+    comm = communicator(host, on_one_gpu)
     return Member(
         rank, placement.size, 0, comm, channel.node.views, channel.interrupts, channel.node, share
     )
@@ -270,7 +279,7 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
         leaders.post(leaders.number + 1, message_of(Open(start.options, _settings())))
         _watch(session, channel)
         hellos = _meet(session, _hello(start, channel))
-        member = _member(session, channel, _placement(hellos), share)
+        member = _member(session, channel, hellos, share)
     except BaseException:
         for joined in _sessions:
             joined.leaders.leave()
@@ -341,11 +350,12 @@ def _serve_group(
     except Exception as exc:
         trouble = f"{type(exc).__name__}: {exc}"
     try:
-        placement = _placement(_meet(session, _hello(start, channel, trouble, settings)))
+        hellos = _meet(session, _hello(start, channel, trouble, settings))
         assert channel is not None
-        member = _member(session, channel, placement, share)
+        member = _member(session, channel, hellos, share)
         received = Received(arena, _broadcast(session))
-        Leader(session.leaders, channel, member, placement, received).serve()
+        Leader(session.leaders, channel, member, _placement(hellos), received).serve()
+        member.leave()
     except (GroupError, PeerFailed, GroupEnded):
         pass  # the first process raises it, or has raised something else
     finally:

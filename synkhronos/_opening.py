@@ -14,6 +14,7 @@ from synkhronos._arena import Arena, Views
 from synkhronos._channels import Channel
 from synkhronos._channels.inline import InlineChannel
 from synkhronos._channels.local import LocalChannel
+from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
 from synkhronos._devices import Device, are_cores, devices_for
 from synkhronos._errors import GroupError, InputError
@@ -85,7 +86,8 @@ class Opening:
             if self.start == "fork":
                 raise InputError('start="fork": members on GPUs start by exec; leave it out')
             self.start = "exec"
-        self.environments = [d.environment(os.environ) for d in self.devices]
+        spans = self.launch is not None
+        self.environments = [d.environment(os.environ, spans) for d in self.devices]
 
     @staticmethod
     def of(
@@ -98,7 +100,7 @@ class Opening:
         """Read how many members of this node, on which devices and cores, are asked for."""
         asked = {"n_parallel": n_parallel, "devices": devices, "cores": cores, **options}
         if launch is not None and launch.local_size > 1:  # each of them is a node
-            if n_parallel is None and devices is None:
+            if n_parallel is None and (devices is None or str(devices) == "cuda"):
                 n_parallel = 1
             if cores is None:
                 cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
@@ -108,7 +110,7 @@ class Opening:
                 "--bind-to none (Open MPI) or --cpus-per-task (srun), or fork(n)",
                 launch.launcher,
             )
-        found = devices_for(devices, n_parallel)
+        found = devices_for(devices, n_parallel, 0 if launch is None else launch.local_rank)
         given = devices if are_cores(devices) else None
         shares = _cores.shares(given, cores, len(found))
         limited = given is not None or cores is not None
@@ -121,15 +123,13 @@ class Opening:
 
     @property
     def on_one_gpu(self) -> int:
-        """The most members that share a GPU; 0 where not all are on GPUs, or on several nodes."""
-        if self.launch is not None:
-            return 0
+        """The most members of this node that share a GPU; 0 where not all are on GPUs."""
         gpus = [d.number for d in self.devices if d.kind == "cuda"]
         return max(map(gpus.count, gpus)) if len(gpus) == len(self.devices) else 0
 
     def bind(self) -> Callable[[], None]:
         """Hold JAX to the master's device; returns what lets it go again."""
-        return _jax.bind(self.devices[self.master])
+        return _jax.bind(self.devices[self.master], self.launch is not None)
 
     @property
     def follows(self) -> bool:
@@ -165,7 +165,8 @@ class Opening:
         if share is not None and len({c for cores in self.shares for c in cores}) >= node.size:
             share.keep_place()
             node.waiter.keep_place = share.keep_place
-        comm, held = communicator(node, self.on_one_gpu), channel.interrupts
+        comm = communicator(SharedMemory(node), self.on_one_gpu)
+        held = channel.interrupts
         master = self.master
         return channel, Member(master, node.size, master, comm, node.views, held, node, share)
 
@@ -181,7 +182,7 @@ class Opening:
             self.environments,
             profile=self.profile,
             debug=self.debug,
-            on_one_gpu=self.on_one_gpu,
+            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else they hear of it by Enroll
         )
         channel.inspector.limit = math.inf if self.timeout is None else self.timeout
         warning = self.stall_warning

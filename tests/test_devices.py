@@ -20,6 +20,8 @@ from telling import NCCL, Fails, Told
 import synkhronos as synk
 from synkhronos import _devices, _doctor, _jax
 from synkhronos._devices import Device, choose, visible_gpus
+from synkhronos._mpi import Launch
+from synkhronos._opening import Opening
 
 ASKED: list[tuple[Any, int | None, list[str]]] = [
     (None, None, ["cpu"] * 5),
@@ -221,6 +223,34 @@ def test_without_a_word() -> None:
         assert list(map(str, found)) == ["cuda:0", "cuda:1", "cuda:0"]
         assert [d.sharers for d in found] == [2, 1, 2]
         assert {d.kind for d in _devices.devices_for("cpu", 2)} == {"cpu"}
+        found = _devices.devices_for(None, 3, 1)
+        assert list(map(str, found)) == ["cuda:1", "cuda:0", "cuda:1"]
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_several_processes_of_a_launch_on_a_machine() -> None:
+    """They take the GPUs in turn; NCCL may open ports, and finds members of others on its GPU."""
+    for asked in (None, "cuda"):
+        with pytensor.config.change_flags(mode="JAX"):
+            for rank in range(3):
+                launch = Launch("mpiexec", rank, 3, rank, 3)
+                opening = Opening.of(
+                    *(None, asked, None, launch),
+                    master=0,
+                    start=None,
+                    profile=False,
+                    debug=False,
+                    timeout=None,
+                    stall_warning=None,
+                    max_restarts=0,
+                )
+                assert list(map(str, opening.devices)) == [f"cuda:{rank % 2}"]
+                assert opening.on_one_gpu == 1
+                [told] = opening.environments
+                assert {n: told[n] for n in NCCL if n in told} == {
+                    "NCCL_RAS_ENABLE": "0",
+                    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+                }
 
 
 @pytest.mark.usefixtures("three_gpus")

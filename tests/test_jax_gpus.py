@@ -5,13 +5,10 @@ There is no GPU here: see the fixture `start`.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from exchanging import Breaks, Calls, CannotPost, Dies, Exchange, Stops, Unequal
 from running import run_script
 
 import synkhronos as synk
 from synkhronos import _jax
-from synkhronos._commands import Command
 from synkhronos._opening import Opening
 from synkhronos._reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
@@ -44,52 +41,6 @@ def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
 def test_conformance(gpus: synk.Group, dtype: str) -> None:
     """All verbs on arrays of JAX's, in every dtype; on numpy's too."""
     conformance.check_communicator(gpus, [dtype])
-
-
-@dataclass(frozen=True)
-class Calls(Command):
-    """By rank, what has been asked of nccl4py since the last time."""
-
-    def run(self, member: Any) -> list[tuple[Any, ...]]:
-        """Names, and arguments that are plain."""
-        from nccl.bindings import nccl
-
-        found = [(n, *[a for a in rest if isinstance(a, int)]) for n, *rest in nccl.calls]
-        nccl.calls.clear()
-        return found
-
-    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[Any]:
-        """All members'."""
-        return [own if r == member.master else reports[r] for r in range(member.size)]
-
-
-@dataclass(frozen=True)
-class Exchange(Command):
-    """One all_reduce of two arrays that lie on the GPU."""
-
-    op: Reduction = Reduction.SUM
-    weights: tuple[float, ...] | None = None
-
-    def run(self, member: Any) -> Any:
-        """Where they lay, where the results lie, and what these are."""
-        from nccl.bindings import nccl
-
-        arrays = [_jax.held(np.full(n, n * (member.rank + 1), np.float32)) for n in (3, 4)]
-        places = [_jax.pointer(a) for a in arrays]
-        ready = _jax.ready
-
-        def noted(values: Any) -> None:
-            ready(values)
-            nccl.calls.append(("ready", *map(_jax.pointer, values)))
-
-        _jax.ready = noted
-        try:
-            member.communicator.all_reduce(arrays, self.op, self.weights)
-        finally:
-            _jax.ready = ready
-        return places, [_jax.pointer(a) for a in arrays], [np.asarray(a).tolist() for a in arrays]
-
-    answer = Calls.answer
 
 
 def test_calls_of_nccl(start: Start) -> None:
@@ -130,21 +81,6 @@ def test_the_end_of_a_link(start: Start) -> None:
     assert [c[0] for c in nccl.calls].count("comm_abort") == 1
 
 
-@dataclass(frozen=True)
-class Dies(Exchange):
-    """One member is killed when it has posted its part; the others' never ends."""
-
-    rank: int = 1
-
-    def run(self, member: Any) -> Any:
-        """Killed in the first call after the posting."""
-        from nccl.bindings import nccl
-
-        if member.rank == self.rank:
-            nccl.group_end = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        return super().run(member)
-
-
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_death_in_an_exchange(start: Start, size: int) -> None:
     """Promise 22: reported within 5 s, whatever the survivors' GPUs do; the next group works."""
@@ -168,30 +104,6 @@ def test_a_death_with_restarts(start: Start) -> None:
     assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
-@dataclass(frozen=True)
-class Breaks(Exchange):
-    """NCCL reports an asynchronous error in one member, once its part is posted."""
-
-    rank: int = 1
-
-    def run(self, member: Any) -> Any:
-        """What ncclCommGetAsyncError returns is ncclInternalError, once."""
-        from nccl.bindings import nccl
-
-        asked = nccl.comm_get_async_error
-        broken = 3
-
-        def answer(comm: Any) -> int:
-            if nccl.calls[-1][0] != "group_end":
-                return asked(comm)
-            nccl.comm_get_async_error = asked
-            return broken
-
-        if member.rank == self.rank:
-            nccl.comm_get_async_error = answer
-        return super().run(member)
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_error_of_nccl(start: Start, rank: int) -> None:
     """It is raised, the others leave, and the next exchange links all anew."""
@@ -206,18 +118,15 @@ def test_an_error_of_nccl(start: Start, rank: int) -> None:
         assert "comm_init_rank_scalable" in [c[0] for c in calls]
 
 
-@dataclass(frozen=True)
-class Stops(Exchange):
-    """One member never posts its part."""
-
-    def run(self, member: Any) -> Any:
-        """It sleeps in the middle."""
-        from nccl.bindings import nccl
-
-        if member.rank == 1:
-            begin = nccl.group_start
-            nccl.group_start = lambda: (time.sleep(3600), begin())
-        return super().run(member)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failure_before_the_posting(start: Start, rank: int) -> None:
+    """All have agreed to come, and one does not: the others wait no longer."""
+    group = start(2)
+    group.run(Exchange())
+    kind = MemoryError if rank == 0 else synk.WorkerError
+    with pytest.raises(kind, match="no memory for the result"):
+        group.run(CannotPost(rank=rank))
+    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
 def test_a_member_that_stands_still(start: Start) -> None:
@@ -248,22 +157,6 @@ def test_an_abort_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
         group.run(Dies())
     assert time.monotonic() - began < 5
     end.set()
-
-
-@dataclass(frozen=True)
-class Unequal(Command):
-    """Each member brings another shape; or one an array of numpy's."""
-
-    mixed: bool
-
-    def run(self, member: Any) -> list[float]:
-        """The sums."""
-        value = np.ones(2 if self.mixed else 2 + member.rank)
-        arrays = [value if self.mixed and member.rank else _jax.held(value)]
-        member.communicator.all_reduce(arrays, Reduction.SUM)
-        return np.asarray(arrays[0]).tolist()
-
-    answer = Calls.answer
 
 
 def test_unequal_arrays(start: Start) -> None:
@@ -357,6 +250,23 @@ def test_micro_batches_on_a_gpu(start: Start, monkeypatch: pytest.MonkeyPatch) -
     rows = np.arange(7.0)
     assert f(rows, num_slices=3) == pytest.approx(2 * rows.sum())
     assert w.get_value() == pytest.approx(2 + 2 * rows.mean())
+
+
+def test_a_script_that_does_not_close(tmp_path: Path) -> None:
+    """The link ends at the interpreter's end, when no thread can be started any more."""
+    script = """
+        import sys
+        sys.path[:0] = [sys.argv[1], sys.argv[1] + "/standin"]
+        import synkhronos as synk
+        from exchanging import Exchange
+        from synkhronos._group import current
+        from synkhronos._opening import Opening
+        Opening.on_one_gpu = 2
+        synk.fork(2, devices="cpu", start="exec")
+        current().run(Exchange())
+        print("done")
+    """
+    assert run_script(tmp_path, script, str(Path(__file__).parent)) == "done\n"
 
 
 def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:

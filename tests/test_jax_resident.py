@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from exchanging import DiesInUpdate, Traffic
 from test_train import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos import _jax
-from synkhronos._commands import Command
 from synkhronos._opening import Opening
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._resident import Resident
@@ -36,27 +35,6 @@ Start = Callable[..., synk.Group]
 def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     """A group of each size."""
     return start(request.param)
-
-
-@dataclass(frozen=True)
-class Traffic(Command):
-    """By rank: NCCL's all_reduces since the last time, and the bytes staged in the arena."""
-
-    def run(self, member: Any) -> tuple[list[int], int]:
-        """The numbers of elements."""
-        from nccl.bindings import nccl
-
-        counts = [c[3] for c in nccl.calls if c[0] == "all_reduce"]
-        nccl.calls.clear()
-        host = member.communicator._host
-        staged = 0 if host._staging is None else host._staging.nbytes
-        host._staging = None
-        host._staged.clear()
-        return counts, staged
-
-    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[Any]:
-        """All members'."""
-        return [own if r == member.master else reports[r] for r in range(member.size)]
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam", "nadam"])
@@ -371,16 +349,6 @@ def test_a_restart(start: Start) -> None:
     for p, q in zip(net.params, other.params, strict=True):
         np.testing.assert_array_equal(p.get_value(), q.get_value())
         np.testing.assert_array_equal(synk.get_value(1, p), p.get_value())
-
-
-@dataclass(frozen=True)
-class DiesInUpdate(Command):
-    """From now on one member is killed when it is about to overwrite its values."""
-
-    def run(self, member: Any) -> None:
-        """In rank 1."""
-        if member.rank == 1:
-            Resident.apply = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_death_in_the_update(start: Start) -> None:

@@ -259,3 +259,51 @@ def test_missing_names_whole_branches() -> None:
         return None
 
     assert together(6, life)[0] == [[1, 5], [], []]
+
+
+@pytest.mark.parametrize("size", [2, 3, 6, 22])
+@pytest.mark.parametrize("failing", [0, 1, -1])
+def test_news_of_a_failed_exchange_reach_all(size: int, failing: int) -> None:
+    """From wherever it is, to all others, of this command alone; meetings go on."""
+
+    def life(leaders: Leaders) -> list[str]:
+        seen = []
+        for number in (1, 2, 3):
+            leaders.begin(number)
+            leaders.agree()
+            if number == 2 and leaders.rank == failing % size:
+                leaders.drift()
+                seen.append("failed")
+            elif number == 2:
+                with pytest.raises(PeerFailed):
+                    wait(lambda: leaders.check() is not None)
+                seen.append("told")
+            else:
+                leaders.check()
+            leaders.agree()
+        return seen
+
+    found = together(size, life)
+    assert found.pop(failing % size) == ["failed"]
+    assert found == [["told"]] * (size - 1)
+
+
+def test_who_is_awaited_in_an_exchange() -> None:
+    """All others that have gone no further than to the meeting before it."""
+    looked = threading.Event()
+
+    def life(leaders: Leaders) -> list[list[int]]:
+        leaders.begin(1)
+        leaders.agree()
+        found = []
+        if leaders.rank == 0:
+            found.append(leaders.missing())
+            leaders.check()
+            found.append(leaders.missing())
+            looked.set()
+        else:
+            assert looked.wait(LIMIT)
+        leaders.agree()
+        return [*found, leaders.missing()] if leaders.rank == 0 else []
+
+    assert together(3, life)[0] == [[], [1, 2], []]

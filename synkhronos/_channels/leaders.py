@@ -27,6 +27,8 @@ ARITY = 4  # of the tree: a leader sends so many messages, one after the other
 COMMAND, VERDICT, STOP, QUIT, GO, LEAVE = range(6)
 # up
 ENTER, FAIL, REPORT, PROGRESS = range(6, 10)
+# both ways
+ADRIFT = 10
 
 _HEADER = struct.Struct("<qqqq")  # kind, command's number, meeting, word
 _PART = struct.Struct("<qq")  # a leader's number, length of what it says
@@ -106,6 +108,8 @@ class Leaders:
         self.number = 0
         self._meeting = 0
         self._failed = 0  # the last command that this leader has left
+        self._adrift = 0  # the last command in which an exchange of GPUs failed
+        self._exchange = (0, 0)  # the last one that this leader waits for: after which meeting
         self._collects = False  # it has come to all meetings of the command
 
     def watch(self, wait: Callable[[Callable[[], bool]], None]) -> None:
@@ -123,7 +127,9 @@ class Leaders:
             source, message = found
             kind, number, meeting, word = _HEADER.unpack_from(message)
             says = message[_HEADER.size :]
-            if kind <= LEAVE:
+            if kind == ADRIFT:
+                self._spread(number, source)
+            elif kind <= LEAVE:
                 for child in self._children:
                     self._wire.send(child, message)
                 self._take_order(kind, number, meeting, word, says)
@@ -319,6 +325,36 @@ class Leaders:
         if self._parent is not None:
             self._send(self._parent, FAIL)
 
+    # -- exchanges of GPUs, which all have entered and some do not end
+
+    def drift(self) -> None:
+        """Let all leaders know that the exchange under way failed on this node; again: nothing."""
+        self._spread(self.number, None)
+
+    def _spread(self, number: int, source: int | None) -> None:
+        if number <= self._adrift:
+            return
+        self._adrift = number
+        above = [] if self._parent is None else [self._parent]
+        for other in (*above, *self._children):
+            if other != source:
+                self._wire.send(other, _HEADER.pack(ADRIFT, number, 0, 0))
+
+    def check(self) -> None:
+        """Look for news that end a wait for an exchange.
+
+        Raises
+        ------
+        PeerFailed
+            It failed on another node, or the command is over.
+        """
+        self._exchange = self.number, self._meeting
+        self.pump()
+        if self._orders.quit:
+            raise GroupEnded
+        if self.number in (self._adrift, self._orders.left):
+            raise PeerFailed
+
     # -- outcomes
 
     def report(self, says: bytes) -> None:
@@ -356,7 +392,8 @@ class Leaders:
 
     def _awaits(self, branch: _Branch) -> bool:
         here = self.number, self._meeting
-        come = branch.entered > here if self._collects else branch.entered >= here
+        beyond = self._collects or self._exchange == here
+        come = branch.entered > here if beyond else branch.entered >= here
         return branch.reported != self.number and not come
 
     def _below(self, rank: int, child: int) -> bool:

@@ -110,8 +110,10 @@ class Node:
             self.waiter.ring((leader,))
             self._await(self.words.of[leader], here)
 
-    def attend(self, done: Callable[[], bool]) -> None:
+    def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
         """Wait for what all members have entered and what rings no bell: an exchange of GPUs.
+
+        `beyond` looks for failures on other nodes, and raises.
 
         Raises
         ------
@@ -124,6 +126,7 @@ class Node:
             adrift = any(words[ADRIFT] >= self.number for words in others)
             if adrift or self._orders[ABANDONED] >= self.number:
                 raise PeerFailed
+            beyond()
 
         self.waiter.attend(done, check)
 

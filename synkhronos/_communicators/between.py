@@ -66,6 +66,14 @@ class Between:
         """A meeting of all leaders."""
         self._leaders.agree()
 
+    def check(self) -> None:
+        """Raise where an exchange of GPUs failed on another node; see Leaders."""
+        self._leaders.check()
+
+    def drift(self) -> None:
+        """Let the other nodes know that one failed on this node."""
+        self._leaders.drift()
+
     def broadcast(self, value: Any, root: int) -> Any:
         """The root's value, everywhere."""
         mine = self.node == root

@@ -19,15 +19,14 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from synkhronos import _jax
-from synkhronos._channels.node import Node
-from synkhronos._channels.waiting import PeerDied, PeerFailed
+from synkhronos._channels.waiting import PeerFailed
 from synkhronos._communicators import Arrays, Fill, Join, Members
+from synkhronos._communicators.hierarchy import Hierarchy
 from synkhronos._communicators.nccl import (
     ID_BYTES,
     Link,
@@ -35,10 +34,10 @@ from synkhronos._communicators.nccl import (
     Operation,
     element,
     new_id,
-    operator,
 )
 from synkhronos._communicators.shared_memory import SharedMemory, check_joinable
-from synkhronos._reductions import Reduction, accumulator, result_dtype, shares
+from synkhronos._communicators.ways import result_of, way
+from synkhronos._reductions import Reduction, shares
 
 log = logging.getLogger("synkhronos")
 
@@ -47,77 +46,23 @@ Specs = tuple[tuple[str, tuple[int, ...]], ...]
 _NOTHING = b"null"
 _OTHERS = "another member could not"
 _KEEP = 64  # signatures whose words are remembered
-_NCCL = {
-    Reduction.AVG: "Sum",
-    Reduction.SUM: "Sum",
-    Reduction.PROD: "Prod",
-    Reduction.MIN: "Min",
-    Reduction.MAX: "Max",
-}
-_OF_BOOLS = {"Sum": "Max", "Prod": "Min", "Min": "Min", "Max": "Max"}
-_HALVES = ("float16", "bfloat16")
-_SHORTS = {"int16": "int32", "uint16": "uint32"}  # that NCCL has no kernels for
-_REALS = {"complex64": "float32", "complex128": "float64"}
-
-
-@dataclass(frozen=True)
-class Way:
-    """How NCCL reduces arrays of a dtype.
-
-    Attributes
-    ----------
-    dtype : str
-        In which they are combined.
-    element, operator : str
-        What NCCL takes this for.
-    times : int
-        NCCL's elements to one.
-    """
-
-    dtype: str
-    element: str
-    operator: str
-    times: int = 1
-
-
-def way(dtype: np.dtype, op: Reduction) -> Way | None:
-    """How NCCL reduces a dtype; None where it cannot. Pure.
-
-    >>> way(np.dtype("float16"), Reduction.SUM)
-    Way(dtype='float32', element='float32', operator='Sum', times=1)
-    >>> way(np.dtype("complex64"), Reduction.MAX) is None
-    True
-    """
-    name = dtype.name
-    if name in _HALVES and op not in (Reduction.MIN, Reduction.MAX):
-        wide = "float32"
-    else:
-        wide = accumulator(dtype, op).name if dtype.kind != "V" else name
-    wide = _SHORTS.get(wide, wide)
-    if wide == "bool":
-        return Way(wide, "uint8", _OF_BOOLS[_NCCL[op]])
-    if wide in _REALS:
-        return Way(wide, _REALS[wide], "Sum", 2) if _NCCL[op] == "Sum" else None
-    return Way(wide, wide, _NCCL[op])
 
 
 class Gpus:
-    """Collectives between the members of one node, each on a GPU.
+    """Collectives between members that are on a GPU each.
 
     Parameters
     ----------
-    host : SharedMemory
-        What they share in the host's memory.
-    node : Node
+    host : SharedMemory or Hierarchy
+        Moves what lies in the host's memory, between the same members.
     shared : bool
-        Whether several members are on one GPU.
+        Whether several members of a node are on one GPU.
     """
 
-    def __init__(self, host: SharedMemory, node: Node, shared: bool) -> None:
+    def __init__(self, host: SharedMemory | Hierarchy, shared: bool) -> None:
         self.rank, self.size = host.rank, host.size
         self.nodes, self.leader = host.nodes, host.leader
         self._host = host
-        self._node = node
         self._shared = shared
         self._link: Link | None = None
         self._refused = False  # all members know that NCCL cannot serve
@@ -125,12 +70,17 @@ class Gpus:
         self._words: dict[Specs, int] = {}
 
     @property
-    def home(self) -> Gpus:
-        """The only node."""
-        return self
+    def home(self) -> SharedMemory:
+        """What the node's members share in the host's memory."""
+        return self._host.home
 
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
-        """There is one node."""
+        """Add up what nodes share in the host's memory; see Communicator."""
+        self._host.sum_over_nodes(arrays, fill, compress)
+
+    def drift(self) -> None:
+        """Let members that wait for this one's GPU know that it has failed."""
+        self._host.drift()
 
     @property
     def is_linked(self) -> bool:
@@ -218,7 +168,7 @@ class Gpus:
             return
         self.close()
         self._refused = True
-        if self.rank == self._node.master:
+        if self.rank == self.leader:  # of the first node: the master
             rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
             log.warning(
                 "arrays on GPUs move through the host's memory, which is slower, since NCCL cannot "
@@ -230,12 +180,13 @@ class Gpus:
     def _connect(self, name: np.ndarray) -> str:
         """Make this member's link; returns why not."""
         try:
-            gpu, watch = _jax.ordinal(), self._node.attend
+            gpu, watch = _jax.ordinal(), self._host.attend
             self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
         except NotServed as exc:
-            self._node.drift()
+            self.drift()
             return str(exc)
         except PeerFailed:
+            self.drift()  # what a leader has heard, its node has not
             return _OTHERS
         return ""
 
@@ -255,15 +206,14 @@ class Gpus:
         """
         link = self._link
         assert link is not None
-        with self._node.waiter.interrupts:
+        with self._host.interrupts:
             try:
                 event = link.post(operations)
                 yield
                 link.finish(event)
-            except BaseException as exc:
+            except BaseException:
+                self.drift()  # first: the abort may take its time
                 self.close()
-                if not isinstance(exc, PeerFailed | PeerDied):
-                    self._node.drift()  # the others leave, too
                 raise
 
     def _lines(self, line: bytes) -> list[bytes]:
@@ -399,7 +349,7 @@ class Gpus:
         found = self._reduced(arrays, op, weights, root)
         if self.rank != root:
             return None
-        return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
+        return _finished(found, arrays, op)
 
     def all_reduce(
         self,
@@ -443,8 +393,7 @@ class Gpus:
                 raise TypeError(f"{a.dtype.name} cannot be summed in place")
             if a.size:
                 p, n = _jax.pointer(a), a.size * found.times
-                kind = (element(found.element), operator(found.operator))
-                moves.append(("all_reduce", (p, p, n, *kind)))
+                moves.append(("all_reduce", (p, p, n, *found.numbers)))
         with self._exchange(moves):
             yield
 
@@ -452,9 +401,7 @@ class Gpus:
         self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
     ) -> list[Any]:
         """Fresh arrays of the reduced values, in the dtypes in which they were combined."""
-        share = None
-        if op is Reduction.AVG:
-            share = shares([1.0] * self.size if weights is None else weights)[self.rank]
+        share = self._share(op, weights)
         found, held = [], []
         moves: list[Operation] = []
         for a in arrays:
@@ -468,14 +415,16 @@ class Gpus:
             held += [given, fresh]
             if not a.size:
                 continue
-            args = (_jax.pointer(given), _jax.pointer(fresh), a.size * how.times)
-            kind = (element(how.element), operator(how.operator))
-            if root is None:
-                moves.append(("all_reduce", (*args, *kind)))
-            else:
-                moves.append(("reduce", (*args, *kind, root)))
+            args = (_jax.pointer(given), _jax.pointer(fresh), a.size * how.times, *how.numbers)
+            moves.append(("all_reduce", args) if root is None else ("reduce", (*args, root)))
         self._run(moves, held)
         return found
+
+    def _share(self, op: Reduction, weights: Sequence[float] | None) -> float | None:
+        """What this member's values count in a mean."""
+        if op is not Reduction.AVG:
+            return None
+        return shares([1.0] * self.size if weights is None else weights)[self.rank]
 
     def _combined(self, array: Any, op: Reduction) -> Any:
         """What NCCL cannot combine: each member has all, and does it by itself."""
@@ -493,9 +442,7 @@ class Gpus:
         """This member's rows of the reduced values; see Communicator."""
         if not self._can_reduce(arrays, None):
             return self._host.reduce_scatter(_staged(arrays), op, edges, weights)
-        share = None
-        if op is Reduction.AVG:
-            share = shares([1.0] * self.size if weights is None else weights)[self.rank]
+        share = self._share(op, weights)
         lo, hi = edges[self.rank], edges[self.rank + 1]
         found, moves, held = [], [], []
         for a in arrays:
@@ -509,13 +456,12 @@ class Gpus:
             held += [given, fresh]
             at, to = _jax.pointer(given), _jax.pointer(fresh)
             each = math.prod(a.shape[1:])
-            kind = (element(how.element), operator(how.operator))
             for rank, (x, y) in enumerate(itertools.pairwise(edges)):
                 if n := (y - x) * each:
                     start = at + x * each * given.dtype.itemsize
-                    moves.append(("reduce", (start, to, n * how.times, *kind, rank)))
+                    moves.append(("reduce", (start, to, n * how.times, *how.numbers, rank)))
         self._run(moves, held)
-        return [_jax.finished(v, _result(a, op)) for v, a in zip(found, arrays, strict=True)]
+        return _finished(found, arrays, op)
 
 
 def _specs(arrays: Arrays) -> Specs:
@@ -551,5 +497,6 @@ def _staged(arrays: Arrays | None) -> list[np.ndarray]:
     return [np.asarray(a) for a in arrays or ()]
 
 
-def _result(array: Any, op: Reduction) -> Any:
-    return array.dtype if array.dtype.kind == "V" else result_dtype(np.dtype(array.dtype), op)
+def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
+    """Reduced values in the dtypes that they should have."""
+    return [_jax.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)]

@@ -61,6 +61,24 @@ class Hierarchy:
         """The communicator of the node."""
         return self._local
 
+    @property
+    def interrupts(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which Ctrl-C waits."""
+        return self._local.interrupts
+
+    def attend(self, done: Callable[[], bool]) -> None:
+        """Wait for the end of an exchange of GPUs; leaders watch the other nodes, too."""
+        if self._between is None:
+            self._local.attend(done)
+        else:
+            self._local.attend(done, self._between.check)
+
+    def drift(self) -> None:
+        """Let the others know that this member's part of one failed, or that of its node."""
+        self._local.drift()
+        if self._between is not None:
+            self._between.drift()
+
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
         """Add up what nodes share; see Communicator.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -128,6 +129,12 @@ class Link:
         self._watch = watch
         self._comm: Any = None
         self._stream: Any = None
+        # it exists beforehand, since none can be started when the interpreter ends
+        self._last: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._open = False
+        self._thread = threading.Thread(
+            target=_abort, args=(self._nccl, self._last), name="synkhronos-nccl-abort", daemon=True
+        )
         if shared and version() < SHARED_FROM:
             raise NotServed(
                 f"NCCL {version()} takes one member on a GPU, 2.30 and later several: pip install "
@@ -141,6 +148,8 @@ class Link:
                 device.set_current()
                 self._stream = device.create_stream()
                 self._handle = int(self._stream.handle)
+                self._thread.start()
+                self._open = True
                 config = self._nccl.Config()
                 config.blocking = 0
                 self._comm = self._nccl.comm_init_rank_scalable(
@@ -198,17 +207,20 @@ class Link:
     def close(self) -> None:
         """Abort what runs and let go, in bounded time."""
         comm, self._comm = self._comm, None
-        if comm is None:
+        if not self._open:
             return
-
-        def abort() -> None:
-            with contextlib.suppress(Exception):
-                self._nccl.comm_abort(comm)
-
-        thread = threading.Thread(target=abort, name="synkhronos-nccl-abort", daemon=True)
-        thread.start()
-        thread.join(ABORT_SECONDS)
+        self._open = False
+        self._last.put(comm)
+        self._thread.join(ABORT_SECONDS)
         self._stream = None
+
+
+def _abort(nccl: Any, last: queue.SimpleQueue[Any]) -> None:
+    """Wait for a communicator, and abort it, which may take for ever."""
+    comm = last.get()
+    if comm is not None:
+        with contextlib.suppress(Exception):
+            nccl.comm_abort(comm)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +121,19 @@ class SharedMemory:
         self._node.step()
         if self._takes_part(members):
             self._node.enter(members, gate)
+
+    @property
+    def interrupts(self) -> AbstractContextManager[None]:
+        """A context in which Ctrl-C waits."""
+        return self._node.waiter.interrupts
+
+    def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
+        """Wait for the end of an exchange of GPUs; see `Node.attend`."""
+        self._node.attend(done, beyond)
+
+    def drift(self) -> None:
+        """Let the others know that this member's part of an exchange of GPUs failed."""
+        self._node.drift()
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
         """Views of everybody's arrays; see Communicator."""

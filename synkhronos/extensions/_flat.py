@@ -112,10 +112,6 @@ class Arrays:
             for b, d in zip(self.bands, self.gradient_dtypes, strict=True)
         ]
 
-    def leaves(self, comm: Communicator) -> list[np.ndarray]:
-        """Allocate the rule's scalars."""
-        return [comm.empty((), dtype) for dtype in self.leaf_dtypes]
-
     def values(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate the node's values: role after role of each band, then the loose ones."""
         flat = [

@@ -26,7 +26,15 @@ from synkhronos._reductions import Reduction, accumulator
 from synkhronos._replicas import configured
 from synkhronos._variables import Entry
 from synkhronos.extensions._fused import Fused
-from synkhronos.extensions._step import PHASES, Clock, Step, check_votes, has_nan, shares_of
+from synkhronos.extensions._step import (
+    PHASES,
+    Clock,
+    Step,
+    check_votes,
+    has_nan,
+    scalars,
+    shares_of,
+)
 
 if TYPE_CHECKING:
     from synkhronos._member import Member
@@ -220,14 +228,11 @@ class InstallResident(Command):
             recipe = _parcels.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
         clock = comm.empty((len(PHASES),), np.dtype(np.float64))
         clock[...] = 0
-        leaves: list[np.ndarray] = []
-        if mine:
-            types: list[Any] = [v.type for v in recipe.leaves]
-            leaves = [comm.empty((), np.dtype(t.dtype)) for t in types]
-        exposed = comm.expose([clock, *leaves])
+        clocks = [e[0] for e in comm.expose([clock])]
+        types: list[Any] = [v.type for v in recipe.leaves]
+        leaves = scalars(member, [np.dtype(t.dtype) for t in types])
         entries = [member.variables.of(v) for v, _ in recipe.updates]
-        clocks, scalars = [e[0] for e in exposed], exposed[member.master][1:]
-        update = Resident(recipe, entries, scalars, clocks, member.owned)
+        update = Resident(recipe, entries, leaves, clocks, member.owned)
         if not mine:
             comm.barrier()
         with member.compiling(), while_compiling(True):
@@ -270,7 +275,7 @@ class ResidentStep(Step):
     def run(self, member: Member) -> Any:
         """Compute, sum, update."""
         update: Resident = member.updates[self.update]
-        clock = Clock(update.clocks[member.rank])
+        clock = Clock(update.clocks[member.communicator.home.rank])
         if Fused.serves(self.call, member):
             return self._alone(member, update, clock)
         part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))

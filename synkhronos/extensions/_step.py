@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from synkhronos import _parcels
-from synkhronos._arena import Piece
+from synkhronos._arena import Arena, Piece
 from synkhronos._calls import Part, compute_call, contribute_call
 from synkhronos._commands import Call, Collective, Command
 from synkhronos._errors import InputError
@@ -53,7 +54,7 @@ class Install(Command):
         shared = exposed[comm.leader]
         published = [e[1:n] for e in exposed]
         update = FlatUpdate(recipe, home.rank, published, shared[k:], shared[n:k])
-        update.leaves = self._leaves(member, arrays)
+        update.leaves = scalars(member, arrays.leaf_dtypes)
         if not mine:
             comm.barrier()
         with member.compiling():
@@ -66,21 +67,29 @@ class Install(Command):
         update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         member.updates[self.number] = update
 
-    def _leaves(self, member: Member, arrays: Arrays) -> list[np.ndarray]:
-        """The rule's scalars where the master writes them, or in this node's copy of that."""
-        comm, mine = member.communicator, member.rank == member.master
-        leaves = arrays.leaves(comm) if mine else []
-        if comm.nodes == 1:
-            return comm.expose(leaves)[member.master]
-        places = comm.broadcast([np.array(member.places(leaves), np.int64)], member.master)
-        assert places is not None
-        if mine:
-            return leaves
-        dtypes = arrays.leaf_dtypes
-        return [
-            member.view(Piece(int(at), (), dtype.str, 0))
-            for at, dtype in zip(places[0], dtypes, strict=True)
-        ]
+
+def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
+    """The rule's scalars where the master writes them, or in this node's copy of that."""
+    comm, mine = member.communicator, member.rank == member.master
+    made = [comm.empty((), dtype) for dtype in dtypes] if mine else []
+    if comm.nodes == 1:
+        return comm.expose(made)[member.master]
+    places = comm.broadcast([np.array(member.places(made), np.int64)], member.master)
+    assert places is not None
+    if mine:
+        return made
+    return [
+        member.view(Piece(int(at), (), dtype.str, 0))
+        for at, dtype in zip(places[0], dtypes, strict=True)
+    ]
+
+
+def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
+    """In the master: give one of the rule's scalars its value, on all nodes."""
+    if arena.told and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
+        return
+    place[...] = value
+    arena.note(place)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from synkhronos._arena import Arena
 from synkhronos._communicators import Communicator
 from synkhronos._jax import runs_jax
 from synkhronos._kernels import reduce_into
@@ -240,14 +239,6 @@ class FlatUpdate:
         for c in self._copies:
             self._mine[c.band][c.lo : c.lo + c.size] = flat[c.param][c.at : c.at + c.size]
         return flat
-
-    def set_leaf(self, number: int, value: Any, arena: Arena) -> None:
-        """In the master: give one of the rule's scalars its value, on all nodes."""
-        leaf = self.leaves[number]
-        if arena.told and np.array_equal(leaf, value, equal_nan=leaf.dtype.kind in "fc"):
-            return
-        leaf[...] = value
-        arena.note(leaf)
 
     def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
         """On several nodes: all members' gradients, added up on every node.

@@ -39,7 +39,7 @@ from synkhronos.extensions._objective import Objective, objective
 from synkhronos.extensions._parting import Parting, part
 from synkhronos.extensions._resident import InstallResident, JoinResident, ResidentStep, Whole
 from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
-from synkhronos.extensions._step import PHASES, Clocks, Install, Join, Step
+from synkhronos.extensions._step import PHASES, Clocks, Install, Join, Step, set_scalar
 from synkhronos.extensions.updates import rule_of
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
@@ -241,7 +241,7 @@ class TrainFunction:
                 given = given or self._function._bind(args, kwargs)
                 value = given[self._function._plan.inputs.index(leaf)]
                 value = np.asarray(value) if isinstance(value, Data) else value
-            self._update.set_leaf(i, value, self._group.arena)
+            set_scalar(self._update.leaves[i], value, self._group.arena)
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""

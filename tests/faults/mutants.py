@@ -211,8 +211,8 @@ MUTANTS = (
     Mutant(
         "an abort of NCCL's has a limit",
         "_communicators/nccl.py",
-        "thread.join(ABORT_SECONDS)",
-        "thread.join()",
+        "_thread.join(ABORT_SECONDS)",
+        "_thread.join()",
         f"{GPUS} -k abort_that_hangs",
     ),
     Mutant(

@@ -27,6 +27,7 @@ import numpy as np
 from cuda.core import streams
 
 VERSION = int(os.environ.get("STANDIN_NCCL_VERSION", "23203"))
+PATIENCE = float(os.environ.get("STANDIN_NCCL_PATIENCE", "1"))  # seconds between two members
 
 calls: list[tuple[Any, ...]] = []  # (name, arguments) of every call, in order
 
@@ -174,7 +175,7 @@ def get_unique_id() -> UniqueId:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # a name of the kernel's choice, in no folder
     listener.listen()
-    listener.settimeout(1.0)  # a member that cannot be linked never comes
+    listener.settimeout(PATIENCE)  # a member that cannot be linked never comes
     threading.Thread(target=_hub, args=(listener,), daemon=True).start()
     return UniqueId(listener.getsockname())
 
