@@ -55,8 +55,14 @@ def test_resnet_in_jax() -> None:
     assert max(shares) < 1e-8
 
 
-def test_lstm() -> None:
-    small = "--rows 600 --batch 100 --epochs 3 --hidden 8 --steps 6 --mode FAST_COMPILE"
+SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("NUMBA", "JAX")]
+
+
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", *SLOW])
+def test_lstm(mode: str) -> None:
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    small = f"--rows 600 --batch 100 --epochs 3 --hidden 8 --steps 6 --mode {mode}"
     ours, said = losses("lstm/train_lstm.py", f"{small} --members 2")
     serial, _ = losses("lstm/train_lstm.py", f"{small} --serial")
     assert "test accuracy" in said
