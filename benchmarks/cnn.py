@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from common import describe_machine, show
-from training import Contender
+from training import Contender, show_phases
 
 HERE = Path(__file__).parent
 OURS = "ours, 2 members, JAX"
@@ -88,6 +88,7 @@ def main() -> None:
             for name, c in contenders.items()
         ],
     )
+    show_phases(contenders)
     for other, goal in (("2 independent, JAX", 0.95), ("torch DDP, 2 x 1 thread", 1.3)):
         if other in ratios:
             verdict = "met" if ratios[other] >= goal else "MISSED"

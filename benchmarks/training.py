@@ -115,6 +115,24 @@ def field(rule: str, batch: int, torch: str | None) -> dict[str, Contender]:
     return found
 
 
+def show_phases(contenders: dict[str, Contender]) -> None:
+    """A table of where a step's time goes, for those that tell."""
+    telling = {n: c for n, c in contenders.items() if c.phases}
+    names = list(next(iter(telling.values())).phases)
+    show(
+        "Where a step's time goes, ms (the members' median)",
+        ("", *names, "step"),
+        [
+            [
+                n,
+                *(round(median(c.phases[k]), 3) for k in names),
+                round(1e3 * c.batch / median(c.rates), 2),
+            ]
+            for n, c in telling.items()
+        ],
+    )
+
+
 def measure(rule: str, batch: int, rounds: int, torch: str | None) -> list[dict[str, Any]]:
     """One table: its rows."""
     contenders = field(rule, batch, torch)
@@ -145,20 +163,7 @@ def measure(rule: str, batch: int, rounds: int, torch: str | None) -> list[dict[
     title = f"{rule}, batch {batch}, OpenBLAS for {kinds.pop()}, median of {rounds} rounds"
     columns = ("contender", "samples/s", "low", "high", "ours NUMBA / it")
     show(title, columns, [[r[c] for c in columns] for r in rows])
-    phases = {n: c.phases for n, c in contenders.items() if c.phases}
-    names = list(next(iter(phases.values())))
-    show(
-        "Where a step's time goes, ms (the members' median)",
-        ("", *names, "step"),
-        [
-            [
-                n,
-                *(round(median(p[k]), 3) for k in names),
-                round(1e3 * batch / median(contenders[n].rates), 2),
-            ]
-            for n, p in phases.items()
-        ],
-    )
+    show_phases(contenders)
     rates = {name: c.rates for name, c in contenders.items()}
     rates[BETTER] = max(rates["ours, NUMBA"], rates["ours, JAX"], key=median)
     for ours, other, goal in GOALS:

@@ -72,8 +72,8 @@ def main():
     args = arguments()
     if not args.serial:
         print(f"{synk.fork(args.members)} members")
-    with pytensor.config.change_flags(floatX="float32"):
-        x, y, params, loss, right = network(args.steps, args.hidden, args.seed)
+    pytensor.config.floatX = "float32"  # of the layers, and of JAX when it compiles them
+    x, y, params, loss, right = network(args.steps, args.hidden, args.seed)
     rule = updates.adam, args.rate
     data = sequences(args.rows, args.steps, args.seed)
     test = sequences(TEST, args.steps, args.seed + 1)

@@ -5,6 +5,7 @@ batch normalisation over the rows of all members. Other depths have other number
 """
 
 import argparse
+import itertools
 import time
 
 import numpy as np
@@ -14,11 +15,11 @@ from pytensor_ml.activations import ReLU
 from pytensor_ml.layers import Input, Linear
 from pytensor_ml.model import Model
 
-from synkhronos.extensions import Batches
+from synkhronos.extensions import Batches, make_train_function_pytensor, updates
 from synkhronos.nn import BatchNorm, Conv2D, MaxPool2D, state_updates
 
-pytensor.config.floatX = "float32"
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+DIGITS = {"float32": 5, "float64": 12}  # of a loss
 RATE = 0.1 / 256  # for each row of a step, whoever has it (Goyal et al., arXiv:1706.02677)
 
 
@@ -34,7 +35,8 @@ class Net:
     """
 
     def __init__(self, depth, size, classes, seed=0):
-        self.x, self.y = Input("x", (None, size, size, 3), "float32"), pt.ivector("y")
+        self.x = Input("x", (None, size, size, 3), pytensor.config.floatX)
+        self.y = pt.ivector("y")
         images = ReLU()(self._conv("stem", self.x, 3, 64, 7, 2))
         images = MaxPool2D(kernel_size=3, stride=2, padding=1)(images)
         channels = 64
@@ -81,7 +83,7 @@ def images(args):
     rng = np.random.default_rng(args.seed)
     shape = (args.rows, args.size, args.size, 3)
     labels = rng.integers(0, args.classes, args.rows).astype("int32")
-    return rng.standard_normal(shape, dtype="float32"), labels
+    return rng.standard_normal(shape, dtype=args.dtype), labels
 
 
 def arguments(doc):
@@ -98,29 +100,52 @@ def arguments(doc):
     parser.add_argument("--depth", type=int, default=50, choices=BLOCKS, help="layers (50)")
     parser.add_argument("--members", type=int, help="in the group")
     parser.add_argument("--mode", default="JAX", help="of PyTensor (JAX)")
+    parser.add_argument("--dtype", default="float32", choices=DIGITS, help="(float32)")
     return parser
 
 
 def net(args):
     """The net that the command line asks for."""
+    pytensor.config.floatX = args.dtype  # of the layers, and of JAX when it compiles the net
     return Net(args.depth, args.size, args.classes, args.seed)
 
 
+def rule(args, members):
+    """The update rule and its rate, which grows with the rows of a step."""
+    return updates.nesterov_momentum, RATE * args.batch * members
+
+
 def run(args, members, step):
-    """Make the steps: shuffled lists of rows, epoch after epoch."""
+    """Make the steps: shuffled lists of rows, epoch after epoch; returns the losses."""
     rows = args.batch * members
     batches = Batches(args.rows, rows, args.seed, last="drop")
     if not len(batches):
         raise SystemExit(f"--rows {args.rows}: fewer than the {rows} rows of a step")
-    done, seconds = 0, []
-    while done < args.steps:
-        for batch in batches:
-            began = time.perf_counter()
-            loss = float(step(batch))
-            seconds.append(time.perf_counter() - began)
-            done += 1
-            print(f"step {done}: loss {loss:.5f}", flush=True)
-            if done == args.steps:
-                break
+    digits = DIGITS[args.dtype]
+    losses, seconds = [], []
+    endless = itertools.chain.from_iterable(itertools.repeat(batches))
+    for batch in itertools.islice(endless, args.steps):
+        began = time.perf_counter()
+        losses.append(float(step(batch)))
+        seconds.append(time.perf_counter() - began)
+        print(f"step {len(losses)}: loss {losses[-1]:.{digits}f}", flush=True)
     if len(seconds) > 2:
         print(f"{rows / np.median(seconds[2:]):.1f} images/s")
+    return losses
+
+
+def run_serial(args, members):
+    """Make the steps of so many members in one process, in plain PyTensor; returns the losses."""
+    made = net(args)
+    print(f"ResNet-{args.depth}: {made.size():,} weights, 1 process", flush=True)
+    train = make_train_function_pytensor(
+        made.loss,
+        made.params,
+        made.x,
+        made.y,
+        *rule(args, members),
+        updates=made.updates,
+        mode=args.mode,
+    )
+    x, y = images(args)
+    return run(args, members, lambda batch: train(x, y, batch=batch))

@@ -26,7 +26,27 @@ from synkhronos.nn._rules import follow_layers
 follow_layers(Im2Col, Col2Im)
 
 
-class Conv2D(_conv.Conv2D):
+class _Convolving:
+    """A layer that convolves with `conv2d`, but for other paddings than by zeros."""
+
+    def __call__(self, X: Any) -> Any:
+        """Convolve."""
+        found = _convolved(self, X)
+        return super().__call__(X) if found is None else found
+
+
+class _Pooling:
+    """A layer that pools with one of our functions, but for windows with gaps."""
+
+    _pool: Any
+
+    def __call__(self, X: Any) -> Any:
+        """Pool."""
+        found = _pooled(self, X, self._pool)
+        return super().__call__(X) if found is None else found
+
+
+class Conv2D(_Convolving, _conv.Conv2D):
     """``pytensor_ml.layers.Conv2D``: images (rows, height, width, channels) with `conv2d`.
 
     Examples
@@ -40,55 +60,33 @@ class Conv2D(_conv.Conv2D):
     (4, 5, 5, 2)
     """
 
-    def __call__(self, X: Any) -> Any:
-        """Convolve; other paddings than by zeros are pytensor-ml's."""
-        found = _convolved(self, X)
-        return super().__call__(X) if found is None else found
 
-
-class Conv1D(_conv.Conv1D):
+class Conv1D(_Convolving, _conv.Conv1D):
     """``pytensor_ml.layers.Conv1D``: sequences (rows, time, channels) with `conv2d`."""
 
-    def __call__(self, X: Any) -> Any:
-        """Convolve; other paddings than by zeros are pytensor-ml's."""
-        found = _convolved(self, X)
-        return super().__call__(X) if found is None else found
 
-
-class MaxPool2D(_conv.MaxPool2D):
+class MaxPool2D(_Pooling, _conv.MaxPool2D):
     """``pytensor_ml.layers.MaxPool2D`` with `max_pool2d`."""
 
-    def __call__(self, X: Any) -> Any:
-        """Pool; windows with gaps are pytensor-ml's."""
-        found = _pooled(self, X, max_pool2d)
-        return super().__call__(X) if found is None else found
+    _pool = staticmethod(max_pool2d)
 
 
-class MaxPool1D(_conv.MaxPool1D):
+class MaxPool1D(_Pooling, _conv.MaxPool1D):
     """``pytensor_ml.layers.MaxPool1D`` with `max_pool2d`."""
 
-    def __call__(self, X: Any) -> Any:
-        """Pool; windows with gaps are pytensor-ml's."""
-        found = _pooled(self, X, max_pool2d)
-        return super().__call__(X) if found is None else found
+    _pool = staticmethod(max_pool2d)
 
 
-class AvgPool2D(_conv.AvgPool2D):
+class AvgPool2D(_Pooling, _conv.AvgPool2D):
     """``pytensor_ml.layers.AvgPool2D`` with `avg_pool2d`."""
 
-    def __call__(self, X: Any) -> Any:
-        """Pool; windows with gaps are pytensor-ml's."""
-        found = _pooled(self, X, avg_pool2d)
-        return super().__call__(X) if found is None else found
+    _pool = staticmethod(avg_pool2d)
 
 
-class AvgPool1D(_conv.AvgPool1D):
+class AvgPool1D(_Pooling, _conv.AvgPool1D):
     """``pytensor_ml.layers.AvgPool1D`` with `avg_pool2d`."""
 
-    def __call__(self, X: Any) -> Any:
-        """Pool; windows with gaps are pytensor-ml's."""
-        found = _pooled(self, X, avg_pool2d)
-        return super().__call__(X) if found is None else found
+    _pool = staticmethod(avg_pool2d)
 
 
 class BatchNorm(_norm.BatchNorm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +26,11 @@ MODE = "FAST_COMPILE"
 
 
 @pytest.fixture(autouse=True)
-def _double() -> Any:
-    with pytensor.config.change_flags(floatX="float64"):
+def _double_without_compiler(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Layers have graphs of their own inside, for which FAST_COMPILE would wait for gcc."""
+    given = os.environ.get("PYTENSOR_FLAGS", "")
+    monkeypatch.setenv("PYTENSOR_FLAGS", f"{given},cxx=".lstrip(","))
+    with pytensor.config.change_flags(floatX="float64", cxx=""):
         yield
 
 
