@@ -72,3 +72,27 @@ def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.Mon
     assert not arena.empty((9_000_000,), "uint8").any()
     assert os.fstat(arena.fd).st_blocks * 512 < 4 * 9_000_000
     arena.close_fd()
+
+
+def test_private_memory_is_given_back_and_comes_back_as_zeros() -> None:
+    """It has no descriptor; what has died takes no memory, and a mirror is as in a shared arena."""
+    arena = _arena.Arena(1, mirror=True, private=True)
+    assert arena.fd == -1
+    resident = _resident()
+    first = arena.empty((8_000_000,), "float64")
+    first[:] = 1.0
+    offset = arena.offset(first)
+    assert _resident() > resident + 60_000_000
+    copy = arena.mirrored(offset, 80)
+    copy[:] = 7
+    assert arena.view(arena.piece(first))[:9].view("uint8").tolist() == [7] * 72
+    arena.free_mirrored(offset, 80)
+    del first, copy
+    assert _resident() < resident + 10_000_000
+    assert not arena.empty((8_000_000,), "float64").any()
+
+
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * _arena.PAGE
