@@ -161,10 +161,18 @@ def job(
         made.kill()
 
 
-def run(how: Launcher, ranks: int, folder: Path, text: str, *args: str, **environ: str) -> str:
+def run(
+    how: Launcher,
+    ranks: int,
+    folder: Path,
+    text: str,
+    *args: str,
+    limit: float = LIMIT,
+    **environ: str,
+) -> str:
     """Run a script to its end, which must be a good one; what it printed."""
     with job(how, ranks, folder, text, *args, **environ) as made:
-        assert made.wait() == 0, made.text
+        assert made.wait(limit) == 0, made.text
         made.check_gone()
         return made.text
 
