@@ -53,6 +53,7 @@ _PAGE_TABLE = 512  # pages that one page of a member's page tables describes
 _MADV_REMOVE = 9  # free the pages, of the file too
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14: take the pages now
 _MAP_NORESERVE = 0x4000
+_LARGE_PAGE = 1 << 21
 _SEALS = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 
 
@@ -175,7 +176,6 @@ class Arena:
         self._drop = mmap.MADV_DONTNEED if self._private else _MADV_REMOVE
         if self._private:
             self.close_fd()
-            self._advise(0, self._bytes, mmap.MADV_HUGEPAGE)
         self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
         self._news: News | None = None  # kept where somebody wants to know
         self._mirrored = Ranges()  # of the mirror, what has memory
@@ -273,6 +273,8 @@ class Arena:
 
     def _fallocate(self, offset: int, length: int) -> None:
         if self._private:  # an older kernel gives the pages when they are first written
+            if length >= _LARGE_PAGE:
+                self._advise(offset, length, mmap.MADV_HUGEPAGE)
             self._advise(offset, length, _MADV_POPULATE_WRITE)
             return
         try:

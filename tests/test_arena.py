@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from physical import physical_memory
 
 from synkhronos import _arena
 from synkhronos._arena import _FreeList
@@ -78,21 +79,16 @@ def test_private_memory_is_given_back_and_comes_back_as_zeros() -> None:
     """It has no descriptor; what has died takes no memory, and a mirror is as in a shared arena."""
     arena = _arena.Arena(1, mirror=True, private=True)
     assert arena.fd == -1
-    resident = _resident()
-    first = arena.empty((8_000_000,), "float64")
+    before = physical_memory(arena)
+    first, small = arena.empty((8_000_000,), "float64"), arena.empty((3,), "float64")
     first[:] = 1.0
     offset = arena.offset(first)
-    assert _resident() > resident + 60_000_000
-    copy = arena.mirrored(offset, 80)
+    assert physical_memory(arena) == before + 64_000_000 + _arena.PAGE
+    copy = arena.mirrored(offset, _arena.PAGE)
     copy[:] = 7
     assert arena.view(arena.piece(first))[:9].view("uint8").tolist() == [7] * 72
-    arena.free_mirrored(offset, 80)
+    arena.free_mirrored(offset, _arena.PAGE)
     del first, copy
-    assert _resident() < resident + 10_000_000
+    assert physical_memory(arena) == before + _arena.PAGE
     assert not arena.empty((8_000_000,), "float64").any()
-
-
-def _resident() -> int:
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * _arena.PAGE
+    assert small.size == 3
