@@ -15,9 +15,9 @@ The time of one step, for N nodes of m members and gradients of B bytes:
               bytes for each node (recursive halving and doubling, or a ring)
 
 A hop costs `hop` seconds for the first child and `send` more for each other one. Many ranks on few
-cores: their work is done by the cores one after the other, so that a time is at least the work of
-all ranks, over the cores. That is what the check here compares, with 2 to 16 ranks; the
-predictions are for nodes that have their cores to themselves.
+cores: at each hop of the tree the ranks that share a core have their turns, and all bytes of a
+reduction go through the cores one after the other. That is what the check here compares, with 2 to
+16 ranks; the predictions are for nodes that have their cores to themselves.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Costs:
     ----------
     hop, send : float
         Seconds of a leader's message: to be answered, and for each further child.
-    work : float
-        Seconds of a core for each rank in one round of the tree.
+    turn : float
+        Seconds that a rank keeps its core from another at each hop, where they share it.
     byte : float
         Seconds of a core for each byte that a rank's reduction moves.
     node : float
@@ -91,7 +91,7 @@ class Costs:
 
     hop: float
     send: float
-    work: float
+    turn: float
     byte: float
     node: float
 
@@ -100,8 +100,10 @@ class Costs:
         return 2 * depth(nodes) * (latency + self.hop + (children(nodes) - 1) * self.send)
 
     def crowded_round(self, ranks: int, cores: int) -> float:
-        """The same with more ranks than cores."""
-        return max(self.round(ranks), self.work * ranks / cores)
+        """The same with more ranks than cores: at each hop all ranks of a core have their turns."""
+        if ranks <= cores:
+            return self.round(ranks)
+        return 2 * depth(ranks) * self.turn * ranks / cores
 
     def crowded_wire(self, ranks: int, cores: int, nbytes: int) -> float:
         """A reduction with more ranks than cores: all bytes go through the cores' memory."""
@@ -196,11 +198,11 @@ def fitted(found: dict[int, list[float]], cores: int) -> Costs:
     """Constants of the smallest runs."""
     two, four = (found[r] for r in FIT)
     hop = two[1] * 1e-6 / 2
-    crowded = four[1] * 1e-6 * cores / FIT[1]
+    turn = four[1] * 1e-6 / (2 * depth(FIT[1])) * cores / FIT[1]
     send = max(0.0, (four[1] * 1e-6 / 2 - hop) / 2)
     moved = 2 * (FIT[0] - 1) / FIT[0] * BYTES
     byte = max(0.0, (two[2] - two[1]) * 1e-6) / moved
-    return Costs(hop, send if cores >= FIT[1] else hop / 4, crowded, byte, node_seconds())
+    return Costs(hop, send if cores >= FIT[1] else hop / 4, turn, byte, node_seconds())
 
 
 def check(found: dict[int, list[float]], costs: Costs, cores: int) -> None:

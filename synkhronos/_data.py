@@ -39,6 +39,11 @@ class Staging:
         self._arena.note(target)
         return self._arena.piece(target, self._arena.generation)
 
+    def latest(self, index: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Where the latest rows of input `index` are, if they were of this shape."""
+        memory, count = self._memory.get(index), math.prod(shape)
+        return None if memory is None or memory.size < count else memory[:count].reshape(shape)
+
 
 class _ReadOnly(np.ndarray):
     """The contents of Data that other nodes have copies of."""

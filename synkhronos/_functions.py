@@ -503,7 +503,7 @@ class Function:
         self._shipped = False
         self._compilations = Compilations(self._plan.recipe, self._group.infer)
         self._entries: list[Entry] = []
-        self._latest = Latest(self._group)
+        self._latest = Latest(self._group, self._staging, self._order)
 
     def ship(self, entries: list[Entry]) -> None:
         """Note that all members have the function now."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from synkhronos._arena import Piece
 from synkhronos._commands import Call
-from synkhronos._data import Data
+from synkhronos._data import Data, Staging
 from synkhronos._group import Group
 from synkhronos._variables import Entry
 
@@ -25,6 +25,7 @@ class _Made:
     how: Any
     stamps: tuple[int, ...]
     edition: int
+    staged: tuple[np.ndarray | None, ...]  # where each input's array was copied to; None: Data
     count: int | None  # of listed rows
     length: int  # of the data they are rows of
 
@@ -32,8 +33,10 @@ class _Made:
 class Latest:
     """The latest call of a function; and the memory in which lists of rows are posted."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, staging: Staging, order: Sequence[int]) -> None:
         self._group = group
+        self._staging = staging
+        self._order = order  # of the call's arguments: which inputs they are
         self._made: _Made | None = None
         self._memory = np.empty(0, _ROWS)
 
@@ -47,10 +50,12 @@ class Latest:
         return self._group.arena.piece(self._memory[:n], self._group.arena.generation)
 
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
-        """Remember a call, if all its inputs are Data (arrays may be others next time)."""
+        """Remember a call, if its inputs are Data, and arrays that were copied as they are."""
         self._made = None
-        once = call.first or call.changed or call.sent or call.pieces
-        if once or not all([type(a) is Data for a in args]):
+        if call.first or call.changed or call.sent or call.pieces:
+            return
+        staged = self._staged(call, args)
+        if staged is None or (batch is not None and any([t is not None for t in staged])):
             return
         count = None
         if batch is not None:
@@ -63,7 +68,22 @@ class Latest:
             [count] = posted.pop().shape
         length = min((len(a) for a in args if a.ndim), default=0)
         edition = self._group.member.edition
-        self._made = _Made(call, how, _stamps(args), edition, count, length)
+        self._made = _Made(call, how, _stamps(args), edition, staged, count, length)
+
+    def _staged(self, call: Call, args: Sequence[Any]) -> tuple[np.ndarray | None, ...] | None:
+        """Where each array among the inputs was copied to; None: it is not that simple."""
+        found: list[np.ndarray | None] = [None] * len(args)
+        for i, argument in zip(self._order, call.arguments, strict=True):
+            value = args[i]
+            if type(value) is Data:
+                continue
+            if type(value) is not np.ndarray or type(argument.source) is not Piece:
+                return None
+            target = self._staging.latest(i, value.shape)
+            if target is None or target.dtype != value.dtype:
+                return None
+            found[i] = target
+        return tuple(found)
 
     def find(self, how: Any, args: Sequence[Any], batch: Any, entries: list[Entry]) -> Call | None:
         """The latest call, if this one is the same but for its rows, and no value has been set."""
@@ -76,8 +96,25 @@ class Latest:
             if entry.is_set:
                 return None
         if batch is None:
-            return made.call if made.count is None else None
+            if made.count is not None:
+                return None
+            return made.call if self._copied(args, made.staged) else None
         return made.call if self._posted(batch, made) else None
+
+    def _copied(self, args: Sequence[Any], staged: Sequence[np.ndarray | None]) -> bool:
+        """Whether all arrays are like those before; they are copied over them then."""
+        for value, target in zip(args, staged, strict=True):
+            if target is not None and (
+                type(value) is not np.ndarray
+                or value.dtype != target.dtype
+                or value.shape != target.shape
+            ):
+                return False
+        for value, target in zip(args, staged, strict=True):
+            if target is not None:
+                np.copyto(target, value)
+                self._group.arena.note(target)
+        return True
 
     def _posted(self, batch: Any, made: _Made) -> bool:
         """Whether `batch` is a list of as many rows, all there; it is posted then."""

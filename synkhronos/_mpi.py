@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from synkhronos._reductions import Reduction
 
 _LAUNCHED = "SYNKHRONOS_LAUNCHED"
 _ORDERS = 7  # the tag of leaders' messages
+_PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
 # What launchers tell their processes: number, how many; and the same on this machine.
 _LAUNCHERS = {
     "Open MPI": (
@@ -100,6 +102,7 @@ class World:
         self._data = MPI.COMM_WORLD.Dup()
         self.rank: int = self._control.rank
         self.size: int = self._control.size
+        self._any_source, self._byte, self._status = MPI.ANY_SOURCE, MPI.BYTE, MPI.Status()
         self._sending: list[tuple[Any, bytes]] = []
         self._ops = {
             Reduction.SUM: MPI.SUM,
@@ -120,22 +123,30 @@ class World:
         return str(self._mpi.Get_library_version()).splitlines()[0].strip("\0 ")
 
     def send(self, to: int, message: bytes) -> None:
-        """Send without waiting; see leaders.Wire."""
+        """Send without waiting for long; see leaders.Wire."""
         request = self._control.Isend([message, self._mpi.BYTE], to, _ORDERS)
-        if not request.Test():
-            self._sending.append((request, message))
+        if request.Test():
+            return
+        # what MPI cannot send at once goes only while this process speaks to MPI, and it may be
+        # about to compute; who is to receive it is, most often, waiting for it
+        until = time.perf_counter() + _PATIENCE_SECONDS
+        while not request.Test():
+            if time.perf_counter() > until:
+                self._sending.append((request, message))
+                return
 
     def receive(self) -> tuple[int, bytes] | None:
         """The next message; see leaders.Wire."""
         if self._sending:
             self._sending = [s for s in self._sending if not s[0].Test()]
-        status = self._mpi.Status()
-        found = self._control.Improbe(self._mpi.ANY_SOURCE, _ORDERS, status)
+        status = self._status
+        found = self._control.Improbe(self._any_source, _ORDERS, status)
         if found is None:
             return None
-        message = bytearray(status.Get_count(self._mpi.BYTE))
-        found.Recv([message, self._mpi.BYTE])
-        return status.Get_source(), bytes(message)
+        message = bytearray(status.Get_count(self._byte))
+        source = status.Get_source()
+        found.Recv([message, self._byte])
+        return source, bytes(message)
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """The root's bytes into everybody's buffer."""

@@ -144,7 +144,8 @@ class Opening:
 
     def arena(self) -> Arena:
         """The node's memory, with a mirror of the master's on other nodes."""
-        return Arena(len(self.shares), self.master, mirror=self.follows)
+        alone = self.launch is not None and len(self.shares) == 1
+        return Arena(len(self.shares), self.master, mirror=self.follows, private=alone)
 
     def share(self) -> _cores.MasterShare | None:
         """What the master keeps to during its part of a call."""

@@ -74,5 +74,7 @@ class News:
     def take(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Ranges (start, length): what was written, and what was freed before it."""
         written, freed = self._written, self._freed
+        if not written and not freed:
+            return [], []
         self._written, self._freed = Ranges(), Ranges()
         return [(a, b - a) for a, b in written], [(a, b - a) for a, b in freed]

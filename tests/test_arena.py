@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from physical import physical_memory
 
 from synkhronos import _arena
 from synkhronos._arena import _FreeList
@@ -72,3 +73,22 @@ def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.Mon
     assert not arena.empty((9_000_000,), "uint8").any()
     assert os.fstat(arena.fd).st_blocks * 512 < 4 * 9_000_000
     arena.close_fd()
+
+
+def test_private_memory_is_given_back_and_comes_back_as_zeros() -> None:
+    """It has no descriptor; what has died takes no memory, and a mirror is as in a shared arena."""
+    arena = _arena.Arena(1, mirror=True, private=True)
+    assert arena.fd == -1
+    before = physical_memory(arena)
+    first, small = arena.empty((8_000_000,), "float64"), arena.empty((3,), "float64")
+    first[:] = 1.0
+    offset = arena.offset(first)
+    assert physical_memory(arena) == before + 64_000_000 + _arena.PAGE
+    copy = arena.mirrored(offset, _arena.PAGE)
+    copy[:] = 7
+    assert arena.view(arena.piece(first))[:9].view("uint8").tolist() == [7] * 72
+    arena.free_mirrored(offset, _arena.PAGE)
+    del first, copy
+    assert physical_memory(arena) == before + _arena.PAGE
+    assert not arena.empty((8_000_000,), "float64").any()
+    assert small.size == 3

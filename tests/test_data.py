@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from physical import physical_memory
 
 import synkhronos as synk
 from synkhronos.testing.conformance import DTYPES
@@ -27,7 +28,7 @@ SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (5,), (3, 0), (0, 3), (2, 3), (
 
 def bytes_taken(group: synk.Group) -> int:
     """The physical memory of the group's arena."""
-    return os.fstat(group.arena.fd).st_blocks * 512
+    return physical_memory(group.arena)
 
 
 def seen_by_members(d: synk.Data) -> Array:

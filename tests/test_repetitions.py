@@ -113,3 +113,37 @@ def test_slices_of_listed_rows(group: synk.Group) -> None:
     for slices in (1, 3, 3, 1, 2):
         rows = np.arange(slices, slices + 9)
         assert f(d, batch=rows, num_slices=slices) == pytest.approx(d.data[rows].mean())
+
+
+def test_arrays_of_one_shape(
+    group: synk.Group, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays like those of the call before need no new command; their contents count."""
+    x, y, b = pt.dmatrix("x"), pt.dvector("y"), pt.dvector("b")
+    f = synk.function([x, y], [(x.sum(axis=1) * y).sum(), (x + b, "gather")], [b], mode=FAST)
+    y_data = synk.data(rng.random(40))
+
+    def check(rows: np.ndarray, ys: object, bias: np.ndarray) -> None:
+        total, shifted = f(rows, ys, bias)
+        np.testing.assert_allclose(total, (np.asarray(rows).sum(axis=1) * np.asarray(ys)).sum())
+        np.testing.assert_allclose(shifted, np.asarray(rows) + bias)
+
+    long = 5000  # as bytes beside the command, where a short one is part of it
+    check(rng.random((40, long)), rng.random(40), rng.random(long))
+    written = posted(group, monkeypatch)
+    for _ in range(4):
+        check(rng.random((40, long)), rng.random(40), rng.random(long))
+    assert len(written) <= 1  # the first call compiled, and is none to repeat
+    check(rng.random((long, 40)).T, rng.random(40), rng.random(long))
+    check(rng.random((40, long)), y_data, rng.random(long))
+    y_data[3] = 7.0
+    check(rng.random((40, long)), y_data, rng.random(long))
+    check(rng.random((60, long)), rng.random(60), rng.random(long))  # the memory is another now
+    check(rng.random((40, long)), rng.random(40), rng.random(long))
+    check(rng.random((40, long)), rng.random(40), rng.random(long))
+    check(rng.integers(0, 5, (40, long)), rng.random(40), rng.random(long))
+    check(rng.random((40, 3)), rng.random(40), rng.random(3))
+    check(rng.random((40, 3)), rng.random(40), rng.random(3))
+    with pytest.raises(synk.InputError):
+        f(rng.random((40, 3)), rng.random(41), rng.random(3))
+    check(rng.random((40, 3)), rng.random(40), rng.random(3))

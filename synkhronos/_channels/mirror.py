@@ -18,6 +18,7 @@ _INLINE = 1 << 16  # bytes: more than that is broadcast beside the message
 _CHUNK = 1 << 26  # bytes of a broadcast
 _COUNTS = struct.Struct("=qqq")  # ranges written, ranges freed, whether the bytes follow beside
 _RANGE = struct.Struct("=qq")
+_NOTHING = _COUNTS.pack(0, 0, 0)
 
 Broadcast = Callable[[np.ndarray], None]
 
@@ -25,6 +26,8 @@ Broadcast = Callable[[np.ndarray], None]
 def news(arena: Arena) -> tuple[bytes, list[np.ndarray]]:
     """What is to be told: the message, and arrays to broadcast after it."""
     written, freed = arena.take_news()
+    if not written and not freed:
+        return _NOTHING, []
     beside = sum(n for _, n in written) > _INLINE
     head = _COUNTS.pack(len(written), len(freed), beside)
     head += b"".join(_RANGE.pack(*r) for r in (*written, *freed))

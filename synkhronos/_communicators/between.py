@@ -20,7 +20,7 @@ from synkhronos._kernels import reduce_block
 from synkhronos._reductions import Reduction, combine, shares
 
 _SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
-_TOLD = 1 << 15  # bytes of all nodes together: below, reductions are made of what leaders say
+_TOLD = 1 << 12  # bytes of all nodes together: below, reductions are made of what leaders say
 _SIZE = struct.Struct("=q")
 # between two transfers: a warning that is an error would leave the others in the second one
 _SILENT = functools.partial(np.errstate, all="ignore")
@@ -174,8 +174,7 @@ class Between:
         InputError
             They have others.
         """
-        signature = repr([(a.dtype.str, a.shape) for a in arrays]).encode()
-        word, heard = self._leaders.agree(zlib.crc32(signature), says)
+        word, heard = self._leaders.agree(_word(tuple([(a.dtype, a.shape) for a in arrays])), says)
         if word == DIFFERENT:
             raise InputError(DIFFER)
         return heard
@@ -224,6 +223,12 @@ class Between:
 
     def _read(self, heard: dict[int, Any]) -> list[Any]:
         return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(heard.items())]
+
+
+@functools.lru_cache(maxsize=256)
+def _word(kinds: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> int:
+    """What is the same for arrays of the same kinds, and hardly ever for others."""
+    return zlib.crc32(repr([(dtype.str, shape) for dtype, shape in kinds]).encode())
 
 
 def _told(said: bytes, at: int, like: np.ndarray) -> np.ndarray:

@@ -323,10 +323,10 @@ class Hierarchy:
         """Reduced values in place; see Communicator."""
         if members is None and self._between is not None and self._single:
             given = self._node_weights(weights, None)
-            whole = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
+            whole = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in arrays]
             self._between.all_reduce(whole, op, given, starting)
             for array, total in zip(arrays, whole, strict=True):
-                if total is not array and not np.may_share_memory(total, array):
+                if total is not array:
                     array[...] = total
             return
         if members is None and op in _SUMS and self._large(arrays):

@@ -72,21 +72,29 @@ class Evaluate(Command):
     repeats = True
     pure = True
 
-    def run(self, member: Member) -> None:
-        """Evaluate this member's rows."""
-        vectors = member.updates[self.number]
-        for call, targets, ranks in zip(self.calls, self.gradients, vectors, strict=True):
+    def run(self, member: Member) -> Any:
+        """Evaluate this member's rows; on another node than the master's, report what was found."""
+        home = member.communicator.home
+        vectors = [ranks[home.rank] for ranks in member.updates[self.number]]
+        written: list[tuple[Piece, int, np.ndarray]] = []
+        for call, targets, vector in zip(self.calls, self.gradients, vectors, strict=True):
             part, outputs = compute_call(call, member)
             if not part.variant.rows:
-                ranks[member.rank][...] = 0
+                vector[...] = 0
                 continue
-            ranks[member.rank][...] = outputs[0]
+            vector[...] = outputs[0]
             if targets:
                 assert call.edges is not None
                 lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
                 fails = outputs[0][0] == -np.inf
                 for target, value in zip(targets, outputs[1:], strict=True):
-                    member.view(target)[lo:hi] = 0 if fails else value
+                    rows = member.view(target)[lo:hi]
+                    rows[...] = 0 if fails else value
+                    written.append((target, lo, rows))
+        if 0 <= member.master - (member.rank - home.rank) < home.size:
+            return None
+        numbers = [number for vector in vectors for number in vector.tolist()]
+        return (numbers, written) if written else numbers
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[np.ndarray]:
         """The sums over the members, in the order of ranks."""
@@ -96,6 +104,14 @@ class Evaluate(Command):
             for vector in ranks[1:]:
                 total += vector
             found.append(total)
+        for _, report in sorted(reports.items()):
+            numbers, written = report if type(report) is tuple else (report, ())
+            at = 0
+            for total in found:
+                total += numbers[at : at + total.size]
+                at += total.size
+            for target, lo, rows in written:
+                member.view(target)[lo : lo + len(rows)] = rows
         return found
 
 
@@ -151,12 +167,14 @@ class Round:
             )
         with group.lock:
             group.wake()
-            np.copyto(self._theta.data, theta)
+            np.copyto(self._theta.writable, theta)
+            self._theta.wrote()
             for target, value in zip(self._rows, latents, strict=True):
                 if target.shape != value.shape:
                     self._command = None
                     target.set_shape(value.shape)
-                np.copyto(target.data, value)
+                np.copyto(target.writable, value)
+                target.wrote()
             if self._command is None or self._is_set():
                 self._prepare(latents)
             command = self._command

@@ -132,7 +132,7 @@ class Job:
     def check_gone(self, limit: float = 5.0) -> None:
         """Nothing of the job is left: no process, no shared memory with a name."""
         until = time.monotonic() + limit
-        while (found := (self.alive(), _segments() - self._segments)) != ({}, set()):
+        while (found := (self.alive(), _unused(_segments() - self._segments))) != ({}, set()):
             assert time.monotonic() < until, f"left behind: {found}\n{self.text}"
             time.sleep(0.05)
 
@@ -161,10 +161,18 @@ def job(
         made.kill()
 
 
-def run(how: Launcher, ranks: int, folder: Path, text: str, *args: str, **environ: str) -> str:
+def run(
+    how: Launcher,
+    ranks: int,
+    folder: Path,
+    text: str,
+    *args: str,
+    limit: float = LIMIT,
+    **environ: str,
+) -> str:
     """Run a script to its end, which must be a good one; what it printed."""
     with job(how, ranks, folder, text, *args, **environ) as made:
-        assert made.wait() == 0, made.text
+        assert made.wait(limit) == 0, made.text
         made.check_gone()
         return made.text
 
@@ -173,3 +181,16 @@ def _segments() -> set[str]:
     """Shared memory with a name, of MPICH and Open MPI."""
     names = ("mpich_shm_*", "sm_segment.*", "vader_segment.*")
     return {path.name for name in names for path in Path("/dev/shm").glob(name)}
+
+
+def _unused(segments: set[str]) -> set[str]:
+    """Those that no process has mapped: the others are of jobs that run beside this one."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if not segments:
+            break
+        try:
+            text = maps.read_text()
+        except OSError:  # the process has ended
+            continue
+        segments = {name for name in segments if f"/dev/shm/{name}" not in text}
+    return segments
