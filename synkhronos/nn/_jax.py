@@ -1,9 +1,8 @@
 """Convolution and pooling in JAX programs; imported when the first of them is compiled.
 
 On GPUs convolutions are cuDNN's, through ``jax.lax``. XLA's own for CPUs is slow where there are
-few channels, and for windows of one pixel. The latter are written as matrix products; the former as
-a sum over the pixels of the window, which XLA fuses into one loop, with gradients that are matrix
-products of a few images at a time. Pooling is such a loop, too; XLA's own scatters one by one.
+few channels, and for windows of one pixel; those are written as matrix products. Pooling is written
+pixel by pixel of the window, which XLA fuses into one loop; its own scatters one by one.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
 
-# Values under a window up to which the forms for few channels beat XLA's convolution on a CPU: 9
-# and 36 do, 144 do not.
+# Values under a window up to which a matrix product over all windows beats XLA's convolution on a
+# CPU: 9 and 36 do, 144 do not.
 _FEW = 64
-_CACHE = 1 << 20  # bytes of the windows of images that are taken at a time
 
 
 def _declared(node: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,13 +48,8 @@ def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> Callable[..., Any
     del kwargs
 
     def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
-        def pull(some: Any, given: Any) -> Any:
-            return jax.vjp(lambda x: _linear(op.windows, x, kernel), some)[1](given)[0]
-
-        if not _is_narrow(kernel):
-            return pull(images, gradient)
-        found = _in_parts(pull, kernel, images, gradient)
-        return jnp.concatenate([part.reshape(-1, *images.shape[1:]) for part in found])
+        _, pull = jax.vjp(lambda x: _convolve(op.windows, x, kernel), images)
+        return pull(gradient)[0]
 
     return _declared(node, by_images)
 
@@ -66,38 +59,20 @@ def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> Callable[..., An
     del kwargs
 
     def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
-        def pull(some: Any, given: Any) -> Any:
-            return jax.vjp(lambda w: _linear(op.windows, some, w), kernel)[1](given)[0]
-
-        if not _is_narrow(kernel):
-            return pull(images, gradient)
-        return sum(part.sum(0) for part in _in_parts(pull, kernel, images, gradient))
+        _, pull = jax.vjp(lambda w: _convolve(op.windows, images, w), kernel)
+        return pull(gradient)[0]
 
     return _declared(node, by_kernel)
 
 
 def _convolve(windows: Windows, images: Any, kernel: Any) -> Any:
-    """A convolution that is not differentiated."""
-    if _is_narrow(kernel):
-        return _weighted(windows, images, kernel)
-    return _linear(windows, images, kernel)
-
-
-def _is_narrow(kernel: Any) -> bool:
-    """Whether XLA's convolution is slow with a kernel, and few numbers lie under it."""
-    height, width, channels, _ = kernel.shape
-    few = height * width > 1 and height * width * channels <= _FEW
-    return bool(few and jax.default_backend() == "cpu")
-
-
-def _linear(windows: Windows, images: Any, kernel: Any) -> Any:
-    """A convolution whose derivatives JAX shall find."""
     height, width, channels, new = kernel.shape
-    if jax.default_backend() == "cpu" and height == width == 1:
-        [seen] = _pixels(windows, images, (1, 1))
-        return seen @ kernel.reshape(channels, new)
-    if _is_narrow(kernel):
-        return _product(windows, images, kernel)
+    if jax.default_backend() == "cpu":
+        if height == width == 1:
+            [seen] = _pixels(windows, images, (1, 1))
+            return seen @ kernel.reshape(channels, new)
+        if height * width * channels <= _FEW:
+            return _product(windows, images, kernel)
     return lax.conv_general_dilated(
         images,
         kernel,
@@ -108,18 +83,6 @@ def _linear(windows: Windows, images: Any, kernel: Any) -> Any:
     )
 
 
-def _weighted(windows: Windows, images: Any, kernel: Any) -> Any:
-    """One sum of weighted pixels, which XLA makes one loop over rows of pixels."""
-    seen = [p.transpose(3, 0, 1, 2) for p in _pixels(windows, images, kernel.shape[:2])]
-    weights = kernel.reshape(len(seen), *kernel.shape[2:])
-    found = sum(
-        weights[place, channel, :, None, None, None] * pixels[channel]
-        for place, pixels in enumerate(seen)
-        for channel in range(kernel.shape[2])
-    )
-    return jnp.transpose(found, (1, 2, 3, 0))
-
-
 def _product(windows: Windows, images: Any, kernel: Any) -> Any:
     """Channels first, so that what is vectorised are rows of pixels, which are long."""
     height, width, channels, new = kernel.shape
@@ -127,23 +90,6 @@ def _product(windows: Windows, images: Any, kernel: Any) -> Any:
     matrix = jnp.stack(seen).reshape(height * width * channels, -1)
     found = kernel.reshape(-1, new).T @ matrix
     return found.reshape(new, *seen[0].shape[1:]).transpose(1, 2, 3, 0)
-
-
-def _in_parts(pull: Callable[..., Any], kernel: Any, images: Any, gradient: Any) -> list[Any]:
-    """What `pull` makes of so many images at a time that their windows fit into a cache.
-
-    Arrays with an axis for the parts; the last has what is left over.
-    """
-    windows = math.prod(gradient.shape[1:3]) * math.prod(kernel.shape[:3])
-    size = max(1, _CACHE // max(1, windows * gradient.dtype.itemsize))
-    whole = len(images) // size * size
-    found = []
-    if whole:
-        parts = [a[:whole].reshape(-1, size, *a.shape[1:]) for a in (images, gradient)]
-        found.append(lax.map(lambda pair: pull(*pair), tuple(parts)))
-    if whole < len(images) or not found:
-        found.append(pull(images[whole:], gradient[whole:])[None])
-    return found
 
 
 def _pixels(windows: Windows, images: Any, window: Pair, fill: float = 0.0) -> list[Any]:
