@@ -176,6 +176,7 @@ class Arena:
         self._drop = mmap.MADV_DONTNEED if self._private else _MADV_REMOVE
         if self._private:
             self.close_fd()
+            self._advise(0, self._bytes, mmap.MADV_NOHUGEPAGE)
         self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
         self._news: News | None = None  # kept where somebody wants to know
         self._mirrored = Ranges()  # of the mirror, what has memory
@@ -272,16 +273,25 @@ class Arena:
             raise _short(length, free, f"{limit.text}, and {beside:,} are kept back")
 
     def _fallocate(self, offset: int, length: int) -> None:
-        if self._private:  # an older kernel gives the pages when they are first written
-            if length >= _LARGE_PAGE:
-                self._advise(offset, length, mmap.MADV_HUGEPAGE)
-            self._advise(offset, length, _MADV_POPULATE_WRITE)
+        if self._private:
+            self._allot(offset, length)
             return
         try:
             os.posix_fallocate(self.fd, offset, length)
         except OSError as exc:
             limit = available()
             raise _short(length, limit.free, f"{exc.strerror}; {limit.text}") from None
+
+    def _allot(self, offset: int, length: int) -> None:
+        """Take private memory: large pages where they hold nothing but this, small ones around."""
+        whole = _LARGE_PAGE - 1
+        first = ((self.address + offset + whole) & ~whole) - self.address
+        last = ((self.address + offset + length) & ~whole) - self.address
+        self._advise(offset, length, mmap.MADV_NOHUGEPAGE)
+        if first < last:
+            self._advise(first, last - first, mmap.MADV_HUGEPAGE)
+        # an older kernel gives the pages when they are first written
+        self._advise(offset, length, _MADV_POPULATE_WRITE)
 
     @property
     def mirrors(self) -> bool:

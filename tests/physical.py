@@ -19,7 +19,8 @@ def physical_memory(arena: Arena) -> int:
     total, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if found := _MAPPING.match(line):
-            inside = start <= int(found[1], 16) and int(found[2], 16) <= stop
+            # a neighbour of the same kind may be one with it, and count too
+            inside = int(found[1], 16) < stop and start < int(found[2], 16)
         elif inside and line.startswith("Rss:"):
             total += int(line.split()[1]) << 10
     return total
