@@ -183,14 +183,14 @@ MUTANTS = (
     Mutant(
         "no core dumps of the data",
         "_arena.py",
-        "        self._advise(0, regions * region_bytes, mmap.MADV_DONTDUMP)\n",
+        "        self._advise(0, self._bytes, mmap.MADV_DONTDUMP)\n",
         "",
         SECURITY,
     ),
     Mutant(
         "words begin at zero after a restart",
         "_arena.py",
-        "            self._advise(region * self.region_bytes, HEAD_BYTES, _MADV_REMOVE)\n",
+        "            self._advise(region * self.region_bytes, HEAD_BYTES, self._drop)\n",
         "",
         "tests/faults/test_restarts.py",
     ),
@@ -262,9 +262,8 @@ MUTANTS = (
     Mutant(
         "writing in place begins when all have come",
         "_channels/node.py",
-        "            for words in peers:\n                self._await(words, here)\n"
-        "            self._mine[BARRIER] = here\n",
-        "            self._mine[BARRIER] = here\n",
+        "                self._await(words, here)\n            if gate",
+        "                pass\n            if gate",
         f"{FAULTS} tests/test_communicators.py tests/test_train.py",
     ),
     Mutant(
