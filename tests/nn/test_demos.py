@@ -14,6 +14,7 @@ from running import LIMIT
 
 pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
 DEMOS = Path(__file__).parent.parent.parent / "demos"
+pytestmark = pytest.mark.timeout(8 * LIMIT)  # numba compiles loops and their gradients for minutes
 LOSS = re.compile(r"loss (\d+\.\d{5,})")
 
 
@@ -24,7 +25,7 @@ def losses(script: str, arguments: str) -> tuple[np.ndarray, str]:
         env=os.environ | {"PYTENSOR_FLAGS": f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx="},
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=4 * LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
