@@ -14,6 +14,7 @@ import synkhronos as synk
 
 pytest_plugins = ["synkhronos.testing.plugin"]
 
+MANY_SECONDS = 3600  # the limit of a test with --many
 SIZES = (1, 2, 3)
 
 # a test run in the background starts with SIGINT ignored, and its scripts would too
@@ -64,8 +65,14 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20171013)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs JAX in this process comes last: no group can be forked from it afterwards."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What runs JAX in this process comes last: no group can be forked from it afterwards.
+
+    With --many each test may last.
+    """
+    if config.getoption("many"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(MANY_SECONDS))
     items.sort(key=lambda item: "jax" in item.nodeid.lower())
 
 

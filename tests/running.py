@@ -26,14 +26,16 @@ def script_command(tmp_path: Path, text: str, *args: str) -> list[str]:
     return [sys.executable, "-W", "error", str(path), *args]
 
 
-def ended(tmp_path: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+def ended(
+    tmp_path: Path, command: list[str], limit: float = LIMIT
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     return subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=LIMIT,
+        timeout=limit,
         cwd=tmp_path,
         start_new_session=True,
         check=False,

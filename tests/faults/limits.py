@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from running import ended, script_command
+from running import LIMIT, ended, script_command
 
 _SYSTEM = Path("/sys/fs/cgroup")
 
@@ -25,10 +25,12 @@ class Ended:
     printed: str
 
 
-def run_after(prelude: str, tmp_path: Path, text: str, *args: str, below: str = "") -> Ended:
+def run_after(
+    prelude: str, tmp_path: Path, text: str, *args: str, below: str = "", limit: float = LIMIT
+) -> Ended:
     """Run a script from a shell that has done something first, by a program that runs programs."""
     command = shlex.join(script_command(tmp_path, text, *args))
-    done = ended(tmp_path, ["sh", "-c", f"{prelude}\nexec {below} {command}"])
+    done = ended(tmp_path, ["sh", "-c", f"{prelude}\nexec {below} {command}"], limit)
     return Ended(done.returncode, done.stdout)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from limits import Ended, MemoryGroup, cannot_mount, in_a_namespace, memory_group, run_after
+from running import LIMIT
 
 Trials = Callable[[Any, Any], Any]
 MB = 1 << 20
@@ -124,7 +125,8 @@ TOGETHER = """
 
 def test_members_that_allocate_at_once(cgroup: MemoryGroup, tmp_path: Path, trials: Trials) -> None:
     """Each sees the same free memory; together they do not take it thrice."""
-    ended = run_after(cgroup.enter, tmp_path, script(TOGETHER), str(trials(25, 1)))
+    step, limit = trials((25, LIMIT), (1, 10 * LIMIT))
+    ended = run_after(cgroup.enter, tmp_path, script(TOGETHER), str(step), limit=limit)
     assert ended.code == 0, ended
     assert int(ended.printed.split()[-1]) > trials(5, 150)
     assert cgroup.oom_kills() == 0
@@ -173,7 +175,7 @@ EATEN = """
 def test_a_worker_that_eats_memory(cgroup: MemoryGroup, tmp_path: Path, trials: Trials) -> None:
     """Promise 3: the OOM killer is named, with the limit."""
     times = trials(2, 50)
-    ended = run_after(cgroup.enter, tmp_path, script(EATEN), str(times))
+    ended = run_after(cgroup.enter, tmp_path, script(EATEN), str(times), limit=times * LIMIT)
     assert ended.code == 0, ended
     died = r"a worker died during a feast: rank 1 \(pid \d+\): killed by SIGKILL \((.*?)\)\. The"
     found = re.findall(died, ended.printed)
