@@ -46,11 +46,12 @@ def fastest(functions: list[Any], theta: np.ndarray, rounds: int) -> list[float]
 
 
 def speedup(rows: int, rounds: int) -> tuple[float, float]:
-    """Of 2 members over the plain model with one thread: predicted, and measured."""
+    """A gradient by 2 members over the plain model with one thread: predicted, and measured."""
     model = logistic(rows)
     theta = np.random.default_rng(3).normal(size=21) * 0.3
     with threadpool_limits(1), synk.Group(2) as group, group.active():
-        predicted = synk.pymc.advise(model, modes=["NUMBA"]).speedup(2)
+        [timing] = synk.pymc.advise(model, modes=["NUMBA"]).modes
+        predicted = timing.plain / timing.seconds(2)
         plain = compiled(model, "NUMBA")
         with synk.pymc.parallel(model, mode="NUMBA"):
             divided = compiled(model, "NUMBA")

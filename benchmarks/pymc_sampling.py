@@ -5,8 +5,8 @@
 
 Times are PyMC's own sampling times, without compilation, for each gradient that was evaluated
 (the steps of warm-up too): plain and divided chains of one seed part ways after some rounding.
-Both run in mode NUMBA, with one thread of BLAS: two make PyMC's own products of vectors slower, up
-to 40 times on virtual cores.
+Both run in mode NUMBA, with one thread of BLAS: more make PyMC's own sums of long vectors slower,
+up to 40 times on virtual cores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import scipy.linalg.blas  # noqa: F401 - what NUTS adds vectors with: loaded before it is limited
 from common import describe_machine, show
 from pymc_gradient import compiled, hierarchical_poisson, logistic
 from threadpoolctl import threadpool_limits

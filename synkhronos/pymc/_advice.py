@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pymc.blocking import RaveledVars
+from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
+from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag
 from threadpoolctl import threadpool_limits
 
 from synkhronos import _cores
@@ -23,6 +26,8 @@ from synkhronos.pymc._likelihood import Likelihood, mode_of
 
 SECONDS = 0.15  # of measuring, for each figure
 _SHOWN = (1, 2, 4, 8, 16, 32)
+# more than that is other work on the machine; parameters move from one core's cache to another's
+_MOST_OF_ROUND, _MOST_OF_PARAMETER = 100e-6, 10e-9
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,9 @@ class ModeAdvice:
     parts : dict
         Of 1 / k of the rows, for each k.
     round : float
-        What a round costs beside that.
+        What a round costs beside that, with a sampler at work between rounds.
+    sampler : float
+        What PyMC's NUTS does itself for each gradient: sums of vectors of all parameters.
     """
 
     mode: str
@@ -50,6 +57,7 @@ class ModeAdvice:
     rest: float
     parts: dict[int, float]
     round: float
+    sampler: float = 0.0
 
     @property
     def share(self) -> float:
@@ -57,13 +65,13 @@ class ModeAdvice:
         return self.parts[1] / (self.parts[1] + self.rest)
 
     def seconds(self, members: int) -> float:
-        """The predicted time with so many members, on a core each."""
+        """The predicted time of a gradient with so many members, on a core each."""
         part = self.parts.get(members, self.parts[max(self.parts)] * max(self.parts) / members)
         return self.rest + part + (self.round if members > 1 else 0.0)
 
     def speedup(self, members: int) -> float:
-        """Over the plain model in the same mode with one thread."""
-        return self.plain / self.seconds(members)
+        """Of sampling, over the plain model in the same mode with one thread."""
+        return (self.plain + self.sampler) / (self.seconds(members) + self.sampler)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class Advice:
         return self.best.mode
 
     def speedup(self, members: int, mode: str | None = None) -> float:
-        """Predicted, over the plain model in the same mode with one thread.
+        """Predicted of sampling by NUTS, over the plain model in the same mode with one thread.
 
         Parameters
         ----------
@@ -140,17 +148,19 @@ class Advice:
         several = [k for k in range(1, self.cores + 1) if min(count, self.cores // k) > 1]
         for members in [*several, together or self.cores]:
             at_once = min(count, self.cores // members) if members in several else 1
-            seconds = math.ceil(count / at_once) * timing.seconds(members)
+            each = timing.seconds(members) + timing.sampler
+            seconds = math.ceil(count / at_once) * each
             plans.append(ChainPlan(count, members, at_once, seconds))
         return min(plans, key=lambda p: p.seconds)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Columns and rows: for each mode the times (ms), the share, the speed-ups."""
+        """Columns and rows: for each mode the times (ms), the share, the speed-ups of sampling."""
         members = [k for k in _SHOWN if k <= max(8, self.cores)]
-        columns = ["mode", "plain ms", "threads", "rest", "share", *[f"{k}x" for k in members]]
+        columns = ["mode", "plain ms", "threads", "rest", "sampler", "share"]
+        columns += [f"{k}x" for k in members]
         rows = []
         for m in self.modes:
-            times = [f"{1e3 * t:.3f}" for t in (m.plain, m.plain_threads, m.rest)]
+            times = [f"{1e3 * t:.3f}" for t in (m.plain, m.plain_threads, m.rest, m.sampler)]
             ups = [f"{m.speedup(k):.2f}" for k in members]
             rows.append([m.mode, *times, f"{100 * m.share:.0f} %", *ups])
         return columns, rows
@@ -173,11 +183,12 @@ class Advice:
 
     def _verdict(self) -> str:
         best = self.best
-        fastest = min(min(m.plain, m.plain_threads) for m in self.modes)
-        gain = fastest / best.seconds(self.cores)
+        fastest = min(min(m.plain, m.plain_threads) + m.sampler for m in self.modes)
+        gain = fastest / (best.seconds(self.cores) + best.sampler)
         return (
             f"fastest divided: {best.mode}, {1e3 * best.seconds(self.cores):.3f} ms with "
-            f"{self.cores} members, {gain:.2f} times as fast as the plain model in its best mode.\n"
+            f"{self.cores} members; it samples {gain:.2f} times as fast as the plain model in its "
+            "best mode.\n"
             f"{self.chains(4)}"
         )
 
@@ -216,14 +227,48 @@ def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
     return float(np.percentile(times, 25))
 
 
-def gradient_of(model: Any, mode: Any) -> Callable[[], Any]:
-    """A call of the model's value and gradient, as it is now, where a sampler might begin.
+@dataclass(frozen=True)
+class Gradient:
+    """A model's value and gradient at a point; a call computes them.
+
+    Attributes
+    ----------
+    model_function : pymc.model.core.ValueGradFunction
+    point : array, shape (parameters,)
+    """
+
+    model_function: Any
+    point: np.ndarray
+
+    def __call__(self) -> np.ndarray:
+        return np.asarray(self.model_function._pytensor_function(self.point)[1])
+
+    def amid_sampling(self) -> Callable[[], Any]:
+        """The same with what PyMC's NUTS does for each: a leapfrog step, the sums of its tree."""
+        kind = self.point.dtype
+        potential = QuadPotentialDiag(np.ones(self.point.size), kind)
+        integrator = CpuLeapfrogIntegrator(potential, self.model_function)
+        here = RaveledVars(self.point, ())
+        start = integrator.compute_state(here, np.zeros(self.point.size, kind))
+
+        def leaf() -> None:
+            end = integrator.step(1e-12, start)
+            for _ in range(3):  # is the tree, or either half of it, turning?
+                total = start.p + end.p
+                total.dot(start.v), total.dot(end.v)
+
+        return leaf
+
+
+def gradient_of(model: Any, mode: Any) -> Gradient:
+    """The model's value and gradient, as it is now, where a sampler might begin.
 
     That is beside the initial point, at which many models have rows that are all alike: branches
     that processors foresee make them twice as fast as they are in a chain.
     """
     start = model.initial_point(0)
-    made = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))._pytensor_function
+    function = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))
+    made = function._pytensor_function
     made.trust_input = True
     names = [v.name for v in model.continuous_value_vars]
     initial = np.concatenate([np.ravel(start[n]) for n in names])
@@ -233,16 +278,17 @@ def gradient_of(model: Any, mode: Any) -> Callable[[], Any]:
         with np.errstate(all="ignore"):
             if all(np.isfinite(value).all() for value in made(point)):
                 break
-    return lambda: np.asarray(made(point)[1])
+    return Gradient(function, point)
 
 
-def measure_mode(model: Any, parallel: Any, mode: Any, plain: Callable[[], Any]) -> ModeAdvice:
+def measure_mode(model: Any, parallel: Any, mode: Any, plain: Gradient) -> ModeAdvice:
     """Measure a model that is divided, in a mode."""
     with threadpool_limits(1):
         alone = seconds_of(plain)
     threads = seconds_of(plain)
+    sampler = max(seconds_of(plain.amid_sampling()) - threads, 0.0)
     divided = gradient_of(model, mode)
-    whole = seconds_of(divided)
+    whole = seconds_of(divided.amid_sampling()) - sampler
     evaluator = parallel._evaluator
     with evaluator.stubbed():
         rest = seconds_of(divided)
@@ -252,8 +298,9 @@ def measure_mode(model: Any, parallel: Any, mode: Any, plain: Callable[[], Any])
     if not parts:  # what a member's share takes has been seen, and is scaled
         parts = {k: inner * size / k for k in (1, 2, 4, 8)}
     between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else 20e-6
+    between = min(between, _MOST_OF_ROUND + _MOST_OF_PARAMETER * plain.point.size)
     name = mode if isinstance(mode, str) else str(mode or pytensor.config.mode)
-    return ModeAdvice(name, alone, threads, rest, parts, min(between, 100e-6))
+    return ModeAdvice(name, alone, threads, rest, parts, between, sampler)
 
 
 def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:

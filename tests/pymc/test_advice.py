@@ -11,7 +11,7 @@ import pymc as pm
 import pytest
 
 import synkhronos as synk
-from synkhronos.pymc._advice import Advice, ModeAdvice
+from synkhronos.pymc._advice import Advice, ModeAdvice, gradient_of
 
 DEMOS = Path(__file__).parent.parent.parent / "demos" / "pymc"
 
@@ -35,6 +35,9 @@ def test_predictions_follow_from_the_measurements() -> None:
     assert found.seconds(2) == pytest.approx(0.1 + 0.5 + 0.01)
     assert found.seconds(16) == pytest.approx(0.1 + 0.0625 + 0.01)
     assert found.speedup(4) == pytest.approx(2.0 / 0.36)
+    slowed = timing(sampler=1.0)  # whose own time stays what it is
+    assert slowed.seconds(4) == found.seconds(4)
+    assert slowed.speedup(4) == pytest.approx(3.0 / 1.36)
 
 
 def test_the_fastest_mode_and_the_plan_for_chains() -> None:
@@ -93,7 +96,25 @@ def test_a_model_is_measured() -> None:
     assert found.rest > 0
     assert found.parts[8] < found.parts[1]
     assert 0 < found.share < 1
-    assert 0 < found.round <= 100e-6
+    assert 0 < found.round <= 100e-6 + 10e-9 * 3003
+    assert found.sampler >= 0
+
+
+def test_what_a_sampler_does_between_gradients_is_measured() -> None:
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=200_000)
+        pm.Potential("y", -x.sum())
+    gradient = gradient_of(model, "FAST_COMPILE")
+    before = gradient.point.copy()
+    leaf = gradient.amid_sampling()
+    leaf()
+    np.testing.assert_array_equal(gradient.point, before)
+    calls: list[np.ndarray] = []
+    made = gradient.model_function._pytensor_function
+    gradient.model_function._pytensor_function = lambda q: calls.append(q) or made(q)
+    gradient.amid_sampling()()
+    assert len(calls) == 2  # at the start, and one for the leaf
+    np.testing.assert_allclose(calls[1], before, atol=1e-9)
 
 
 def test_what_cannot_be_divided_is_not_advised_on() -> None:
