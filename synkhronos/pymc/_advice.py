@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,6 +244,17 @@ class Gradient:
     def __call__(self) -> np.ndarray:
         return np.asarray(self.model_function._pytensor_function(self.point)[1])
 
+    def known(self) -> Gradient:
+        """One that takes no time: the values are there."""
+        f, values = self.model_function, self.model_function._pytensor_function(self.point)
+        values = [np.asarray(v) for v in values]
+        stub = SimpleNamespace(
+            _pytensor_function=lambda point: values,
+            _raveled_inputs=f._raveled_inputs,
+            dtype=f.dtype,
+        )
+        return Gradient(stub, self.point)
+
     def amid_sampling(self) -> Callable[[], Any]:
         """The same with what PyMC's NUTS does for each: a leapfrog step, the sums of its tree."""
         kind = self.point.dtype
@@ -286,7 +298,7 @@ def measure_mode(model: Any, parallel: Any, mode: Any, plain: Gradient) -> ModeA
     with threadpool_limits(1):
         alone = seconds_of(plain)
     threads = seconds_of(plain)
-    sampler = max(seconds_of(plain.amid_sampling()) - threads, 0.0)
+    sampler = seconds_of(plain.known().amid_sampling())
     divided = gradient_of(model, mode)
     whole = seconds_of(divided.amid_sampling()) - sampler
     evaluator = parallel._evaluator

@@ -106,9 +106,9 @@ def test_what_a_sampler_does_between_gradients_is_measured() -> None:
         pm.Potential("y", -x.sum())
     gradient = gradient_of(model, "FAST_COMPILE")
     before = gradient.point.copy()
-    leaf = gradient.amid_sampling()
-    leaf()
+    gradient.known().amid_sampling()()
     np.testing.assert_array_equal(gradient.point, before)
+    np.testing.assert_array_equal(gradient.known()(), gradient())
     calls: list[np.ndarray] = []
     made = gradient.model_function._pytensor_function
     gradient.model_function._pytensor_function = lambda q: calls.append(q) or made(q)
