@@ -83,20 +83,20 @@ def test_lines_and_table(
 
 
 def test_a_model_is_measured() -> None:
-    r = np.random.default_rng(0)
+    r, rows = np.random.default_rng(0), 60_000
     with pm.Model() as model:
-        b, noise = pm.Normal("b", shape=3), pm.Normal("noise", shape=3000)
-        x = r.normal(size=(3000, 3))
-        pm.Poisson("y", pm.math.exp(x @ b + noise), observed=r.poisson(1, 3000))
+        b, noise = pm.Normal("b", shape=3), pm.Normal("noise", shape=rows)
+        x = r.normal(size=(rows, 3))
+        pm.Poisson("y", pm.math.exp(x @ b + noise), observed=r.poisson(1, rows))
     advice = synk.pymc.advise(model, members=2, modes=["FAST_COMPILE"])
     assert "logp" not in vars(model)
     [found] = advice.modes
     assert advice.names == ("y",)
-    assert advice.rows == (3000,)
+    assert advice.rows == (rows,)
     assert found.rest > 0
     assert found.parts[8] < found.parts[1]
     assert 0 < found.share < 1
-    assert 0 < found.round <= 100e-6 + 10e-9 * 3003
+    assert 0 < found.round <= 100e-6 + 10e-9 * (rows + 3)
     assert found.sampler >= 0
 
 
