@@ -252,3 +252,10 @@ def test_docstring_examples_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     synk.close()
     assert result.failed == 0
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    root = Path(__file__).parent.parent
+    links = re.findall(r"<([\w./]+)>`_", (root / "README.rst").read_text())
+    assert len(links) > 5
+    assert not [link for link in links if not (root / link).exists()]

@@ -17,7 +17,14 @@ import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos import _cores, _group
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._group import Group
-from synkhronos.pymc._advice import Advice, ChainPlan, gradient_of, measure_mode, seconds_of
+from synkhronos.pymc._advice import (
+    Advice,
+    ChainPlan,
+    Gradient,
+    gradient_of,
+    measure_mode,
+    seconds_of,
+)
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._op import DividedLogp
@@ -146,16 +153,17 @@ class Parallel:
         finally:
             evaluator.leave()
 
-    def _stay_if(self, plain: Any, mode: Any, wanted: float) -> None:
+    def _stay_if(self, plain: Gradient, mode: Any, wanted: float) -> None:
         """Leave the model alone unless it pays."""
-        divided = gradient_of(self.model, mode)
-        ratios = [seconds_of(plain) / seconds_of(divided) for _ in range(3)]
+        alone = plain.amid_sampling()
+        together = gradient_of(self.model, mode).amid_sampling()
+        ratios = [seconds_of(alone) / seconds_of(together) for _ in range(3)]
         found = sorted(ratios)[1]
         if found >= wanted:
             log.info("%s divided: %.2f times as fast", ", ".join(self.names), found)
             return
         log.warning(
-            "the model is left as it is: divided over %d members a gradient is %.2f times as fast, "
+            "the model is left as it is: divided over %d members it samples %.2f times as fast, "
             "and min_speedup is %s",
             0 if self.group is None else self.group.size,
             found,
