@@ -307,6 +307,12 @@ def weighted(array: Any, dtype: str, share: float | None) -> Any:
         return _compiled("weighted", dtype)(array, share)
 
 
+def divided(array: Any, divisor: float) -> Any:
+    """Floats divided by a number, in their own dtype."""
+    with wide():
+        return _compiled("divided", array.dtype.name)(array, divisor)
+
+
 def finished(array: Any, dtype: Any) -> Any:
     """Reduced values in another dtype; floats are rounded to the nearest integer."""
     name = np.dtype(dtype).name
@@ -327,12 +333,15 @@ def _compiled(what: str, dtype: str) -> Callable[..., Any]:
         real = dtype.replace("complex128", "float64").replace("complex64", "float32")
         return array.astype(dtype) * jnp.asarray(share, real)
 
+    def divided(array: Any, divisor: Any) -> Any:
+        return array / jnp.asarray(divisor, dtype)
+
     def cast(array: Any) -> Any:
         whole = jnp.issubdtype(np.dtype(dtype), jnp.integer)
         rounds = whole and jnp.issubdtype(array.dtype, jnp.floating)
         return (jnp.rint(array) if rounds else array).astype(dtype)
 
-    return jax.jit({"weighted": weighted, "cast": cast}[what])
+    return jax.jit({"weighted": weighted, "divided": divided, "cast": cast}[what])
 
 
 def flat(arrays: Sequence[Any], dtype: str, share: float) -> Any:

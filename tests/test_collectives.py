@@ -55,9 +55,12 @@ def reduced(values: list[Array], op: str, weights: list[float] | None = None) ->
     if op == "avg":
         wide = values if first.dtype.kind in "fc" else [v.astype(float) for v in values]
         wide = [v.astype("float32") for v in wide] if first.dtype == np.float16 else wide
-        shares = np.array(weights or [1.0] * len(values)) / sum(weights or [1.0] * len(values))
-        found = sum(v * float(share) for v, share in zip(wide, shares, strict=True))
-        return np.asarray(found).astype(first.dtype if first.dtype.kind in "fc" else np.float64)
+        given = weights or [1.0] * len(values)
+        if first.dtype.kind not in "fc":  # their sums are exact
+            total = sum(v * w for v, w in zip(wide, given, strict=True))
+            return np.asarray(total / sum(given))
+        found = sum(v * (w / sum(given)) for v, w in zip(wide, given, strict=True))
+        return np.asarray(found).astype(first.dtype)
     ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
     total = values[0]
     for value in values[1:]:

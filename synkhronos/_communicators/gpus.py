@@ -37,7 +37,7 @@ from synkhronos._communicators.nccl import (
 )
 from synkhronos._communicators.shared_memory import SharedMemory, check_joinable
 from synkhronos._communicators.ways import result_of, way
-from synkhronos._reductions import Reduction, shares
+from synkhronos._reductions import Reduction, scales
 
 log = logging.getLogger("synkhronos")
 
@@ -401,7 +401,6 @@ class Gpus:
         self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
     ) -> list[Any]:
         """Fresh arrays of the reduced values, in the dtypes in which they were combined."""
-        share = self._share(op, weights)
         found, held = [], []
         moves: list[Operation] = []
         for a in arrays:
@@ -409,7 +408,7 @@ class Gpus:
             if how is None:
                 found.append(self._combined(a, op))
                 continue
-            given = _jax.weighted(a, how.dtype, share)
+            given = _jax.weighted(a, how.dtype, self._scale(a, op, weights)[0])
             fresh = _jax.blank(given.shape, given.dtype) if given is a else given
             found.append(fresh)
             held += [given, fresh]
@@ -418,13 +417,23 @@ class Gpus:
             args = (_jax.pointer(given), _jax.pointer(fresh), a.size * how.times, *how.numbers)
             moves.append(("all_reduce", args) if root is None else ("reduce", (*args, root)))
         self._run(moves, held)
-        return found
+        return self._divided(found, arrays, op, weights)
 
-    def _share(self, op: Reduction, weights: Sequence[float] | None) -> float | None:
-        """What this member's values count in a mean."""
+    def _scale(
+        self, array: Any, op: Reduction, weights: Sequence[float] | None
+    ) -> tuple[float | None, float]:
+        """What this member's values are multiplied by, and the sum of all divided by."""
         if op is not Reduction.AVG:
-            return None
-        return shares([1.0] * self.size if weights is None else weights)[self.rank]
+            return None, 1.0
+        given, divisor = scales(np.dtype(array.dtype), weights, self.size)
+        return given[self.rank], divisor
+
+    def _divided(
+        self, found: list[Any], arrays: Arrays, op: Reduction, weights: Sequence[float] | None
+    ) -> list[Any]:
+        """Means of what was summed exactly."""
+        divisors = [self._scale(a, op, weights)[1] for a in arrays]
+        return [v if d == 1.0 else _jax.divided(v, d) for v, d in zip(found, divisors, strict=True)]
 
     def _combined(self, array: Any, op: Reduction) -> Any:
         """What NCCL cannot combine: each member has all, and does it by itself."""
@@ -442,7 +451,6 @@ class Gpus:
         """This member's rows of the reduced values; see Communicator."""
         if not self._can_reduce(arrays, None):
             return self._host.reduce_scatter(_staged(arrays), op, edges, weights)
-        share = self._share(op, weights)
         lo, hi = edges[self.rank], edges[self.rank + 1]
         found, moves, held = [], [], []
         for a in arrays:
@@ -450,7 +458,7 @@ class Gpus:
             if how is None:
                 found.append(self._combined(a, op)[lo:hi])
                 continue
-            given = _jax.weighted(a, how.dtype, share)
+            given = _jax.weighted(a, how.dtype, self._scale(a, op, weights)[0])
             fresh = _jax.blank((hi - lo, *a.shape[1:]), given.dtype)
             found.append(fresh)
             held += [given, fresh]
@@ -461,7 +469,7 @@ class Gpus:
                     start = at + x * each * given.dtype.itemsize
                     moves.append(("reduce", (start, to, n * how.times, *how.numbers, rank)))
         self._run(moves, held)
-        return _finished(found, arrays, op)
+        return _finished(self._divided(found, arrays, op, weights), arrays, op)
 
 
 def _specs(arrays: Arrays) -> Specs:
