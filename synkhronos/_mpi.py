@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +19,11 @@ from synkhronos._errors import BackendMissing
 from synkhronos._reductions import Reduction
 
 _LAUNCHED = "SYNKHRONOS_LAUNCHED"
-_ORDERS = 7  # the tag of leaders' messages
+# tags of leaders' messages: of those that fit into the buffer that always waits for the next one,
+# and of those that do not, each announced by one that does
+_ORDERS, _LARGE = 7, 8
+_SLOT_BYTES = 1 << 16
+_ANNOUNCED = struct.Struct("<q")  # its length; the shortest message of leaders is longer
 _PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
 # What launchers tell their processes: number, how many; and the same on this machine.
 _LAUNCHERS = {
@@ -102,7 +107,11 @@ class World:
         self._data = MPI.COMM_WORLD.Dup()
         self.rank: int = self._control.rank
         self.size: int = self._control.size
-        self._any_source, self._byte, self._status = MPI.ANY_SOURCE, MPI.BYTE, MPI.Status()
+        self._byte, self._status = MPI.BYTE, MPI.Status()
+        # a receive that is always under way takes half the time of probing for each message
+        self._slot = bytearray(_SLOT_BYTES)
+        self._next = self._control.Recv_init([self._slot, MPI.BYTE], MPI.ANY_SOURCE, _ORDERS)
+        self._next.Start()
         self._sending: list[tuple[Any, bytes]] = []
         self._ops = {
             Reduction.SUM: MPI.SUM,
@@ -124,7 +133,14 @@ class World:
 
     def send(self, to: int, message: bytes) -> None:
         """Send without waiting for long; see leaders.Wire."""
-        request = self._control.Isend([message, self._mpi.BYTE], to, _ORDERS)
+        if len(message) <= _SLOT_BYTES:
+            self._send(to, message, _ORDERS)
+        else:
+            self._send(to, _ANNOUNCED.pack(len(message)), _ORDERS)
+            self._send(to, message, _LARGE)
+
+    def _send(self, to: int, message: bytes, tag: int) -> None:
+        request = self._control.Isend([message, self._byte], to, tag)
         if request.Test():
             return
         # what MPI cannot send at once goes only while this process speaks to MPI, and it may be
@@ -140,13 +156,17 @@ class World:
         if self._sending:
             self._sending = [s for s in self._sending if not s[0].Test()]
         status = self._status
-        found = self._control.Improbe(self._any_source, _ORDERS, status)
-        if found is None:
+        if not self._next.Test(status):
             return None
-        message = bytearray(status.Get_count(self._byte))
-        source = status.Get_source()
-        found.Recv([message, self._byte])
-        return source, bytes(message)
+        source, length = status.source, status.Get_count(self._byte)
+        message = bytes(memoryview(self._slot)[:length])
+        self._next.Start()
+        if length == _ANNOUNCED.size:
+            (length,) = _ANNOUNCED.unpack(message)
+            whole = bytearray(length)
+            self._control.Recv([whole, self._byte], source, _LARGE)
+            message = bytes(whole)
+        return source, message
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """The root's bytes into everybody's buffer."""
@@ -198,6 +218,9 @@ class World:
         for request, _ in self._sending:
             request.Wait()
         if not self._mpi.Is_finalized():
+            self._next.Cancel()
+            self._next.Wait()
+            self._next.Free()
             self._mpi.Finalize()
 
     def abort(self) -> NoReturn:

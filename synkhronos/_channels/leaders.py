@@ -111,6 +111,7 @@ class Leaders:
         self._adrift = 0  # the last command in which an exchange of GPUs failed
         self._exchange = (0, 0)  # the last one that this leader waits for: after which meeting
         self._collects = False  # it has come to all meetings of the command
+        self._taken = 0  # messages so far: without another, nothing has changed
 
     def watch(self, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Wait by this from now on."""
@@ -124,6 +125,7 @@ class Leaders:
     def pump(self) -> None:
         """Take in what has arrived; orders are handed on at once."""
         while (found := self._wire.receive()) is not None:
+            self._taken += 1
             source, message = found
             kind, number, meeting, word = _HEADER.unpack_from(message)
             says = message[_HEADER.size :]
@@ -285,9 +287,14 @@ class Leaders:
 
     def _await(self, come: Callable[[], bool], whoever_dies: bool = False) -> None:
         """Wait; once this leader has said that it has come, a death in its node changes nothing."""
+        seen = -1
 
         def ready() -> bool:
+            nonlocal seen
             self.pump()
+            if self._taken == seen:
+                return False
+            seen = self._taken
             if come():
                 return True
             if self._orders.quit:
@@ -370,20 +377,30 @@ class Leaders:
         return _parts(b"".join(b.report for b in self._branches.values()))
 
     def _await_reports(self, ready: Callable[[], bool] = lambda: True) -> None:
+        seen = -1
+        missing: list[int] = []
+
         def reported() -> bool:
+            nonlocal seen, missing
             self.pump()
-            missing = [c for c, b in self._branches.items() if b.reported != self.number]
-            if missing and self._orders.quit:
-                raise GroupEnded
-            for child in missing:  # at a meeting that this leader has not come to, and will not
-                branch = self._branches[child]
-                if branch.entered[0] == self.number != branch.sent_away and self._over(branch):
-                    branch.sent_away = self.number
-                    self._send(child, LEAVE)
+            if self._taken != seen:
+                seen = self._taken
+                missing = [c for c, b in self._branches.items() if b.reported != self.number]
+                if missing and self._orders.quit:
+                    raise GroupEnded
+                self._send_away(missing)
             return not missing and ready()
 
         self._collects = True
         self._wait(reported)
+
+    def _send_away(self, children: list[int]) -> None:
+        """Those at a meeting that this leader has not come to, and will not."""
+        for child in children:
+            branch = self._branches[child]
+            if branch.entered[0] == self.number != branch.sent_away and self._over(branch):
+                branch.sent_away = self.number
+                self._send(child, LEAVE)
 
     def missing(self) -> list[int]:
         """The leaders of whole branches from which something is awaited."""

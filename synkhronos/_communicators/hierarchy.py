@@ -322,7 +322,7 @@ class Hierarchy:
     ) -> None:
         """Reduced values in place; see Communicator."""
         if members is None and self._between is not None and self._single:
-            given = self._node_weights(weights, None)
+            given = None if weights is None else self._node_weights(weights, None)
             whole = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in arrays]
             self._between.all_reduce(whole, op, given, starting)
             for array, total in zip(arrays, whole, strict=True):

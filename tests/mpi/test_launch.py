@@ -59,6 +59,35 @@ def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> No
         made.check_gone()
 
 
+MESSAGES = """
+    from synkhronos import _mpi
+
+    world = _mpi.World()
+    edge = _mpi._SLOT_BYTES
+    lengths = [9, edge - 1, edge, 40, edge + 1, 1_000_003, 9, 3 * edge, 10]
+    others = [r for r in range(world.size) if r != world.rank]
+    for k, length in enumerate(lengths):
+        for to in others:
+            world.send(to, bytes([world.rank, k]) + b"x" * (length - 2))
+    found = {r: [] for r in others}
+    while any(len(f) < len(lengths) for f in found.values()):
+        if (one := world.receive()) is not None:
+            source, message = one
+            assert message[0] == source and set(message[2:]) == {ord("x")}
+            found[source].append((message[1], len(message)))
+    assert all(f == list(enumerate(lengths)) for f in found.values()), found
+    assert world.receive() is None
+    world.finalize()
+    if world.rank == 0:
+        print("good end")
+"""
+
+
+def test_messages_of_all_lengths_in_order(mpi: Launcher, tmp_path: Path) -> None:
+    """Those that fit into the waiting buffer, and those that do not, between all leaders."""
+    assert "good end" in run(mpi, 3, tmp_path, MESSAGES)
+
+
 def test_nodes_that_differ_are_named(mpi: Launcher, tmp_path: Path) -> None:
     """Versions, mode and floatX are compared before anything else."""
     text = """
