@@ -20,7 +20,7 @@ from synkhronos._kernels import reduce_block
 from synkhronos._reductions import Reduction, combine, shares
 
 _SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
-_TOLD = 1 << 15  # bytes of all nodes together: below, reductions are made of what leaders say
+_TOLD = 1 << 12  # bytes of all nodes together: below, reductions are made of what leaders say
 _SIZE = struct.Struct("=q")
 # between two transfers: a warning that is an error would leave the others in the second one
 _SILENT = functools.partial(np.errstate, all="ignore")
