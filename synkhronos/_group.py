@@ -392,8 +392,8 @@ class Group:
             raise
         finally:
             self._interrupts.release()
-            if self._channel.broken:
-                self._lose(found, "a worker died")
+            if why := self._channel.broken:
+                self._lose(found, why)
             elif writes:
                 self._lose(found, "a member stood still while values were written")
 

@@ -8,7 +8,7 @@ import re
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -87,10 +87,25 @@ def is_initialised() -> bool:
 launch()  # at the import, before this process can have started another
 
 
+Wait = Callable[[Callable[[], bool]], None]
+
+
+def poll(done: Callable[[], bool]) -> None:
+    """Return once `done()` is true, which MPI comes to only while it is asked."""
+    while not done():
+        os.sched_yield()
+
+
 class World:
     """All processes of an MPI launch: a wire between leaders, and transfers of arrays.
 
-    Transfers are collective: all processes must come to them.
+    Transfers are collective: all processes must come to them. None of them blocks, so that one
+    that will not end, since another process stands still, can be left.
+
+    Attributes
+    ----------
+    stuck : list
+        Transfers that have been left: MPI is of no more use then.
     """
 
     def __init__(self) -> None:
@@ -98,6 +113,10 @@ class World:
         try:
             import mpi4py
 
+            # Rabenseifner; what Open MPI chooses itself takes up to three times as long
+            os.environ.setdefault(
+                "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
+            )  # Rabenseifner's
             mpi4py.rc.finalize = False  # a fork of this process would, at its end, and hang
             from mpi4py import MPI
         except ImportError as exc:
@@ -113,6 +132,8 @@ class World:
         self._next = self._control.Recv_init([self._slot, MPI.BYTE], MPI.ANY_SOURCE, _ORDERS)
         self._next.Start()
         self._sending: list[tuple[Any, bytes]] = []
+        self._wait: Wait = poll
+        self.stuck: list[Any] = []
         self._ops = {
             Reduction.SUM: MPI.SUM,
             Reduction.PROD: MPI.PROD,
@@ -170,27 +191,28 @@ class World:
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """The root's bytes into everybody's buffer."""
-        self._data.Bcast([buffer, self._mpi.BYTE], root)
+        self._finish(self._data.Ibcast([buffer, self._mpi.BYTE], root))
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], root: int) -> list[np.ndarray] | None:
         """Everybody's bytes at the root."""
         whole = np.empty(sum(sizes), np.uint8) if self.rank == root else None
         into = None if whole is None else [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._data.Gatherv([mine, self._mpi.BYTE], into, root)
+        self._finish(self._data.Igatherv([mine, self._mpi.BYTE], into, root))
         return None if whole is None else _cut(whole, sizes)
 
     def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
         """Everybody's bytes everywhere."""
         whole = np.empty(sum(sizes), np.uint8)
         into = [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._data.Allgatherv([mine, self._mpi.BYTE], into)
+        self._finish(self._data.Iallgatherv([mine, self._mpi.BYTE], into))
         return _cut(whole, sizes)
 
     def all_to_all(self, parts: np.ndarray) -> np.ndarray:
         """Row i of everybody's parts at process i; rows are of one size."""
         found = np.empty_like(parts)
         count = parts[0].nbytes
-        self._data.Alltoall([parts, count, self._mpi.BYTE], [found, count, self._mpi.BYTE])
+        sent, into = [parts, count, self._mpi.BYTE], [found, count, self._mpi.BYTE]
+        self._finish(self._data.Ialltoall(sent, into))
         return found
 
     def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray:
@@ -200,7 +222,7 @@ class World:
         if parts is not None:
             sizes = [p.size for p in parts]
             source = [np.concatenate(parts), (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._data.Scatterv(source, [mine, self._mpi.BYTE], root)
+        self._finish(self._data.Iscatterv(source, [mine, self._mpi.BYTE], root))
         return mine
 
     def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
@@ -211,7 +233,18 @@ class World:
 
     def all_reduce(self, array: np.ndarray, op: Reduction) -> None:
         """Reduce in place, in all processes."""
-        self._data.Allreduce(self._mpi.IN_PLACE, array, self._ops[op])
+        self._finish(self._data.Iallreduce(self._mpi.IN_PLACE, array, self._ops[op]))
+
+    def watch(self, wait: Wait) -> None:
+        """Wait for the end of transfers by this from now on; it may raise to leave one."""
+        self._wait = wait
+
+    def _finish(self, request: Any) -> None:
+        try:
+            self._wait(request.Test)
+        except BaseException:
+            self.stuck.append(request)  # and the memory that it reads and writes
+            raise
 
     def finalize(self) -> None:
         """Leave MPI once all that was sent has left; all processes must come."""

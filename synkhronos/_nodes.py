@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import math
 import os
 import platform
 import signal
@@ -133,6 +134,11 @@ class Session:
     leaders: Leaders
     busy: bool = False
 
+    def idle(self) -> None:
+        """There is no group to watch."""
+        self.leaders.watch(_wait)
+        self.world.watch(_mpi.poll)
+
     def end(self) -> None:
         """Let the other leaders go; end the job where one of them does not answer.
 
@@ -147,6 +153,9 @@ class Session:
             log.error("nodes %s do not answer: the job is ended by MPI_Abort", nodes)
             self.world.abort()
 
+        if self.world.stuck:
+            log.error("a transfer between nodes has not ended: the job is ended by MPI_Abort")
+            self.world.abort()
         self.leaders.watch(lambda ready: _wait(lambda: ready() or late()))
         self.leaders.post(self.leaders.number + 1, message_of(End()))
         self.leaders.collect()
@@ -266,8 +275,10 @@ def _member(
 
 
 def _watch(session: Session, channel: LocalChannel) -> None:
-    channel.node.waiter.naps_ms = _NAPS_MS
-    session.leaders.watch(channel.node.waiter.wait)
+    waiter, check = channel.node.waiter, session.leaders.check
+    waiter.naps_ms = _NAPS_MS
+    session.leaders.watch(waiter.wait)
+    session.world.watch(lambda done: waiter.accompany(done, check))
 
 
 def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[MpiChannel, Member]:
@@ -275,6 +286,11 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
     channel = start.local(arena)
     try:
         session = _join()
+        if session.world.stuck:
+            raise GroupError(
+                "a transfer between nodes has not ended, so this job can start no other group: let "
+                "it end, and launch it again"
+            )
         leaders = session.leaders
         leaders.post(leaders.number + 1, message_of(Open(start.options, _settings())))
         _watch(session, channel)
@@ -290,11 +306,11 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
 
     def closed() -> None:
         session.busy = False
-        leaders.watch(_wait)
+        session.idle()
 
     pids = [pid for h in hellos for pid in h.pids]
     places = _placement(hellos), pids, _labels(hellos)
-    made = MpiChannel(channel, leaders, *places, _broadcast(session), closed)
+    made = MpiChannel(channel, leaders, *places, _broadcast(session), session.world.stuck, closed)
     made.devices = tuple(device for h in hellos for device in h.devices)
     return made, member
 
@@ -313,7 +329,7 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
     spare: Any = None if start is None else _started(start)
     session = _join()
     while True:
-        session.leaders.watch(_wait)
+        session.idle()
         session.leaders.renew()
         order = session.leaders.next()
         if order is None:
@@ -332,7 +348,9 @@ def _started(start: Start) -> tuple[Start, Callable[[], None], Arena, LocalChann
     release = start.bind()
     try:
         arena = start.arena()
-        return start, release, arena, start.local(arena)
+        channel = start.local(arena)
+        channel.inspector.limit = channel.inspector.warning = math.inf  # the master's see to it
+        return start, release, arena, channel
     except BaseException:
         release()
         raise

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from synkhronos._channels.interrupts import Interrupts
 
+WORKER_DIED = "a worker died"  # why a group cannot go on
+
 
 @dataclass(frozen=True)
 class Left:
@@ -51,12 +53,12 @@ class Channel(Protocol):
     ----------
     interrupts : Interrupts
         What holds Ctrl-C back in the master.
-    broken : bool
-        A worker is gone: `WorkerDied` has been raised.
+    broken : str
+        Why the group cannot go on; nothing while it can.
     """
 
     interrupts: Interrupts
-    broken: bool
+    broken: str
 
     def wake(self) -> None:
         """Let workers that sleep wake up while the master prepares what it will post."""

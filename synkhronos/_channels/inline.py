@@ -28,7 +28,7 @@ class InlineChannel:
         self._number = 0
         self._committed = 0
         self.interrupts = Interrupts()
-        self.broken = False
+        self.broken = ""
         self.inspector = Idle()
 
     def wake(self) -> None:

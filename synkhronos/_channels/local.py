@@ -21,7 +21,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Arena
-from synkhronos._channels import Failure
+from synkhronos._channels import WORKER_DIED, Failure
 from synkhronos._channels.node import Node
 from synkhronos._channels.processes import Worker, end
 from synkhronos._channels.repeats import Repeats
@@ -87,7 +87,7 @@ class LocalChannel:
         self._repeats = Repeats()
         self._all_reported = True
         self._held: np.ndarray | None = None
-        self.broken = False  # a worker is gone
+        self.broken = ""
         self.workers: list[Worker] = []
         self.what = "start"  # the latest command's name in messages
         self._devices = devices
@@ -224,7 +224,7 @@ class LocalChannel:
                 f"{during}: the group was closed before it was done, by another thread, a signal "
                 "handler or a finalizer. Call synk.fork() to start another"
             )
-        self.broken = True
+        self.broken = WORKER_DIED
         dead = [w for w in self.workers if w.dead()]
         for worker in dead:
             worker.reap()

@@ -16,7 +16,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Arena
-from synkhronos._channels import Gone
+from synkhronos._channels import WORKER_DIED, Gone
 from synkhronos._channels.leaders import Leaders
 from synkhronos._channels.local import LocalChannel
 from synkhronos._channels.mirror import Broadcast, news, take
@@ -41,6 +41,8 @@ class MpiChannel:
         Of all members; where each is, and on what device.
     broadcast : callable
         Sends an array of bytes to all leaders, which come to receive it.
+    stuck : list
+        Transfers between nodes that have been left before their end.
     closed : callable
         Is called at the end.
     """
@@ -53,6 +55,7 @@ class MpiChannel:
         pids: list[int],
         labels: list[str],
         broadcast: Broadcast,
+        stuck: list[Any],
         closed: Callable[[], None],
     ) -> None:
         self._closed = closed
@@ -63,9 +66,10 @@ class MpiChannel:
         self._labels = labels
         self.devices: tuple[Any, ...] = ()
         self._broadcast = broadcast
+        self._stuck = stuck
         self._repeats = Repeats()
         self._all_reported = True
-        self._remote_death = False
+        self._broken = ""
         self.node = local.node
         self.node.arena.tell_news()
         self.interrupts = local.interrupts
@@ -75,9 +79,10 @@ class MpiChannel:
         self.started = f"{local.started} on {len(placement.sizes)} nodes"
 
     @property
-    def broken(self) -> bool:
-        """Whether a worker is gone."""
-        return self._local.broken or self._remote_death
+    def broken(self) -> str:
+        """Why the group cannot go on."""
+        stuck = "a transfer between nodes did not end" if self._stuck else ""
+        return self._local.broken or self._broken or stuck
 
     def wake(self) -> None:
         """Wake the workers of this node."""
@@ -99,9 +104,10 @@ class MpiChannel:
         told, beside = news(self.node.arena)
         with self.interrupts:  # once the message is out, all come to the broadcasts
             self._leaders.post(self._leaders.number + 1, told + message)
+            number = self._local.post(command, what)
             for array in beside:
                 self._broadcast(array)
-            return self._local.post(command, what)
+            return number
 
     def _await_reports(self, number: int, during: str) -> dict[int, bytes]:
         try:
@@ -129,7 +135,7 @@ class MpiChannel:
         return tuple(ranks), ", ".join(named)
 
     def _died(self, gone: dict[int, Gone]) -> WorkerDied:
-        self._remote_death = True
+        self._broken = WORKER_DIED
         error = WorkerDied.of(
             {r: (g.pid, self.device(r), g.how) for r, g in gone.items()}, self._local.what
         )

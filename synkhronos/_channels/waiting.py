@@ -12,6 +12,7 @@ longer from there on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import select
@@ -127,10 +128,37 @@ class Waiter:
             time.sleep(_GLANCE_SECONDS)
             if time.perf_counter() - began > NAP_MS / 1e3:
                 began = time.perf_counter()
-                if self.tick is not None:
-                    self.tick()
-                if self.inspect is not None:
-                    self.inspect()
+                self._look_after()
+
+    def accompany(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
+        """Return once `done()` is true, which goes on only while it is asked: a transfer of MPI's.
+
+        All have come to it, so it ends whoever dies meanwhile; what that means is the next wait's
+        to find out. `check` may raise to end the wait; an interrupt waits for the end.
+
+        Raises
+        ------
+        GroupEnded, and what `check` and `inspect` raise
+        """
+        for _ in range(self._looks):
+            if done():
+                return
+        looked = time.perf_counter()
+        while not done():
+            os.sched_yield()
+            if time.perf_counter() - looked < NAP_MS / 1e3:
+                continue
+            looked = time.perf_counter()
+            with contextlib.suppress(PeerDied):
+                self._listen(self._poll.poll(0))
+            check()
+            self._look_after()
+
+    def _look_after(self) -> None:
+        if self.tick is not None:
+            self.tick()
+        if self.inspect is not None:
+            self.inspect()
 
     def rest(self) -> None:
         """Wait for the bell or the group's end, a while: a peer has died, which the master minds.
@@ -174,10 +202,7 @@ class Waiter:
                 if self._listen(self._poll.poll(int(nap))) and self._spins(ready):
                     return  # the bell rang ahead of what it announces
                 nap = min(_LONGER * nap, longest) if self.naps_ms else longest
-                if self.tick is not None:
-                    self.tick()
-                if self.inspect is not None:
-                    self.inspect()
+                self._look_after()
         finally:
             self._mine[ASLEEP] = 0
 

@@ -14,7 +14,7 @@ OVER = 10.0  # seconds from the fault to the end of the job
 
 # a group of two nodes with two members each: ranks 0 and 1, ranks 2 and 3
 GROUP = """
-import sys, time
+import os, signal, sys, time
 from dataclasses import dataclass
 import numpy as np
 import pytensor, pytensor.tensor as pt
@@ -44,6 +44,24 @@ class Meet(Command):
             else:
                 member.communicator.broadcast(arrays, meeting % member.size)
 
+@dataclass(frozen=True)
+class Transfer(Command):
+    '''All have agreed to come to a transfer, in which node 1 stands still.'''
+
+    pure = True
+
+    def run(self, member):
+        between = member.communicator._between
+        if between is None:
+            return
+        if between.node == 1:
+            between._transfers.all_reduce = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            between.all_reduce([np.ones(1 << 20)], Reduction.MAX)
+        finally:
+            if between._transfers.stuck:
+                print("left in a transfer", flush=True)
+
 x = pt.matrix("x", dtype="float64")
 synk.fork(2, timeout=float(sys.argv[1]) if len(sys.argv) > 1 else None)
 group = current()
@@ -61,7 +79,7 @@ if sys.argv[2] == "idle":
     while True:
         f(np.ones((8, 2)))
         time.sleep(0.1)
-group.run(Meet(1 << 22), "the meetings")
+group.run(Transfer() if sys.argv[2] == "transfer" else Meet(1 << 22), "the meetings")
 """
 )
 
@@ -134,14 +152,34 @@ def test_a_killed_process_of_the_launch_ends_the_job(
         check_over(made, time.monotonic())
 
 
-def test_a_stopped_node_is_named_and_the_job_ends(mpi: Launcher, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["meeting", "transfer"])
+def test_a_stopped_node_is_named_and_the_job_ends(
+    mpi: Launcher, tmp_path: Path, state: str
+) -> None:
     """With a limit of 2 s the master says who is awaited; leaving MPI does not wait for them."""
-    with job(mpi, 2, tmp_path, SERVE, "2", "meeting") as made:
-        os.kill(pids_of(made)[2], signal.SIGSTOP)
+    with job(mpi, 2, tmp_path, SERVE, "2", state) as made:
+        pids = pids_of(made)
+        if state == "meeting":
+            os.kill(pids[2], signal.SIGSTOP)
         check_over(made, time.monotonic())
         assert "GroupTimeout" in made.text
         assert "rank 2 (pid" in made.text
         assert "node 1 (" in made.text
+        assert state != "transfer" or "left in a transfer" in made.text
+
+
+def test_a_pause_longer_than_the_limit(mpi: Launcher, tmp_path: Path) -> None:
+    """The limit is for commands: nobody minds that the master does something else."""
+    text = (
+        GROUP
+        + """
+assert f(np.ones((8, 2)), timeout=60) == 16
+time.sleep(1.5)
+assert f(np.ones((8, 2))) == 16
+print("good end")
+"""
+    )
+    assert "good end" in run(mpi, 2, tmp_path, text, "0.5")
 
 
 @pytest.mark.parametrize("state", ["idle", "meeting"])
