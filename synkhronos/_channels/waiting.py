@@ -149,8 +149,9 @@ class Waiter:
             if time.perf_counter() - looked < NAP_MS / 1e3:
                 continue
             looked = time.perf_counter()
+            events = self._poll.poll(0)
             with contextlib.suppress(PeerDied):
-                self._listen(self._poll.poll(0))
+                self._listen(events)
             check()
             self._look_after()
 

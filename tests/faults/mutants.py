@@ -52,6 +52,7 @@ FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/test_checkpoints.py"
 GPUS = "tests/test_jax_gpus.py"
+NODES = "tests/mpi/test_node_faults.py"
 
 MUTANTS = (
     Mutant(
@@ -228,6 +229,27 @@ MUTANTS = (
         "                link.finish(event)\n",
         "",
         f"{GPUS} -k float32",
+    ),
+    Mutant(
+        "a transfer between nodes can be left",
+        "_mpi.py",
+        "self._wait(request.Test)",
+        "request.Wait()",
+        f"{NODES} -k 'stopped and transfer'",
+    ),
+    Mutant(
+        "the master alone has a limit",
+        "_nodes.py",
+        "        channel.inspector.limit = channel.inspector.warning = math.inf",
+        "        pass",
+        f"{NODES} -k pause",
+    ),
+    Mutant(
+        "leaders agree before a transfer",
+        "_communicators/between.py",
+        "            heard = self.agree_on(arrays, says)\n",
+        "            heard = {self.node: says}\n",
+        f"{NODES} -k 'exceptions'",
     ),
     Mutant(
         "SIGINT is held back",
