@@ -131,6 +131,7 @@ class World:
         self._slot = bytearray(_SLOT_BYTES)
         self._next = self._control.Recv_init([self._slot, MPI.BYTE], MPI.ANY_SOURCE, _ORDERS)
         self._next.Start()
+        self._coming: tuple[Any, int, bytearray] | None = None  # a large message, others after it
         self._sending: list[tuple[Any, bytes]] = []
         self._wait: Wait = poll
         self.stuck: list[Any] = []
@@ -176,6 +177,12 @@ class World:
         """The next message; see leaders.Wire."""
         if self._sending:
             self._sending = [s for s in self._sending if not s[0].Test()]
+        if self._coming is not None:
+            request, source, whole = self._coming
+            if not request.Test():
+                return None
+            self._coming = None
+            return source, bytes(whole)
         status = self._status
         if not self._next.Test(status):
             return None
@@ -185,8 +192,9 @@ class World:
         if length == _ANNOUNCED.size:
             (length,) = _ANNOUNCED.unpack(message)
             whole = bytearray(length)
-            self._control.Recv([whole, self._byte], source, _LARGE)
-            message = bytes(whole)
+            request = self._control.Irecv([whole, self._byte], source, _LARGE)
+            self._coming = request, source, whole
+            return self.receive()
         return source, message
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:

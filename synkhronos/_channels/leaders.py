@@ -332,7 +332,7 @@ class Leaders:
         if self._parent is not None:
             self._send(self._parent, FAIL)
 
-    # -- exchanges of GPUs, which all have entered and some do not end
+    # -- exchanges of GPUs and transfers, which all have entered and some do not end
 
     def drift(self) -> None:
         """Let all leaders know that the exchange under way failed on this node; again: nothing."""
@@ -348,7 +348,7 @@ class Leaders:
                 self._wire.send(other, _HEADER.pack(ADRIFT, number, 0, 0))
 
     def check(self) -> None:
-        """Look for news that end a wait for an exchange.
+        """Look for news that end a wait for an exchange or a transfer.
 
         Raises
         ------
