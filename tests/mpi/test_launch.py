@@ -60,6 +60,7 @@ def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> No
 
 
 MESSAGES = """
+    import time
     from synkhronos import _mpi
 
     world = _mpi.World()
@@ -77,6 +78,15 @@ MESSAGES = """
             found[source].append((message[1], len(message)))
     assert all(f == list(enumerate(lengths)) for f in found.values()), found
     assert world.receive() is None
+    if world.rank == 1:  # it stands still between the announcement and the message
+        world._send(0, _mpi._ANNOUNCED.pack(3 * edge), _mpi._ORDERS)
+        time.sleep(0.5)
+        world._send(0, b"y" * 3 * edge, _mpi._LARGE)
+    if world.rank == 0:
+        looks = 0
+        while (one := world.receive()) is None:
+            looks += world._coming is not None
+        assert looks > 1 and one == (1, b"y" * 3 * edge)
     world.finalize()
     if world.rank == 0:
         print("good end")
