@@ -26,6 +26,9 @@ class Ranges:
 
     def add(self, start: int, stop: int) -> None:
         """Add a range."""
+        if not self._found:
+            self._found = [(start, stop)]
+            return
         first, last = self._touched(start, stop)
         if first < last:
             start = min(start, self._found[first][0])

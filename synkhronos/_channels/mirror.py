@@ -29,12 +29,12 @@ def news(arena: Arena) -> tuple[bytes, list[np.ndarray]]:
     if not written and not freed:
         return _NOTHING, []
     beside = sum(n for _, n in written) > _INLINE
-    head = _COUNTS.pack(len(written), len(freed), beside)
-    head += b"".join(_RANGE.pack(*r) for r in (*written, *freed))
+    head = [_COUNTS.pack(len(written), len(freed), beside)]
+    head += [_RANGE.pack(*r) for r in written + freed]
     arrays = [arena.bytes_at(*r) for r in written]
     if beside:
-        return head, [chunk for a in arrays for chunk in _chunks(a)]
-    return head + b"".join(a.tobytes() for a in arrays), []
+        return b"".join(head), [chunk for a in arrays for chunk in _chunks(a)]
+    return b"".join([*head, *arrays]), []
 
 
 def _chunks(array: np.ndarray) -> list[np.ndarray]:
