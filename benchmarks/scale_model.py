@@ -44,6 +44,7 @@ from synkhronos._reductions import Reduction
 
 RANKS = (2, 4, 8, 16)
 FIT = (2, 4)  # what the constants are taken from; the others check them
+LAUNCHES = 3  # of each number of ranks, of which the median counts
 NODES = tuple(2**k for k in range(1, 11))
 BYTES = 4 << 20  # of the reduction that is measured
 NETWORKS = {  # seconds per message, bytes per second
@@ -177,9 +178,12 @@ def inside(repeats: int) -> None:
 def measured(launcher: list[str], ranks: int, repeats: int) -> list[float]:
     """Microseconds of an empty command, an agreement, a reduction of `BYTES`."""
     command = [*launcher, "-n", str(ranks), sys.executable, __file__, "--inside", str(repeats)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("found"))
-    return [float(v) for v in json.loads(line.removeprefix("found"))]
+    found = []
+    for _ in range(LAUNCHES):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        line = next(line for line in done.stdout.splitlines() if line.startswith("found"))
+        found.append(json.loads(line.removeprefix("found")))
+    return [float(v) for v in np.median(found, axis=0)]
 
 
 def node_seconds() -> float:
@@ -200,8 +204,9 @@ def fitted(found: dict[int, list[float]], cores: int) -> Costs:
     hop = two[1] * 1e-6 / 2
     turn = four[1] * 1e-6 / (2 * depth(FIT[1])) * cores / FIT[1]
     send = max(0.0, (four[1] * 1e-6 / 2 - hop) / 2)
-    moved = 2 * (FIT[0] - 1) / FIT[0] * BYTES
-    byte = max(0.0, (two[2] - two[1]) * 1e-6) / moved
+    # of ranks that share cores, as those that check it: two that do not may fit into the caches
+    moved = 2 * (FIT[1] - 1) / FIT[1] * BYTES * FIT[1] / min(cores, FIT[1])
+    byte = max(0.0, (four[2] - four[1]) * 1e-6) / moved
     return Costs(hop, send if cores >= FIT[1] else hop / 4, turn, byte, node_seconds())
 
 
