@@ -25,6 +25,8 @@ _ORDERS, _LARGE = 7, 8
 _SLOT_BYTES = 1 << 16
 _ANNOUNCED = struct.Struct("<q")  # its length; the shortest message of leaders is longer
 _PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
+# of Open MPI's reductions; what it chooses itself takes up to three times as long
+_ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
 # What launchers tell their processes: number, how many; and the same on this machine.
 _LAUNCHERS = {
     "Open MPI": (
@@ -113,10 +115,7 @@ class World:
         try:
             import mpi4py
 
-            # Rabenseifner; what Open MPI chooses itself takes up to three times as long
-            os.environ.setdefault(
-                "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
-            )  # Rabenseifner's
+            os.environ.setdefault(_ALGORITHM, _RABENSEIFNER)
             mpi4py.rc.finalize = False  # a fork of this process would, at its end, and hang
             from mpi4py import MPI
         except ImportError as exc:
