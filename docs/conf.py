@@ -24,6 +24,7 @@ from synkhronos import get_n_gpu
 from synkhronos.extensions import Batches, Loader, checkpoints, updates
 from synkhronos.testing.conformance import check_channel, check_communicator
 from synkhronos.testing.leaks import check, snapshot
+from synkhronos.testing.nodes import serve_first
 globals().update({k: v for k, v in vars(updates).items() if not k.startswith("_")})
 Checkpoints = checkpoints.Checkpoints
 """
