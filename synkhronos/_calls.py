@@ -348,7 +348,23 @@ def bring(member: Member, replica: Replica) -> None:
 
 
 def _run(replica: Replica, part: Part) -> Answer:
-    return replica.run(part.variant, part.arguments, part.sliceables, part.lengths)
+    try:
+        return replica.run(part.variant, part.arguments, part.sliceables, part.lengths)
+    except Exception as exc:
+        if part.variant.rows and len(part.participants) > 1 and replica.recipe.n_scattered:
+            with contextlib.suppress(Exception):  # where its notes are no list
+                exc.add_note(_shapes(replica.recipe, part))
+        raise
+
+
+def _shapes(recipe: Recipe, part: Part) -> str:
+    """What the user did not pass in these shapes, and an error may speak of."""
+    given = zip(recipe.inputs, part.arguments[: recipe.n_scattered], strict=False)
+    found = ", ".join(f"{v.name or v} {np.shape(a)}" for v, a in given)
+    return (
+        f"synkhronos: this member had rows of the scattered inputs, as arrays of {found}; what "
+        "every member needs whole belongs in bcast_inputs"
+    )
 
 
 def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Answer) -> None:

@@ -510,7 +510,10 @@ def _weights(weights: Sequence[float] | None, op: Reduction, size: int) -> tuple
             f"weights={weights!r} is no list of numbers: give one for each of the {size} ranks"
         ) from None
     if len(found) != size or min(found) < 0 or not 0 < sum(found) < math.inf:
-        raise InputError(f"weights={list(weights)}: one for each of the {size} ranks, not negative")
+        raise InputError(
+            f"weights={list(weights)}: give one for each of the {size} ranks, none negative and "
+            "not all 0"
+        )
     return found
 
 

@@ -5,6 +5,7 @@ Everything is checked here, before anything is shipped.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,7 @@ def plan(
 ) -> Plan:
     """Check the arguments of `function` and make its plan."""
     mode, name, unused = (options.pop(k, None) for k in ("mode", "name", "on_unused_input"))
+    _check_options(options)
     bound = _inputs(inputs, "inputs"), _inputs(bcast_inputs, "bcast_inputs")
     variables = [i.variable for i in (*bound[0], *bound[1])]
     types = tuple(v.type for v in variables)
@@ -133,7 +135,7 @@ def plan(
     _add_default_updates(wanted, changes, options.pop("no_default_updates", False))
     sliceables = _sliceables(sliceable_shareds, wanted, changes)
     scattered = [_is_scattered(i.variable) for i in bound[0]] + [False] * len(bound[1])
-    _check_unused(variables, [v for v, _, _ in wanted], changes, unused)
+    _check_inputs(variables, [v for v, _, _ in wanted], changes, unused)
     used = _shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)])
     given = [*variables, *sliceables]
     variables, places = _of_any_length(variables, scattered, sliceables)
@@ -400,11 +402,28 @@ def _without_length(variable: Variable, place: Variable | None = None) -> Variab
     return found
 
 
-def _check_unused(
+def _check_options(options: Mapping[str, Any]) -> None:
+    known = inspect.signature(pytensor.function).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InputTypeError(
+            f"synk.function has no parameter {unknown[0]!r}: it has inputs, outputs, bcast_inputs, "
+            "updates, givens, sliceable_shareds, and those of pytensor.function"
+        )
+
+
+def _check_inputs(
     variables: list[Variable], outputs: list[Variable], changes: list[Change], how: str | None
 ) -> None:
     how = how or pytensor.config.on_unused_input
-    used = set(ancestors([*outputs, *(c.new for c in changes)]))
+    used = set(ancestors([*outputs, *(c.new for c in changes)], blockers=variables))
+    free = [v for v in used if v.owner is None and not isinstance(v, Constant | SharedVariable)]
+    missing = sorted(str(v) for v in free if v not in variables)
+    if missing:
+        raise InputError(
+            f"outputs or updates need {', '.join(missing)}: name all that they are computed from "
+            "in inputs (scattered), bcast_inputs (whole) or givens"
+        )
     unused = [v for v in variables if v not in used]
     if not unused or how == "ignore":
         return
@@ -464,7 +483,8 @@ def _plan_output(
         if infer:
             log.warning(
                 "function %s: output %s is averaged over members, weighted by rows, since no "
-                'reduction can be proved (%s). Name one: (output, "avg")',
+                "reduction can be proved (%s). If the members' averages make the right value say "
+                'so, (output, "avg"); if not, name another',
                 function,
                 variable,
                 found.reason,

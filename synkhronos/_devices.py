@@ -246,7 +246,9 @@ def _names(asked: Any) -> list[str]:
 def _checked(n_parallel: int | None) -> int | None:
     if n_parallel is None:
         return None
-    if isinstance(n_parallel, bool) or int(n_parallel) != n_parallel or n_parallel < 1:
+    if isinstance(n_parallel, bool) or not hasattr(n_parallel, "__index__"):
+        raise InputTypeError(f"n_parallel={n_parallel!r}: give the number of members, an int")
+    if n_parallel < 1:
         raise InputError(f"n_parallel={n_parallel!r}: a group has at least 1 member")
     return int(n_parallel)
 

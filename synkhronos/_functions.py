@@ -223,7 +223,7 @@ class Function:
         """Each input's value, checked and of the input's dtype."""
         names, inputs = self._plan.names, self._plan.inputs
         if len(args) > len(inputs):
-            raise InputError(f"{self._what} takes {len(inputs)} inputs, found {len(args)}")
+            raise InputTypeError(f"{self._what} takes {len(inputs)} inputs, found {len(args)}")
         values: list[Any] = list(args) + [None] * (len(inputs) - len(args))
         have = [i < len(args) for i in range(len(inputs))]
         for name, value in kwargs.items():
@@ -248,8 +248,10 @@ class Function:
         kind: Any = self._plan.types[index]
         if isinstance(value, Data):
             if value._group is not self._group:
+                other = "another" if value._group.alive else "a closed"
                 raise InputError(
-                    f"{self._what}: input {self._label(index)} is Data of another group"
+                    f"{self._what}: input {self._label(index)} is Data of {other} group: "
+                    "synk.data(it) makes a copy in this one"
                 )
             if value.dtype != np.dtype(kind.dtype) or value.ndim != kind.ndim:
                 raise InputTypeError(

@@ -130,10 +130,10 @@ def _kind(
     if ndim is None and shape is not None:
         ndim = len(shape)
     if dtype is None or ndim is None:
-        raise InputTypeError("synk.data needs a dtype and an ndim: give var, value, or both")
+        raise InputTypeError("no dtype and ndim: give var, value, or both")
     if ndim < 0 or (shape is not None and len(shape) != ndim) or min(shape or (0,)) < 0:
         raise InputError(f"synk.data: shape={shape} does not go with ndim={ndim}")
     found = np.dtype(dtype)
     if found.name not in _DTYPES:
-        raise InputTypeError(f"synk.data: PyTensor has no dtype {found}")
+        raise InputTypeError(f"PyTensor has no dtype {found}")
     return found.newbyteorder("="), int(ndim)

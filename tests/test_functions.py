@@ -509,8 +509,35 @@ def test_data_of_another_kind_is_refused(group2: synk.Group, shape: tuple[int, .
     with synk.Group(2) as other:
         foreign = synk.data(shape=(5, 3), dtype="float32")
         assert other.alive
-    with pytest.raises(synk.InputError, match="another group"):
+        with pytest.raises(synk.InputError, match="another group"):
+            f(foreign)
+    with pytest.raises(synk.InputError, match="of a closed group"):
         f(foreign)
+
+
+def test_what_a_function_cannot_be_made_of(group2: synk.Group) -> None:
+    """Refused when it is made, as PyTensor does, and not at its first call."""
+    x, w = matrix(), pt.vector("w", dtype="float64")
+    with pytest.raises(synk.InputTypeError, match="no parameter 'bcast'"):
+        synk.function([x], x.sum(), bcast=[w])
+    s = shared(np.zeros(3), "s")
+    for outputs, updates in (((x @ w).sum(), None), (None, [(s, w)])):
+        with pytest.raises(synk.InputError, match="need w: name all"):
+            synk.function([x], outputs, updates=updates, on_unused_input="ignore")
+    f = synk.function([x], (x @ w).sum(), givens={w: np.ones(3)}, mode=FAST)
+    assert f(np.ones((4, 3))) == 12
+
+
+def test_an_error_tells_shapes_of_rows(group2: synk.Group) -> None:
+    """What was forgotten in bcast_inputs is cut into rows."""
+    x, w = matrix(), pt.matrix("w", dtype="float64")
+    f = make([x, w], ((x @ w).sum(), "sum"))
+    with pytest.raises(ValueError, match="shapes") as caught:
+        f(np.ones((3, 3)), np.ones((3, 1)))
+    notes = "".join([*caught.value.__notes__, str(caught.value.__cause__)])
+    assert "x (2, 3), w (2, 1)" in notes
+    assert "bcast_inputs" in notes
+    assert f(np.ones((2, 1)), np.ones((2, 1))) == 2
 
 
 SELECTIONS: dict[str, Any] = {

@@ -85,10 +85,10 @@ class ChainPlan:
     seconds: float  # for one gradient of every chain
 
     def __str__(self) -> str:
-        if self.at_once == 1:
-            return f"{self.chains} chains, all {self.members} members on one after another"
         each = "1 member" if self.members == 1 else f"{self.members} members"
-        return f"{self.chains} chains, {self.at_once} at once with {each} each"
+        if self.at_once > 1:
+            return f"{self.chains} chains, {self.at_once} at once with {each} each"
+        return f"{self.chains} chains, one after another, with {each}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,15 @@ class Advice:
     @property
     def best(self) -> ModeAdvice:
         """The mode in which the divided model is fastest on these cores."""
-        return min(self.modes, key=lambda m: m.seconds(self.cores))
+        return min(self.modes, key=lambda m: m.seconds(self._members_in(m)))
+
+    @property
+    def members(self) -> int:
+        """The number of members with which it is, at most one for each core."""
+        return self._members_in(self.best)
+
+    def _members_in(self, mode: ModeAdvice) -> int:
+        return min(range(1, self.cores + 1), key=mode.seconds)
 
     @property
     def mode(self) -> str:
@@ -141,13 +149,13 @@ class Advice:
         mode : str, optional
             Default: the fastest.
         together : int, optional
-            The members that work on chains one after another; default: one for each core.
+            The members that work on chains one after another; default: as many as are fastest.
         """
         found = {m.mode: m for m in self.modes}
         timing = found[mode] if mode else self.best
         plans = []
         several = [k for k in range(1, self.cores + 1) if min(count, self.cores // k) > 1]
-        for members in [*several, together or self.cores]:
+        for members in [*several, together or self._members_in(timing)]:
             at_once = min(count, self.cores // members) if members in several else 1
             each = timing.seconds(members) + timing.sampler
             seconds = math.ceil(count / at_once) * each
@@ -185,11 +193,12 @@ class Advice:
     def _verdict(self) -> str:
         best = self.best
         fastest = min(min(m.plain, m.plain_threads) + m.sampler for m in self.modes)
-        gain = fastest / (best.seconds(self.cores) + best.sampler)
+        seconds, members = best.seconds(self.members), self.members
+        gain = fastest / (seconds + best.sampler)
         return (
-            f"fastest divided: {best.mode}, {1e3 * best.seconds(self.cores):.3f} ms with "
-            f"{self.cores} members; it samples {gain:.2f} times as fast as the plain model in its "
-            "best mode.\n"
+            f"fastest divided: {best.mode}, {1e3 * seconds:.3f} ms with {members} "
+            f"member{'s' if members > 1 else ''}; it samples {gain:.2f} times as fast as the plain "
+            "model in its best mode.\n"
             f"{self.chains(4)}"
         )
 
