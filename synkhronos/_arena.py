@@ -318,9 +318,14 @@ class Arena:
         self._news.write(start - self.address, stop - start)
 
     def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Ranges (offset, bytes) written since the last time, and freed before that."""
+        """Ranges (offset, bytes) written since the last time heard, and freed before that."""
         self._reclaim()
         return ([], []) if self._news is None else self._news.take()
+
+    def heard(self) -> None:
+        """All other machines have what `take_news` gave last."""
+        if self._news is not None:
+            self._news.heard()
 
     def bytes_at(self, offset: int, length: int) -> np.ndarray:
         """The bytes of a range."""

@@ -101,13 +101,9 @@ def poll(done: Callable[[], bool]) -> None:
 class World:
     """All processes of an MPI launch: a wire between leaders, and transfers of arrays.
 
-    Transfers are collective: all processes must come to them. None of them blocks, so that one
-    that will not end, since another process stands still, can be left.
-
-    Attributes
-    ----------
-    stuck : list
-        Transfers that have been left: MPI is of no more use then.
+    Transfers are collective: all processes must come to them, so they take no memory, which might
+    not be there. None of them blocks, so that one that will not end, since another process stands
+    still, can be left. MPI is of no more use then.
     """
 
     def __init__(self) -> None:
@@ -133,7 +129,7 @@ class World:
         self._coming: tuple[Any, int, bytearray] | None = None  # a large message, others after it
         self._sending: list[tuple[Any, bytes]] = []
         self._wait: Wait = poll
-        self.stuck: list[Any] = []
+        self._left: list[Any] = []  # transfers, and with them the memory that they read and write
         self._ops = {
             Reduction.SUM: MPI.SUM,
             Reduction.PROD: MPI.PROD,
@@ -198,39 +194,32 @@ class World:
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """The root's bytes into everybody's buffer."""
-        self._finish(self._data.Ibcast([buffer, self._mpi.BYTE], root))
+        self._finish(self._data.Ibcast([buffer, self._byte], root))
 
-    def gather(self, mine: np.ndarray, sizes: Sequence[int], root: int) -> list[np.ndarray] | None:
-        """Everybody's bytes at the root."""
-        whole = np.empty(sum(sizes), np.uint8) if self.rank == root else None
-        into = None if whole is None else [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._finish(self._data.Igatherv([mine, self._mpi.BYTE], into, root))
-        return None if whole is None else _cut(whole, sizes)
+    def gather(
+        self, mine: np.ndarray, into: np.ndarray | None, sizes: Sequence[int], root: int
+    ) -> None:
+        """Everybody's bytes, one after the other, into the root's buffer."""
+        found = None if into is None else [into, (sizes, _starts(sizes)), self._byte]
+        self._finish(self._data.Igatherv([mine, self._byte], found, root))
 
-    def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-        """Everybody's bytes everywhere."""
-        whole = np.empty(sum(sizes), np.uint8)
-        into = [whole, (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._finish(self._data.Iallgatherv([mine, self._mpi.BYTE], into))
-        return _cut(whole, sizes)
+    def all_gather(self, mine: np.ndarray, into: np.ndarray, sizes: Sequence[int]) -> None:
+        """Everybody's bytes, one after the other, into everybody's buffer."""
+        found = [into, (sizes, _starts(sizes)), self._byte]
+        self._finish(self._data.Iallgatherv([mine, self._byte], found))
 
-    def all_to_all(self, parts: np.ndarray) -> np.ndarray:
-        """Row i of everybody's parts at process i; rows are of one size."""
-        found = np.empty_like(parts)
+    def all_to_all(self, parts: np.ndarray, into: np.ndarray) -> None:
+        """Row i of everybody's parts into process i's buffer; rows are of one size."""
         count = parts[0].nbytes
-        sent, into = [parts, count, self._mpi.BYTE], [found, count, self._mpi.BYTE]
-        self._finish(self._data.Ialltoall(sent, into))
-        return found
+        sent, found = [parts, count, self._byte], [into, count, self._byte]
+        self._finish(self._data.Ialltoall(sent, found))
 
-    def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray:
-        """This process's part of what the root has."""
-        mine = np.empty(nbytes, np.uint8)
-        source = None
-        if parts is not None:
-            sizes = [p.size for p in parts]
-            source = [np.concatenate(parts), (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._finish(self._data.Iscatterv(source, [mine, self._mpi.BYTE], root))
-        return mine
+    def scatter(
+        self, parts: np.ndarray | None, sizes: Sequence[int], mine: np.ndarray, root: int
+    ) -> None:
+        """This process's part of the root's bytes into its buffer."""
+        sent = None if parts is None else [parts, (sizes, _starts(sizes)), self._byte]
+        self._finish(self._data.Iscatterv(sent, [mine, self._byte], root))
 
     def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
         """Whether MPI has this reduction, and as numpy does it."""
@@ -250,7 +239,7 @@ class World:
         try:
             self._wait(request.Test)
         except BaseException:
-            self.stuck.append(request)  # and the memory that it reads and writes
+            self._left.append(request)
             raise
 
     def finalize(self) -> None:
@@ -268,7 +257,7 @@ class World:
         sys.stdout.flush()
         sys.stderr.flush()
         self._mpi.COMM_WORLD.Abort(1)
-        raise AssertionError("abort does not return")
+        os._exit(1)  # MPICH's may return before the launcher has ended this process
 
     def leave(self) -> NoReturn:
         """Leave MPI, as all processes must, and end this process, which has no more to do.
@@ -285,10 +274,6 @@ class World:
 
 def _starts(sizes: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(sizes)[:-1].tolist()]
-
-
-def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    return [whole[at : at + n] for at, n in zip(_starts(sizes), sizes, strict=True)]
 
 
 def _segments() -> set[Path]:

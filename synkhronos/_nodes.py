@@ -153,7 +153,7 @@ class Session:
             log.error("nodes %s do not answer: the job is ended by MPI_Abort", nodes)
             self.world.abort()
 
-        if self.world.stuck:
+        if self.leaders.torn:
             log.error("a transfer between nodes has not ended: the job is ended by MPI_Abort")
             self.world.abort()
         self.leaders.watch(lambda ready: _wait(lambda: ready() or late()))
@@ -275,7 +275,7 @@ def _member(
 
 
 def _watch(session: Session, channel: LocalChannel) -> None:
-    waiter, check = channel.node.waiter, session.leaders.check
+    waiter, check = channel.node.waiter, session.leaders.check_transfer
     waiter.naps_ms = _NAPS_MS
     session.leaders.watch(waiter.wait)
     session.world.watch(lambda done: waiter.accompany(done, check))
@@ -286,7 +286,7 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
     channel = start.local(arena)
     try:
         session = _join()
-        if session.world.stuck:
+        if session.leaders.torn:
             raise GroupError(
                 "a transfer between nodes has not ended, so this job can start no other group: let "
                 "it end, and launch it again"
@@ -310,7 +310,7 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
 
     pids = [pid for h in hellos for pid in h.pids]
     places = _placement(hellos), pids, _labels(hellos)
-    made = MpiChannel(channel, leaders, *places, _broadcast(session), session.world.stuck, closed)
+    made = MpiChannel(channel, leaders, *places, _broadcast(session), closed)
     made.devices = tuple(device for h in hellos for device in h.devices)
     return made, member
 
@@ -371,7 +371,7 @@ def _serve_group(
         hellos = _meet(session, _hello(start, channel, trouble, settings))
         assert channel is not None
         member = _member(session, channel, hellos, share)
-        received = Received(arena, _broadcast(session))
+        received = Received(arena, _broadcast(session), session.leaders.tear)
         Leader(session.leaders, channel, member, _placement(hellos), received).serve()
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):

@@ -59,11 +59,20 @@ class Ranges:
 
 
 class News:
-    """What has been written and freed since the last time."""
+    """What has been written and freed, and is not known to have been heard.
+
+    >>> news = News(); news.write(0, 8); news.take()
+    ([(0, 8)], [])
+    >>> news.write(8, 2); news.take()
+    ([(0, 10)], [])
+    >>> news.heard(); news.take()
+    ([], [])
+    """
 
     def __init__(self) -> None:
         self._written = Ranges()
         self._freed = Ranges()
+        self._told = Ranges(), Ranges()  # the same, of the last message
 
     def write(self, start: int, length: int) -> None:
         """A range has been written."""
@@ -75,9 +84,21 @@ class News:
         self._freed.add(start, start + length)
 
     def take(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Ranges (start, length): what was written, and what was freed before it."""
-        written, freed = self._written, self._freed
-        if not written and not freed:
+        """Ranges (start, length): what was written, and what was freed before it.
+
+        Told again, until it is heard.
+        """
+        written, freed = self._told
+        if not (written or freed or self._written or self._freed):
             return [], []
+        for start, stop in self._freed:
+            written.discard(start, stop)
+            freed.add(start, stop)
+        for start, stop in self._written:
+            written.add(start, stop)
         self._written, self._freed = Ranges(), Ranges()
         return [(a, b - a) for a, b in written], [(a, b - a) for a, b in freed]
+
+    def heard(self) -> None:
+        """All know what was told last."""
+        self._told = Ranges(), Ranges()

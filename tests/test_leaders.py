@@ -288,6 +288,49 @@ def test_news_of_a_failed_exchange_reach_all(size: int, failing: int) -> None:
     assert found == [["told"]] * (size - 1)
 
 
+@pytest.mark.parametrize("size", [2, 3, 6, 22])
+@pytest.mark.parametrize("failing", [0, 1, -1])
+@pytest.mark.parametrize("drifted", [False, True])
+def test_a_torn_transfer_is_known_to_all(size: int, failing: int, drifted: bool) -> None:
+    """For good, and also where an exchange of the same command has failed before."""
+
+    def life(leaders: Leaders) -> bool:
+        leaders.begin(1)
+        leaders.agree()
+        if drifted and leaders.rank == 0:
+            leaders.drift()
+        if leaders.rank == failing % size:
+            leaders.tear()
+        else:
+            with pytest.raises(PeerFailed):
+                wait(lambda: leaders.check_transfer() is not None)
+        leaders.begin(2)
+        return leaders.torn
+
+    assert together(size, life) == [True] * size
+
+
+def test_a_transfer_ends_for_nothing_else() -> None:
+    """Whoever leaves the command, or ends the group, has come to it before."""
+
+    def life(leaders: Leaders) -> None:
+        def over() -> bool:
+            leaders.pump()
+            return leaders._orders.quit
+
+        leaders.begin(1)
+        leaders.agree()
+        if leaders.rank == 0:
+            leaders.leave()
+            leaders.quit()
+        else:
+            wait(over)
+            assert leaders._orders.left == 1
+            leaders.check_transfer()
+
+    together(3, life)
+
+
 def test_who_is_awaited_in_an_exchange() -> None:
     """All others that have gone no further than to the meeting before it."""
     looked = threading.Event()

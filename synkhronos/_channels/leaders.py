@@ -91,6 +91,9 @@ class Leaders:
     ----------
     void : list of bytes
         Commands that the end of the group has overtaken.
+    torn : bool
+        A transfer that all had agreed to come to has failed somewhere, or was left: what leaders
+        send in transfers cannot be told apart any more.
     """
 
     def __init__(self, wire: Wire, wait: Callable[[Callable[[], bool]], None]) -> None:
@@ -105,6 +108,7 @@ class Leaders:
         self._orders = _Orders()
         self._counts: dict[int, tuple[int, bytes]] = {}  # progress: by child, of which command
         self.void: list[bytes] = []
+        self.torn = False
         self.number = 0
         self._meeting = 0
         self._failed = 0  # the last command that this leader has left
@@ -130,7 +134,7 @@ class Leaders:
             kind, number, meeting, word = _HEADER.unpack_from(message)
             says = message[_HEADER.size :]
             if kind == ADRIFT:
-                self._spread(number, source)
+                self._spread(number, bool(word), source)
             elif kind <= LEAVE:
                 for child in self._children:
                     self._wire.send(child, message)
@@ -336,19 +340,36 @@ class Leaders:
 
     def drift(self) -> None:
         """Let all leaders know that the exchange under way failed on this node; again: nothing."""
-        self._spread(self.number, None)
+        self._spread(self.number, False, None)
 
-    def _spread(self, number: int, source: int | None) -> None:
-        if number <= self._adrift:
+    def tear(self) -> None:
+        """Let all leaders know that this one has failed in a transfer; again: nothing."""
+        self._spread(self.number, True, None)
+
+    def _spread(self, number: int, torn: bool, source: int | None) -> None:
+        if number <= self._adrift and torn <= self.torn:
             return
-        self._adrift = number
+        self._adrift, self.torn = max(self._adrift, number), self.torn or torn
         above = [] if self._parent is None else [self._parent]
         for other in (*above, *self._children):
             if other != source:
-                self._wire.send(other, _HEADER.pack(ADRIFT, number, 0, 0))
+                self._wire.send(other, _HEADER.pack(ADRIFT, number, 0, int(torn)))
+
+    def check_transfer(self) -> None:
+        """Look for news that end a wait for a transfer: all have come to it, so nothing else does.
+
+        Raises
+        ------
+        PeerFailed
+            It failed on another node.
+        """
+        self._exchange = self.number, self._meeting
+        self.pump()
+        if self.torn:
+            raise PeerFailed
 
     def check(self) -> None:
-        """Look for news that end a wait for an exchange or a transfer.
+        """Look for news that end a wait for an exchange of GPUs.
 
         Raises
         ------

@@ -240,8 +240,13 @@ class LocalChannel:
         if self._open:
             self.node.waiter.ring(self._ranks)
 
-    def post(self, command: Any, what: str = "a command") -> int:
-        """Hand a command to all workers; returns its number."""
+    def post(
+        self, command: Any, what: str = "a command", also: Callable[[], None] | None = None
+    ) -> int:
+        """Hand a command to all workers; returns its number.
+
+        `also` hands it to others, when there is nothing left here that could fail.
+        """
         number = self._orders[POSTED] + 1
         if not self._all_reported:  # an abandoned command may still run in a worker
             self._await_reports(number - 1, "an earlier command")
@@ -253,6 +258,8 @@ class LocalChannel:
             self._orders[LENGTH] = 0
         elif self.workers:  # a node of one member has none
             self._write(command)
+        if also is not None:
+            also()
         self.node.begin(number)
         self._orders[POSTED] = number
         self.node.waiter.ring(self._ranks)

@@ -41,13 +41,11 @@ def _chunks(array: np.ndarray) -> list[np.ndarray]:
     return [array[at : at + _CHUNK] for at in range(0, array.size, _CHUNK)]
 
 
-def take(message: bytes, arena: Arena, broadcast: Broadcast) -> bytes:
+def take(message: bytes, arena: Arena, broadcast: Broadcast) -> tuple[bytes, MemoryError | None]:
     """Write the news into the mirror; returns the rest of the message.
 
-    Raises
-    ------
-    MemoryError
-        The node has no room for it. What was broadcast has been received all the same.
+    And what was raised where the node has no room for it; what was broadcast has been received
+    all the same.
     """
     n_written, n_freed, beside = _COUNTS.unpack_from(message)
     at = _COUNTS.size
@@ -72,6 +70,4 @@ def take(message: bytes, arena: Arena, broadcast: Broadcast) -> bytes:
             if target is not None:
                 target[:] = np.frombuffer(message, np.uint8, length, at)
             at += length
-    if trouble is not None:
-        raise trouble
-    return message[at:]
+    return message[at:], trouble

@@ -7,7 +7,6 @@ last one, which every node has a copy of.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Arena
-from synkhronos._channels import WORKER_DIED, Gone
+from synkhronos._channels import WORKER_DIED, Failure, Gone
 from synkhronos._channels.leaders import Leaders
 from synkhronos._channels.local import LocalChannel
 from synkhronos._channels.mirror import Broadcast, news, take
@@ -41,8 +40,6 @@ class MpiChannel:
         Of all members; where each is, and on what device.
     broadcast : callable
         Sends an array of bytes to all leaders, which come to receive it.
-    stuck : list
-        Transfers between nodes that have been left before their end.
     closed : callable
         Is called at the end.
     """
@@ -55,7 +52,6 @@ class MpiChannel:
         pids: list[int],
         labels: list[str],
         broadcast: Broadcast,
-        stuck: list[Any],
         closed: Callable[[], None],
     ) -> None:
         self._closed = closed
@@ -66,7 +62,6 @@ class MpiChannel:
         self._labels = labels
         self.devices: tuple[Any, ...] = ()
         self._broadcast = broadcast
-        self._stuck = stuck
         self._repeats = Repeats()
         self._all_reported = True
         self._broken = ""
@@ -81,8 +76,8 @@ class MpiChannel:
     @property
     def broken(self) -> str:
         """Why the group cannot go on."""
-        stuck = "a transfer between nodes did not end" if self._stuck else ""
-        return self._local.broken or self._broken or stuck
+        torn = "a transfer between nodes did not end" if self._leaders.torn else ""
+        return self._local.broken or self._broken or torn
 
     def wake(self) -> None:
         """Wake the workers of this node."""
@@ -92,7 +87,6 @@ class MpiChannel:
         """Hand a command to all workers; returns its number."""
         if not self._all_reported:
             self._await_reports(self._local.number, self._local.what)
-        self._all_reported = False
         slot = self._repeats.find(command)
         message = _SLOT.pack(slot)
         if not slot:
@@ -101,13 +95,20 @@ class MpiChannel:
             packed[: _SLOT.size] = _SLOT.pack(self._repeats.remember(command))
             parcel.write(memoryview(packed)[_SLOT.size :])
             message = bytes(packed)
-        told, beside = news(self.node.arena)
         with self.interrupts:  # once the message is out, all come to the broadcasts
-            self._leaders.post(self._leaders.number + 1, told + message)
-            number = self._local.post(command, what)
-            for array in beside:
-                self._broadcast(array)
+            told, beside = news(self.node.arena)
+            number = self._local.post(command, what, lambda: self._send(told + message))
+            try:
+                for array in beside:
+                    self._broadcast(array)
+            except BaseException:
+                self._leaders.tear()
+                raise
             return number
+
+    def _send(self, message: bytes) -> None:
+        self._all_reported = False
+        self._leaders.post(self._leaders.number + 1, message)
 
     def _await_reports(self, number: int, during: str) -> dict[int, bytes]:
         try:
@@ -120,8 +121,14 @@ class MpiChannel:
         heard = self._await_reports(number, self._local.what)
         self._all_reported = True
         found = self._local.collect(number, lent)
+        taken = True
         for says in heard.values():
-            found.update(read_reports(says))
+            outcomes = read_reports(says)
+            found.update(outcomes)
+            if taken and any([type(o) is Failure for o in outcomes.values()]):
+                taken = False  # maybe for want of memory for the news
+        if taken:
+            self.node.arena.heard()
         gone = {r: o for r, o in found.items() if isinstance(o, Gone)}
         if gone:
             raise self._died(gone)
@@ -243,19 +250,34 @@ def read_reports(says: bytes) -> dict[int, Any]:
 class Received:
     """Commands as a leader receives them; repeated ones are the very same objects."""
 
-    def __init__(self, arena: Arena, broadcast: Broadcast) -> None:
+    def __init__(self, arena: Arena, broadcast: Broadcast, tear: Callable[[], None]) -> None:
         self._arena = arena
         self._broadcast = broadcast
+        self._tear = tear
         self._known: dict[int, Any] = {}
 
     def skip(self, message: bytes) -> None:
         """Receive what is sent with a command that is not to be run."""
-        with contextlib.suppress(MemoryError):
-            take(message, self._arena, self._broadcast)
+        self._take(message)
+
+    def _take(self, message: bytes) -> tuple[bytes, MemoryError | None]:
+        try:
+            return take(message, self._arena, self._broadcast)
+        except BaseException:  # the others are in a broadcast that this node does not come to
+            self._tear()
+            raise
 
     def command(self, message: bytes) -> Any:
-        """The command of a message, after the news in it."""
-        rest = take(message, self._arena, self._broadcast)
+        """The command of a message, after the news in it.
+
+        Raises
+        ------
+        MemoryError
+            The node has no room for the news.
+        """
+        rest, trouble = self._take(message)
+        if trouble is not None:
+            raise trouble
         (slot,) = _SLOT.unpack_from(rest)
         if len(rest) == _SLOT.size:
             return self._known[slot]

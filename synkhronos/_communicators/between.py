@@ -1,4 +1,8 @@
-"""Transfers between the leaders of nodes: each begins with an agreement that all will come."""
+"""Transfers between the leaders of nodes: each begins with an agreement that all will come.
+
+What a transfer needs of memory is taken before. A leader that fails after the agreement all the
+same tears the transfer: nobody waits for it, and the group is over.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from synkhronos._reductions import Reduction, combine, shares
 _SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
 _TOLD = 1 << 12  # bytes of all nodes together: below, reductions are made of what leaders say
 _SIZE = struct.Struct("=q")
+_EXTREMA = (Reduction.MIN, Reduction.MAX)
 # between two transfers: a warning that is an error would leave the others in the second one
 _SILENT = functools.partial(np.errstate, all="ignore")
 
@@ -32,14 +37,16 @@ class Transfers(Protocol):
     def broadcast(self, buffer: np.ndarray, root: int) -> None: ...
 
     def gather(
-        self, mine: np.ndarray, sizes: Sequence[int], root: int
-    ) -> list[np.ndarray] | None: ...
+        self, mine: np.ndarray, into: np.ndarray | None, sizes: Sequence[int], root: int
+    ) -> None: ...
 
-    def all_gather(self, mine: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]: ...
+    def all_gather(self, mine: np.ndarray, into: np.ndarray, sizes: Sequence[int]) -> None: ...
 
-    def all_to_all(self, parts: np.ndarray) -> np.ndarray: ...
+    def all_to_all(self, parts: np.ndarray, into: np.ndarray) -> None: ...
 
-    def scatter(self, parts: list[np.ndarray] | None, nbytes: int, root: int) -> np.ndarray: ...
+    def scatter(
+        self, parts: np.ndarray | None, sizes: Sequence[int], mine: np.ndarray, root: int
+    ) -> None: ...
 
     def reduces(self, dtype: np.dtype, op: Reduction) -> bool: ...
 
@@ -84,7 +91,7 @@ class Between:
                 return value if mine else _unpacked(np.frombuffer(heard[root], np.uint8))
             buffer = packed if packed is not None else np.empty(heard[root], np.uint8)
             self._leaders.agree()
-            self._transfers.broadcast(buffer, root)
+            self._move(self._transfers.broadcast, buffer, root)
         return value if mine else _unpacked(buffer)
 
     def gather(self, value: Any, root: int) -> list[Any] | None:
@@ -94,10 +101,11 @@ class Between:
             heard = self._sizes_or_all(packed, range(self.nodes))
             if all(isinstance(h, bytes) for h in heard.values()):
                 return self._read(heard) if self.node == root else None
-            sizes = [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+            sizes = _sizes(heard)
+            into = np.empty(sum(sizes), np.uint8) if self.node == root else None
             self._leaders.agree()
-            found = self._transfers.gather(packed, sizes, root)
-        return None if found is None else [_unpacked(f) for f in found]
+            self._move(self._transfers.gather, packed, into, sizes, root)
+        return None if into is None else [_unpacked(part) for part in _cut(into, sizes)]
 
     def all_gather(self, value: Any) -> list[Any]:
         """Everybody's values everywhere, by node."""
@@ -106,20 +114,25 @@ class Between:
             heard = self._sizes_or_all(packed, range(self.nodes))
             if all(isinstance(h, bytes) for h in heard.values()):
                 return self._read(heard)
-            sizes = [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+            sizes = _sizes(heard)
+            into = np.empty(sum(sizes), np.uint8)
             self._leaders.agree()
-            found = self._transfers.all_gather(packed, sizes)
-        return [_unpacked(f) for f in found]
+            self._move(self._transfers.all_gather, packed, into, sizes)
+        return [_unpacked(part) for part in _cut(into, sizes)]
 
     def scatter(self, values: Sequence[Any] | None, root: int) -> Any:
         """This node's one of the root's values."""
-        parts = None if values is None else [_packed(v) for v in values]
-        sizes = None if parts is None else np.array([p.size for p in parts], np.int64).tobytes()
+        packed, says = None, b""
+        if values is not None:
+            parts = [_packed(v) for v in values]
+            packed, says = np.concatenate(parts), np.array([p.size for p in parts]).tobytes()
         with self.interrupts:
-            _, heard = self._leaders.agree(says=sizes or b"")
-            nbytes = int(np.frombuffer(heard[root], np.int64)[self.node])
+            _, heard = self._leaders.agree(says=says)
+            sizes = np.frombuffer(heard[root], np.int64).tolist()
+            mine = np.empty(sizes[self.node], np.uint8)
             self._leaders.agree()
-            return _unpacked(self._transfers.scatter(parts, nbytes, root))
+            self._move(self._transfers.scatter, packed, sizes, mine, root)
+        return _unpacked(mine)
 
     def all_reduce(
         self,
@@ -131,25 +144,47 @@ class Between:
         """Reduce C-contiguous arrays in place, in all nodes; weights by node."""
         told = self.nodes * sum([a.nbytes for a in arrays]) <= _TOLD
         with self.interrupts:
-            says = b"".join([a.tobytes() for a in arrays]) if told else b""
-            heard = self.agree_on(arrays, says)
+            if told:
+                heard = self.agree_on(arrays, b"".join([a.tobytes() for a in arrays]))
+                if starting is not None:
+                    starting()
+                self._reduce_told(heard, arrays, op, weights)
+                return
+            room = self._room([a for a in arrays if not self._sends(a, op)])
+            undefined = op in _EXTREMA and any([_has_nan(a) for a in arrays])
+            heard = self.agree_on(arrays, b"\1" if undefined else b"")
             if starting is not None:
-                starting()
-            at = 0
+                self._move(starting)
             for array in arrays:
-                if told:
-                    values = [_told(heard.get(n, b""), at, array) for n in range(self.nodes)]
-                    _reduce_all(values, op, weights, array)
-                    at += array.nbytes
-                else:
-                    self._reduce(array, op, weights)
+                self._move(self._reduce, array, op, weights, room, bool(heard))
+
+    def _reduce_told(
+        self,
+        heard: dict[int, bytes],
+        arrays: Sequence[np.ndarray],
+        op: Reduction,
+        weights: Sequence[float] | None,
+    ) -> None:
+        at = 0
+        for array in arrays:
+            values = [_told(heard.get(n, b""), at, array) for n in range(self.nodes)]
+            _reduce_all(values, op, weights, array)
+            at += array.nbytes
 
     def add(self, array: np.ndarray, compress: str | None = None) -> None:
         """One of several sums in place that the leaders have agreed to come to."""
         if compress is None or array.dtype.char not in "fd":
-            self._reduce(array, Reduction.SUM, None)
+            self._move(self._reduce, array, Reduction.SUM, None)
         else:
-            self._add_halved(array, compress)
+            self._move(self._add_halved, array, compress)
+
+    def _move[**P](self, transfer: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Make a transfer that all leaders have agreed to come to."""
+        try:
+            transfer(*args, **kwargs)
+        except BaseException:
+            self._leaders.tear()
+            raise
 
     def _add_halved(self, array: np.ndarray, how: str) -> None:
         """Each node adds up one stretch of all, in the order of nodes, and sends the sum to all."""
@@ -157,13 +192,14 @@ class Between:
         length = -(-flat.size // n)
         parts = np.zeros((n, length), np.uint16)
         parts.reshape(-1)[: flat.size] = halved(flat, how)
+        into = np.empty_like(parts)
         total = np.zeros(length, array.dtype)
+        self._transfers.all_to_all(parts, into)
         with _SILENT():
-            for part in self._transfers.all_to_all(parts):
+            for part in into:
                 total += restored(part, how, array.dtype)
-        mine = halved(total, how)
-        sums = self._transfers.all_gather(mine.view(np.uint8), [mine.nbytes] * n)
-        whole = np.concatenate([s.view(np.uint16) for s in sums])
+        mine, whole = halved(total, how), into.reshape(-1)
+        self._transfers.all_gather(mine.view(np.uint8), whole.view(np.uint8), [mine.nbytes] * n)
         flat[...] = restored(whole[: flat.size], how, array.dtype)
 
     def agree_on(self, arrays: Sequence[np.ndarray], says: bytes = b"") -> dict[int, bytes]:
@@ -197,20 +233,45 @@ class Between:
         columns = zip(*[v for v, _ in given], strict=True)
         return [combine(c, op, [w for _, w in given]) for c in columns]
 
-    def _reduce(self, array: np.ndarray, op: Reduction, weights: Sequence[float] | None) -> None:
-        plain = Reduction.SUM if op is Reduction.AVG else op
+    def _sends(self, array: np.ndarray, op: Reduction) -> bool:
+        """Whether MPI reduces such arrays, and as numpy does it."""
         rounded = op is Reduction.AVG and array.dtype.kind not in "fc"
-        if rounded or not self._transfers.reduces(array.dtype, plain):
+        return not rounded and self._transfers.reduces(array.dtype, _plain(op))
+
+    def _room(self, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+        """Memory for the longest of these of all nodes."""
+        longest = max([a.nbytes for a in arrays], default=0)
+        return np.empty(self.nodes * longest, np.uint8) if longest else None
+
+    def _reduce(
+        self,
+        array: np.ndarray,
+        op: Reduction,
+        weights: Sequence[float] | None,
+        room: np.ndarray | None = None,
+        undefined: bool = False,
+    ) -> None:
+        """In place; `undefined`: a minimum or maximum of values some of which may be NaN."""
+        if not self._sends(array, op):
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            found = self._transfers.all_gather(raw, [raw.size] * self.nodes)
-            column = [f.view(array.dtype).reshape(array.shape) for f in found]
+            sizes = [raw.size] * self.nodes
+            into = np.empty(sum(sizes), np.uint8) if room is None else room[: sum(sizes)]
+            self._transfers.all_gather(raw, into, sizes)
+            column = [p.view(array.dtype).reshape(array.shape) for p in _cut(into, sizes)]
             _reduce_all(column, op, weights, array)
             return
         if op is Reduction.AVG:
             share = shares([1.0] * self.nodes if weights is None else weights)[self.node]
             with _SILENT():
                 np.multiply(array, array.dtype.type(share), out=array)
-        self._transfers.all_reduce(array, plain)
+        if undefined and array.dtype.kind == "f":  # which MPI's comparisons may pass over
+            flat = array.reshape(-1)
+            holes = np.isnan(flat)
+            self._transfers.all_reduce(holes.view(np.uint8), Reduction.MAX)
+            self._transfers.all_reduce(flat, op)
+            flat[holes] = np.nan
+            return
+        self._transfers.all_reduce(array, _plain(op))
 
     def _sizes_or_all(self, packed: np.ndarray | None, who: Sequence[int]) -> dict[int, Any]:
         """By leader: the size of a large parcel, or a small one itself."""
@@ -223,6 +284,24 @@ class Between:
 
     def _read(self, heard: dict[int, Any]) -> list[Any]:
         return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(heard.items())]
+
+
+def _plain(op: Reduction) -> Reduction:
+    return Reduction.SUM if op is Reduction.AVG else op
+
+
+def _has_nan(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.min()))
+
+
+def _sizes(heard: dict[int, Any]) -> list[int]:
+    return [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+
+
+def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The parts of all nodes."""
+    stops = np.cumsum(sizes).tolist()
+    return [whole[stop - n : stop] for stop, n in zip(stops, sizes, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)

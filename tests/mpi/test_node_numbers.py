@@ -32,6 +32,20 @@ for dtype in ("float32", "float64", "int64", "int8", "bool"):
             synk.all_reduce(s, op)
             assert len({synk.get_value(r, s).tobytes() for r in range(size)}) == 1
             del s
+for dtype in ("float32", "float64"):
+    for op in ("min", "max"):
+        for length in (7, 70_001):  # NaN of all ranks but one, each at other places
+            s = pytensor.shared(np.zeros(length, dtype), name="s")
+            synk.broadcast(s)
+            for rank in range(size):
+                value = rng.normal(size=length).astype(dtype)
+                if rank != 1:
+                    value[rank::5] = np.nan
+                synk.set_value(rank, s, value)
+            least = np.asarray(synk.reduce(s, op, in_place=False))
+            assert np.flatnonzero(np.isnan(least[:7])).tolist() == [0, 2, 3, 5]
+            found[f"{dtype} {op} nan {length}"] = least
+            del s
 
 x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
 rows = rng.normal(size=(200, 20))
@@ -60,7 +74,7 @@ def test_two_nodes_of_two_are_one_of_four(mpi: Launcher, tmp_path: Path) -> None
     two = numbers(mpi, tmp_path, 2, 2, "two")
     again = numbers(mpi, tmp_path, 2, 2, "again")
     assert one.keys() == two.keys()
-    assert len(one) == 5 * 5 * 3 + 3
+    assert len(one) == 5 * 5 * 3 + 2 * 2 * 2 + 3
     for key, wanted in one.items():
         exact = key.split()[1:2] in (["min"], ["max"]) or key.split()[0] in (
             "int64",
