@@ -428,6 +428,8 @@ class Group:
         self._shut(f"was closed since {why}")
         if died is not None:
             died.closed(self.restarts, self._first_death)
+        else:
+            found.add_note(f"synkhronos: the group could not go on, and was closed, since {why}")
 
     def _restarted(self) -> bool:
         """Replace all workers; whether they have started."""

@@ -155,8 +155,8 @@ group = current()
 print("ready", flush=True)
 try:
     synk.gather(s)
-except MemoryError:
-    print("failed, alive:", group.alive, flush=True)
+except MemoryError as exc:
+    print("failed, alive:", group.alive, exc.__notes__, flush=True)
 try:
     synk.fork(1)
 except synk.GroupError as exc:
@@ -168,5 +168,6 @@ except synk.GroupError as exc:
         since = time.monotonic()
         assert made.wait(10.0) != 0
         assert "failed, alive: False" in made.text
+        assert "was closed, since a transfer between nodes did not end" in made.text
         assert "refused: a transfer between nodes" in made.text
         made.check_gone(max(1.0, since + 10.0 - time.monotonic()))
