@@ -53,6 +53,7 @@ SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/test_checkpoints.py"
 GPUS = "tests/test_jax_gpus.py"
 NODES = "tests/mpi/test_node_faults.py"
+NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 
 MUTANTS = (
     Mutant(
@@ -238,6 +239,20 @@ MUTANTS = (
         f"{NODES} -k 'stopped and transfer'",
     ),
     Mutant(
+        "a torn transfer is told",
+        "_communicators/between.py",
+        "            self._leaders.tear()\n",
+        "",
+        f"{NODE_SHORTAGES} -k 'failure_in and mpich'",
+    ),
+    Mutant(
+        "news that was not heard is told again",
+        "_channels/mpi.py",
+        "        if taken:\n",
+        "        if True:\n",
+        f"{NODE_SHORTAGES} -k 'told_again and mpich'",
+    ),
+    Mutant(
         "the master alone has a limit",
         "_nodes.py",
         "        channel.inspector.limit = channel.inspector.warning = math.inf",
@@ -247,8 +262,8 @@ MUTANTS = (
     Mutant(
         "leaders agree before a transfer",
         "_communicators/between.py",
-        "            heard = self.agree_on(arrays, says)\n",
-        "            heard = {self.node: says}\n",
+        '            heard = self.agree_on(arrays, b"\\1" if undefined else b"")\n',
+        "            heard = {}\n",
         f"{NODES} -k 'exceptions'",
     ),
     Mutant(
