@@ -187,6 +187,8 @@ class Data:
         InputTypeError
             Another number of dimensions, or a dtype that does not cast safely.
 
+        Examples
+        --------
         >>> import numpy as np, synkhronos as synk
         >>> with synk.Group(1):
         ...     synk.data(shape=(3,), dtype="float64").condition_data(np.array([1, 2], "int32"))
@@ -226,6 +228,8 @@ class Data:
         -----
         Cost: one copy; no meeting with the workers.
 
+        Examples
+        --------
         >>> import synkhronos as synk
         >>> with synk.Group(1):
         ...     d = synk.data([1.0, 2.0], oversize=2)
@@ -263,6 +267,8 @@ class Data:
         MemoryError
             With what was asked and what is free.
 
+        Examples
+        --------
         >>> import synkhronos as synk
         >>> with synk.Group(1):
         ...     d = synk.data([[1.0, 2.0], [3.0, 4.0]])

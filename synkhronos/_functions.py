@@ -457,6 +457,8 @@ class Function:
             The outputs, not reduced. Updates change the master's variables, whose values then
             travel to the other members with the next call.
 
+        Examples
+        --------
         >>> import pytensor.tensor as pt, synkhronos as synk
         >>> x = pt.vector("x", dtype="float64")
         >>> with synk.Group(2):
@@ -494,6 +496,8 @@ class Function:
         -------
         Data, or tuple of Data
 
+        Examples
+        --------
         >>> import numpy as np, pytensor.tensor as pt, synkhronos as synk
         >>> x, w = pt.matrix("x", dtype="float64"), pt.vector("w", dtype="float64")
         >>> with synk.Group(2):

@@ -93,8 +93,8 @@ class Group:
 
     Notes
     -----
-    Cost: a fork of 2 workers takes some 10 ms, by exec about a second, since each imports PyTensor;
-    a restart as much, and the shipping of what is used again.
+    Cost: a fork of 2 workers takes some tens of milliseconds, by exec about a second, since each
+    imports PyTensor; a restart as much, and the shipping of what is used again.
 
     Examples
     --------
@@ -245,6 +245,12 @@ class Group:
     ) -> Any:
         """Run a command in all members; all of what it changes stands, or nothing.
 
+        >>> import synkhronos as synk
+        >>> from synkhronos.testing.faults import Fault
+        >>> with synk.Group(2) as group:
+        ...     group.run(Fault("KeyError", ranks=()))  # a barrier, and nothing bad
+        0
+
         Parameters
         ----------
         command : Command
@@ -271,12 +277,6 @@ class Group:
         GroupTimeout
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
-
-        >>> import synkhronos as synk
-        >>> from synkhronos.testing.faults import Fault
-        >>> with synk.Group(2) as group:
-        ...     group.run(Fault("KeyError", ranks=()))  # a barrier, and nothing bad
-        0
         """
         with self.lock:
             if self._ended or self._running or self._task is not None:
@@ -447,6 +447,12 @@ class Group:
     def start(self, command: Command, what: str = "a long command") -> Task:
         """Let the workers run a command while the master goes on.
 
+        >>> import synkhronos as synk
+        >>> from synkhronos.testing.faults import Fault
+        >>> with synk.Group(2) as group:
+        ...     group.start(Fault("nap", meet=False)).wait()  # what each worker has returned
+        {1: 1}
+
         Parameters
         ----------
         command : Command
@@ -457,12 +463,6 @@ class Group:
         Task
             With `progress()`, `stop()` and `wait()`. Until `wait` has returned, the group takes no
             other command. In a group of one the command runs inside `wait`.
-
-        >>> import synkhronos as synk
-        >>> from synkhronos.testing.faults import Fault
-        >>> with synk.Group(2) as group:
-        ...     group.start(Fault("nap", meet=False)).wait()  # what each worker has returned
-        {1: 1}
         """
         with self.lock:
             self.check_idle(what)

@@ -157,6 +157,8 @@ class Checkpoints:
         Cost: with random generators one round; the bytes of the values are written once and read
         once for their checksum; five fsyncs.
 
+        Examples
+        --------
         >>> import json, tempfile, pytensor
         >>> from synkhronos.extensions.checkpoints import Checkpoints
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -220,6 +222,8 @@ class Checkpoints:
         Cost: the file is read twice; one round for random generators; values travel with the next
         call.
 
+        Examples
+        --------
         >>> import tempfile, pytensor
         >>> from synkhronos.extensions.checkpoints import Checkpoints
         >>> w = pytensor.shared(2.0, name="w")

@@ -53,6 +53,8 @@ def check(before: Snapshot, patience: float = 2.0) -> None:
     patience : float
         Seconds to wait for what is about to go.
 
+    Examples
+    --------
     >>> import synkhronos as synk
     >>> before = snapshot()
     >>> synk.fork(2), synk.close()
