@@ -178,7 +178,7 @@ def reduce(
     Parameters
     ----------
     shared_vars : shared variable, name, or list of them
-    op : {"avg", "sum", "prod", "min", "max"}
+    op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
     in_place : bool
         Set the master's variables to the results, else return them.
     weights : sequence of float, optional
@@ -224,7 +224,7 @@ def all_reduce(
     ----------
     shared_vars : shared variable, name, or list of them
         Equal shapes and dtypes in all members.
-    op : {"avg", "sum", "prod", "min", "max"}
+    op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
     weights : sequence of float, optional
         For avg: one for each rank, such as the rows that its part had.
 

@@ -11,11 +11,11 @@ import contextlib
 import ctypes
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, InputTypeError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _libc = ctypes.CDLL(None)
@@ -90,9 +90,11 @@ def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
 
     Raises
     ------
-    InputError
-        They are not this process's to give.
+    InputError, InputTypeError
+        They are not this process's to give, or no list of cores.
     """
+    if cores is not None and not isinstance(cores, Iterable):
+        raise InputTypeError(f"cores={cores!r}: give the numbers of the cores, such as [0, 1]")
     if devices is None:
         given = available() if cores is None else list(cores)
         _check_ours(given, f"cores={cores!r}")

@@ -67,6 +67,9 @@ class Data:
     Made by `synk.data`. The dtype and the number of dimensions are fixed, the shape is not. The
     memory is freed when the last reference goes, views included.
 
+    After the end of its group it can be read and written; what changes the shape raises
+    GroupClosed.
+
     Examples
     --------
     >>> import synkhronos as synk
@@ -75,6 +78,8 @@ class Data:
     >>> d[0, 1] = 9; d.data.tolist()
     [[1.0, 9.0], [3.0, 4.0]]
     >>> synk.close()
+    >>> d[1] = 0; d.data.tolist()
+    [[1.0, 9.0], [0.0, 0.0]]
     """
 
     __array_priority__ = 10.0
@@ -181,6 +186,13 @@ class Data:
         ------
         InputTypeError
             Another number of dimensions, or a dtype that does not cast safely.
+
+        Examples
+        --------
+        >>> import numpy as np, synkhronos as synk
+        >>> with synk.Group(1):
+        ...     synk.data(shape=(3,), dtype="float64").condition_data(np.array([1, 2], "int32"))
+        array([1., 2.])
         """
         value = as_literal(input_data, self._dtype)
         if value.ndim != self._ndim:
@@ -215,6 +227,14 @@ class Data:
         Notes
         -----
         Cost: one copy; no meeting with the workers.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([1.0, 2.0], oversize=2)
+        ...     d.set_value([3.0, 4.0, 5.0]); d.data
+        array([3., 4., 5.])
         """
         value = self.condition_data(input_data, force_cast)
         if self._mappable(input_data):
@@ -225,7 +245,14 @@ class Data:
         self.wrote()
 
     def set_length(self, length: int, oversize: float = 1) -> None:
-        """Change the length of axis 0; the rows that remain keep their contents."""
+        """Change the length of axis 0; the rows that remain keep their contents.
+
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([1.0, 2.0])
+        ...     d.set_length(3); d.data
+        array([1., 2., 0.])
+        """
         if not self._ndim:
             raise InputError("0-d Data has no length")
         self.set_shape((length, *self.shape[1:]), oversize)
@@ -239,6 +266,14 @@ class Data:
             Another number of dimensions, or a negative size.
         MemoryError
             With what was asked and what is free.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([[1.0, 2.0], [3.0, 4.0]])
+        ...     d.set_shape((1, 3)); d.data
+        array([[1., 2., 0.]])
         """
         wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
         if len(wanted) != self._ndim or any(s < 0 for s in wanted):
@@ -246,7 +281,14 @@ class Data:
         self._reshape(tuple(int(s) for s in wanted), oversize, keep=True)
 
     def free_memory(self) -> None:
-        """Give all memory back; the length becomes 0 (0-d Data becomes 0)."""
+        """Give all memory back; the length becomes 0 (0-d Data becomes 0).
+
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([[1.0, 2.0]])
+        ...     d.free_memory(); d.shape, d.alloc_size
+        ((0, 0), 1)
+        """
         self._group.check("Data")
         self._memory = np.empty(0, self._dtype)
         self._view = np.empty(0, self._dtype)

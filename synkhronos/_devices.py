@@ -149,7 +149,7 @@ def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Dev
     hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} shows none"
     found = choose(asked, n_parallel, gpus, _cores.physical(), hidden if count else _NO_DRIVER)
     if any(device.kind == "cuda" for device in found) and not has_plugin():
-        raise BackendMissing("JAX with its plugin for CUDA", "cuda")
+        raise BackendMissing("JAX with its plugin for CUDA", "cuda12", "cuda13")
     return found
 
 

@@ -44,6 +44,7 @@ MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and w
 BY = {None: "", True: "; arrays move by NCCL", False: "; arrays go through the host's memory"}
 EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
 DESCRIPTORS = 256  # fewer are a nuisance
+_CUDA = 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]", as your driver is'
 _SECONDS = 10.0  # for a worker to end after its master was killed
 
 _KILLED_MASTER = """
@@ -186,7 +187,7 @@ def _gpus() -> Finding:
     if count and len(visible) != count:
         text += f", {len(visible)} of them visible (CUDA_VISIBLE_DEVICES)"
     if visible and not has_plugin():
-        fix = 'for devices="cuda": pip install "synkhronos[cuda]"'
+        fix = f'for devices="cuda": {_CUDA}'
         return Finding("machine", "GPUs", NOTE, f"{text}; JAX has no plugin for them", fix)
     return Finding("machine", "GPUs", GOOD, text)
 
@@ -199,8 +200,7 @@ def _nccl() -> Iterator[Finding]:
         yield Finding("machine", "NVIDIA driver", GOOD, lines[0].partition(":")[2].strip())
     if not nccl.is_installed():
         text = "nccl4py is not installed"
-        fix = 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]", as your driver is'
-        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, text, fix if gpus else "")
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, text, _CUDA if gpus else "")
         return
     try:
         number = nccl.version()

@@ -113,10 +113,9 @@ class CheckpointError(SynkhronosError):
 class BackendMissing(SynkhronosError, ImportError):
     """An optional library is missing."""
 
-    def __init__(self, library: str, extra: str) -> None:
-        super().__init__(
-            f'{library} is needed for this and is not installed: pip install "synkhronos[{extra}]"'
-        )
+    def __init__(self, library: str, *extras: str) -> None:
+        named = " or ".join(f'"synkhronos[{extra}]"' for extra in extras)
+        super().__init__(f"{library} is needed for this and is not installed: pip install {named}")
 
 
 class RemoteTraceback(Exception):

@@ -40,6 +40,15 @@ class Function:
     Attributes
     ----------
     name : str or None
+
+    Examples
+    --------
+    >>> import pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> x, s = pt.vector("x", dtype="float64"), pytensor.shared(0.0, name="s")
+    >>> with synk.Group(2):
+    ...     f = synk.function([x], {"mean": x.mean(), "rows": 2 * x}, updates=[(s, s + 1)])
+    >>> f.output_modes, f.update_modes, f.get_shared()
+    ({'mean': 'avg', 'rows': 'gather'}, {s: None}, [s])
     """
 
     def __init__(self, group: Group, plan_: Plan) -> None:
@@ -261,6 +270,8 @@ class Function:
             return value
         if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # no tensor, or a sparse one
             return kind.filter(value)
+        if value is None:
+            raise InputTypeError(f"{self._what}: input {self._label(index)} is None: give a value")
         try:
             plain = np.asarray(value) if hasattr(value, "__array__") else value
             filtered = kind.filter(
@@ -445,6 +456,15 @@ class Function:
         object
             The outputs, not reduced. Updates change the master's variables, whose values then
             travel to the other members with the next call.
+
+        Examples
+        --------
+        >>> import pytensor.tensor as pt, synkhronos as synk
+        >>> x = pt.vector("x", dtype="float64")
+        >>> with synk.Group(2):
+        ...     f = synk.function([x], (x.sum(), None), mode="FAST_COMPILE")
+        ...     f([1.0, 2.0]), f.as_pytensor([1.0, 2.0])  # the master's part, and all rows
+        (array(1.), array(3.))
         """
         values = [_array(v) for v in self._bind(args, kwargs)]
         if self._serial is None:
@@ -475,6 +495,14 @@ class Function:
         Returns
         -------
         Data, or tuple of Data
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor.tensor as pt, synkhronos as synk
+        >>> x, w = pt.matrix("x", dtype="float64"), pt.vector("w", dtype="float64")
+        >>> with synk.Group(2):
+        ...     synk.function([x], x @ w, bcast_inputs=[w]).build_inputs(np.ones((4, 3)), w=None)
+        (<synkhronos.Data 'x' float64 (4, 3)>, <synkhronos.Data 'w' float64 (0,)>)
         """
         names = self._plan.names
         given = list(args) + [None] * (len(names) - len(args))
@@ -549,9 +577,9 @@ def function(
     inputs : list of Variable or In
         Scattered: each member gets its part of the rows. 0-d inputs are broadcast.
     outputs : Variable, list or dict of them, or pairs (variable, reduction)
-        reduction is "avg", "sum", "prod", "min", "max", "gather" (concatenate over members) or
-        None (the master's own value). Without one it is inferred from the graph where it can be
-        proved, else "avg", weighted by rows, with a warning.
+        reduction is "avg" (or "mean"), "sum", "prod", "min", "max", "gather" (concatenate over
+        members) or None (the master's own value). Without one it is inferred from the graph where
+        it can be proved, else "avg", weighted by rows, with a warning.
     bcast_inputs : list of Variable or In, optional
         Every member gets these whole.
     updates : dict or list of (shared, new[, reduction[, "all"]]), optional

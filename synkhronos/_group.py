@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from synkhronos import _cores
@@ -21,14 +20,12 @@ from synkhronos._errors import (
     GroupClosed,
     GroupError,
     GroupTimeout,
-    InputError,
     NotForked,
     StartFailed,
     WorkerDied,
-    WorkerError,
 )
-from synkhronos._opening import Opening, check_seconds, launched
-from synkhronos._reports import check_reports
+from synkhronos._opening import Opening, check_options, check_seconds, launched
+from synkhronos._reports import check_reports, note_master
 from synkhronos._task import Task
 from synkhronos._variables import Entry, lost_with_workers
 
@@ -96,8 +93,8 @@ class Group:
 
     Notes
     -----
-    Cost: a fork of 2 workers takes some 10 ms, by exec about a second, since each imports PyTensor;
-    a restart as much, and the shipping of what is used again.
+    Cost: a fork of 2 workers takes some tens of milliseconds, by exec about a second, since each
+    imports PyTensor; a restart as much, and the shipping of what is used again.
 
     Examples
     --------
@@ -187,12 +184,7 @@ class Group:
         _current = self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         global _current
         _current = self._outer
         self.close()
@@ -252,6 +244,12 @@ class Group:
         timeout: float | None = None,
     ) -> Any:
         """Run a command in all members; all of what it changes stands, or nothing.
+
+        >>> import synkhronos as synk
+        >>> from synkhronos.testing.faults import Fault
+        >>> with synk.Group(2) as group:
+        ...     group.run(Fault("KeyError", ranks=()))  # a barrier, and nothing bad
+        0
 
         Parameters
         ----------
@@ -406,11 +404,7 @@ class Group:
             reports = self._channel.collect(self._channel.node.number)
             check_reports(reports, what, self._channel)
             raise GroupError(f"{what}: the members lost each other") from None
-        ours = WorkerError | WorkerDied | InputError | GroupError
-        if issubclass(kind, Exception) and not issubclass(kind, ours):
-            on = "" if (device := self.devices[self.rank]).kind == "cpu" else f" on {device}"
-            with contextlib.suppress(Exception):  # where its notes are no list
-                exc.add_note(f"synkhronos: raised in rank {self.rank}{on}, the master, in {what}")
+        note_master(exc, self.rank, self.devices[self.rank], what)
 
     def _lose(self, found: BaseException, why: str) -> None:
         """Members are gone: start the workers anew if that is left to do, else end the group."""
@@ -454,6 +448,12 @@ class Group:
 
     def start(self, command: Command, what: str = "a long command") -> Task:
         """Let the workers run a command while the master goes on.
+
+        >>> import synkhronos as synk
+        >>> from synkhronos.testing.faults import Fault
+        >>> with synk.Group(2) as group:
+        ...     group.start(Fault("nap", meet=False)).wait()  # what each worker has returned
+        {1: 1}
 
         Parameters
         ----------
@@ -618,6 +618,7 @@ def fork(
     """
     global _current
     del use_gpu, max_n_var, max_dim
+    check_options("synk.fork", options, Group)
     if _current is not None and _current.alive:
         raise GroupError(
             f"{_current!r} is alive already: call synk.close() first, or make a second with "

@@ -38,7 +38,8 @@ def data(
     value : array_like or callable, optional
         Its contents. A numpy.memmap is mapped by each member and not loaded; on several nodes the
         file is opened under the same name on each. With `scatter` also a loader: ``value(start,
-        stop)`` returns these rows, of the `shape` and `dtype` given, and runs in every member.
+        stop)`` returns these rows, of the `shape` and `dtype` given. On several nodes it runs in
+        every member, for the member's rows; on one machine once, in the master, for all.
     var : Variable, optional
         The input it is for: gives dtype, ndim and name.
     dtype, ndim : optional

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,7 +18,7 @@ from synkhronos._channels.local import LocalChannel
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._communicators.solo import Solo
 from synkhronos._devices import Device, are_cores, devices_for
-from synkhronos._errors import GroupError, InputError
+from synkhronos._errors import GroupError, InputError, InputTypeError
 from synkhronos._member import Member, communicator, main
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
@@ -214,6 +215,14 @@ def launched(mpi: bool | None) -> _mpi.Launch | None:
 def serve(launch: _mpi.Launch) -> NoReturn:
     """Start members as the first process of a launch asks for them, until it ends."""
     _nodes.follow(None, lambda options: Opening.of(**options, launch=launch))
+
+
+def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
+    """Refuse keywords that `maker` does not have."""
+    known = inspect.signature(maker).parameters
+    for name in given:
+        if name not in known:
+            raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(known)}")
 
 
 def check_seconds(name: str, value: Any) -> None:

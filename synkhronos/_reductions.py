@@ -34,14 +34,14 @@ COMBINE: dict[Reduction, np.ufunc] = {
     Reduction.MAX: np.maximum,
 }
 
-# Names of 2017 for the same reductions through the CPU; there is one transport now.
+# A synonym, and names of 2017 for the same reductions through the CPU; there is one transport now.
 _OLD_NAMES = {f"c_{op}": op for op in Reduction} | {"mean": Reduction.AVG}
 
 
 def parse(name: Any, what: str = "reduction") -> Reduction | None:
     """Read a reduction's name; None stands for the master's own value.
 
-    >>> parse("avg"), parse("c_gather"), parse(None)
+    >>> parse("mean"), parse("c_gather"), parse(None)
     (<Reduction.AVG: 'avg'>, <Reduction.GATHER: 'gather'>, None)
     """
     if name is None:
@@ -52,7 +52,7 @@ def parse(name: Any, what: str = "reduction") -> Reduction | None:
         except ValueError:
             pass
     known = ", ".join(repr(str(op)) for op in Reduction)
-    raise InputError(f"{what} {name!r} is not known: use one of {known} or None")
+    raise InputError(f"{what} {name!r} is not known: use one of {known}, 'mean' for 'avg', or None")
 
 
 def accumulator(dtype: np.dtype, op: Reduction) -> np.dtype:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from synkhronos import _errors
 from synkhronos._channels import Channel, Failure, Left
-from synkhronos._errors import GroupError, InputError, WorkerError
+from synkhronos._devices import Device
+from synkhronos._errors import GroupError, InputError, WorkerDied, WorkerError
 
 
 def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
@@ -21,6 +23,16 @@ def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
         raise _error(failed, what, channel)
     left = [r for r, o in reports.items() if isinstance(o, Left)]
     raise GroupError(f"{what}: ranks {left} took another way through the command")
+
+
+def note_master(exc: BaseException, rank: int, device: Device, what: str) -> None:
+    """Add to the user's own exception that it was raised in the master; ours say it already."""
+    kind = type(exc)  # isinstance would ask the exception, which may be anyone's
+    ours = WorkerError | WorkerDied | InputError | GroupError
+    if issubclass(kind, Exception) and not issubclass(kind, ours):
+        on = "" if device.kind == "cpu" else f" on {device}"
+        with contextlib.suppress(Exception):  # where its notes are no list
+            exc.add_note(f"synkhronos: raised in rank {rank}{on}, the master, in {what}")
 
 
 def _error(failed: dict[int, Failure], what: str, channel: Channel) -> Exception:

@@ -208,7 +208,7 @@ def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_devices, "get_n_gpu", lambda: 1)
     monkeypatch.setattr(_devices, "_PLUGINS", ("a_plugin_that_is_not_there",))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(synk.BackendMissing, match=r"plugin for CUDA.*synkhronos\[cuda\]"):
+    with pytest.raises(synk.BackendMissing, match=r"plugin for CUDA.*\[cuda12\].*\[cuda13\]"):
         synk.Group(devices="cuda")
     assert synk.fork(2) == 2  # without a word the cores do
 
@@ -291,7 +291,7 @@ def test_the_doctor_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
         "note",
         "3 of NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX has no plugin for them",
     )
-    assert 'pip install "synkhronos[cuda]"' in found.fix
+    assert 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]"' in found.fix
     assert _doctor._devices_for("JAX") is None
     monkeypatch.setattr(_doctor, "has_plugin", lambda: True)
     assert _doctor._gpus().state == "ok"

@@ -150,10 +150,21 @@ def test_every_reduction(
 def test_unknown_reductions_are_named(group2: synk.Group, name: str) -> None:
     """S1: a reduction's name is read whole, for outputs and updates."""
     x, s = matrix(), shared(0.0, "s")
-    with pytest.raises(synk.InputError, match="gather"):
+    with pytest.raises(synk.InputError, match="'gather', 'mean' for 'avg', or None"):
         make([x], (x.sum(), name))
     with pytest.raises(synk.InputError, match="gather"):
         make([x], updates=[(s, x.sum(), name)])
+
+
+def test_mean_is_a_synonym(group2: synk.Group) -> None:
+    x, s = pt.vector("x", dtype="float64"), shared(0.0, "s")
+    f = make([x], (x.mean(), "mean"), updates=[(s, x.sum(), "mean", "all")])
+    assert (f.output_modes, f.update_modes) == ("avg", {s: "avg"})
+    same(f([1.0, 3.0, 8.0]), 4)
+    same(s.get_value(), (4 * 2 + 8) / 3)
+    synk.set_value(1, s, 2 * s.get_value())
+    synk.all_reduce(s, "mean")
+    same(s.get_value(), 8)
 
 
 @pytest.mark.parametrize("output", [("x", "avg"), (3, 4, 5), object()])
@@ -447,6 +458,8 @@ def test_defaults(group: synk.Group, kind: str) -> None:
         ((), {"k": 1.0}, synk.InputTypeError, "'x' is missing"),
         (([1.0],), {}, synk.InputTypeError, "'k' is missing"),
         ((1, 1), {}, synk.InputTypeError, "'x'"),
+        ((None, 1), {}, synk.InputTypeError, "'x' is None"),
+        (([1.0],), {"k": None}, synk.InputTypeError, "'k' is None"),
         (([1.0], 2.0, 3.0), {}, synk.InputError, "takes 2 inputs, found 3"),
         (([1.0], 1.0), {"z": 1.0}, synk.InputTypeError, "no input 'z'"),
         (([1.0],), {"x": [1.0]}, synk.InputTypeError, "given twice"),
@@ -458,9 +471,10 @@ def test_inputs_that_do_not_fit(
 ) -> None:
     x, k = pt.vector("x", dtype="float64"), pt.scalar("k", dtype="float64")
     f = make([x, k], (k * x).sum())
-    with pytest.raises(error, match=text):
-        f(*args, **kwargs)
-    same(f(np.ones(3), 1), 3)
+    for call in (f, f.as_pytensor, f):
+        with pytest.raises(error, match=text):
+            call(*args, **kwargs)
+        same(f(np.ones(3), 1), 3)
 
 
 WRONG: dict[str, Any] = {

@@ -87,6 +87,10 @@ def test_bad_arguments() -> None:
         synk.fork(2, start="spawn")
     with pytest.raises(synk.InputError, match="devices"):
         synk.fork(2, devices=[[0]])
+    with pytest.raises(synk.InputTypeError, match=r"^cores=2: give the numbers of the cores"):
+        synk.fork(2, cores=2)
+    with pytest.raises(synk.InputTypeError, match=r"^synk\.fork: no option 'core'; .* cores, "):
+        synk.fork(2, core=[0])
 
 
 def test_fork_twice_is_refused(group2: synk.Group) -> None:

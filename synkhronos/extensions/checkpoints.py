@@ -118,7 +118,15 @@ class Checkpoints:
         self._said: set[str] = set()
 
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, in the order of their saving."""
+        """The steps of which there are checkpoints, in the order of their saving.
+
+        >>> import tempfile, pytensor
+        >>> from synkhronos.extensions.checkpoints import Checkpoints
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder, [pytensor.shared(0.0, name="w")], keep=2)
+        ...     [checkpoints.save(step).name for step in (3, 6, 9)], checkpoints.steps()
+        (['step-00000003', 'step-00000006', 'step-00000009'], [6, 9])
+        """
         return [step for _, step, _ in self._listed()]
 
     def save(self, step: int, **meta: Any) -> Path:
@@ -148,6 +156,15 @@ class Checkpoints:
         -----
         Cost: with random generators one round; the bytes of the values are written once and read
         once for their checksum; five fsyncs.
+
+        Examples
+        --------
+        >>> import json, tempfile, pytensor
+        >>> from synkhronos.extensions.checkpoints import Checkpoints
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     place = Checkpoints(folder, [pytensor.shared(0.0, name="w")]).save(7, loss=0.5)
+        ...     sorted(file.name for file in place.iterdir())
+        ['arrays.safetensors', 'meta.json']
         """
         step = _integer("step", step, 0)
         try:
@@ -204,6 +221,18 @@ class Checkpoints:
 
         Cost: the file is read twice; one round for random generators; values travel with the next
         call.
+
+        Examples
+        --------
+        >>> import tempfile, pytensor
+        >>> from synkhronos.extensions.checkpoints import Checkpoints
+        >>> w = pytensor.shared(2.0, name="w")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder, [w])
+        ...     _ = checkpoints.save(7, loss=0.5)
+        ...     w.set_value(3.0)
+        ...     checkpoints.restore(7), w.get_value()
+        ({'step': 7, 'loss': 0.5}, array(2.))
         """
         place = self._find(step)
         body = _read_meta(place)

@@ -56,6 +56,18 @@ class TrainFunction:
         The update rule's states.
     streams : list of SharedVariable
         The random generators that the loss draws from.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos.extensions import make_train_function, updates
+    >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    >>> with synk.Group(1):
+    ...     train = make_train_function(
+    ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.5, mode="FAST_COMPILE"
+    ...     )
+    ...     train.gradients([1.0, 3.0]), train([1.0, 3.0]), train.params
+    ([array(-4.)], array(5.), [w])
     """
 
     def __init__(
@@ -441,7 +453,8 @@ def make_train_function_pytensor(
 ) -> Callable[..., Any]:
     """Make the serial twin of `make_train_function`: one process, plain PyTensor.
 
-    Parameters are the same (`reduction` has no meaning here), reductions of outputs are left out.
+    Parameters are the same but for `compress`; `reduction` has no meaning here. Reductions of
+    outputs, and of `updates`, are left out. ``train`` takes no `num_slices` and no `timeout`.
 
     Returns
     -------

@@ -62,29 +62,70 @@ class Conv2D(_Convolving, _conv.Conv2D):
 
 
 class Conv1D(_Convolving, _conv.Conv1D):
-    """``pytensor_ml.layers.Conv1D``: sequences (rows, time, channels) with `conv2d`."""
+    """``pytensor_ml.layers.Conv1D``: sequences (rows, time, channels) with `conv2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import Conv1D
+    >>> x = Input("x", shape=(None, 6, 1), dtype="float64")
+    >>> layer = Conv1D(in_channels=1, out_channels=2, kernel_size=3)
+    >>> layer(x).eval({x: np.zeros((4, 6, 1))}).shape
+    (4, 4, 2)
+    """
 
 
 class MaxPool2D(_Pooling, _conv.MaxPool2D):
-    """``pytensor_ml.layers.MaxPool2D`` with `max_pool2d`."""
+    """``pytensor_ml.layers.MaxPool2D`` with `max_pool2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import MaxPool2D
+    >>> x = Input("x", shape=(None, 4, 4, 1), dtype="float64")
+    >>> MaxPool2D(kernel_size=2)(x).eval({x: np.ones((3, 4, 4, 1))}).shape
+    (3, 2, 2, 1)
+    """
 
     _pool = staticmethod(max_pool2d)
 
 
 class MaxPool1D(_Pooling, _conv.MaxPool1D):
-    """``pytensor_ml.layers.MaxPool1D`` with `max_pool2d`."""
+    """``pytensor_ml.layers.MaxPool1D`` with `max_pool2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import MaxPool1D
+    >>> x = Input("x", shape=(None, 6, 2), dtype="float64")
+    >>> MaxPool1D(kernel_size=2)(x).eval({x: np.ones((3, 6, 2))}).shape
+    (3, 3, 2)
+    """
 
     _pool = staticmethod(max_pool2d)
 
 
 class AvgPool2D(_Pooling, _conv.AvgPool2D):
-    """``pytensor_ml.layers.AvgPool2D`` with `avg_pool2d`."""
+    """``pytensor_ml.layers.AvgPool2D`` with `avg_pool2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import AvgPool2D
+    >>> x = Input("x", shape=(None, 4, 4, 1), dtype="float64")
+    >>> AvgPool2D(kernel_size=2)(x).eval({x: np.ones((3, 4, 4, 1))}).shape
+    (3, 2, 2, 1)
+    """
 
     _pool = staticmethod(avg_pool2d)
 
 
 class AvgPool1D(_Pooling, _conv.AvgPool1D):
-    """``pytensor_ml.layers.AvgPool1D`` with `avg_pool2d`."""
+    """``pytensor_ml.layers.AvgPool1D`` with `avg_pool2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import AvgPool1D
+    >>> x = Input("x", shape=(None, 6, 2), dtype="float64")
+    >>> AvgPool1D(kernel_size=2)(x).eval({x: np.ones((3, 6, 2))}).shape
+    (3, 3, 2)
+    """
 
     _pool = staticmethod(avg_pool2d)
 

@@ -203,7 +203,14 @@ class Advice:
         )
 
     def show(self) -> None:
-        """Print it: a table if rich is there, else lines."""
+        """Print it: a table if rich is there, else lines.
+
+        >>> import numpy as np, pymc as pm, synkhronos as synk
+        >>> with pm.Model() as model:
+        ...     y = pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(1000.0))
+        >>> synk.pymc.advise(model, members=1, modes=["FAST_COMPILE"]).show()
+        y (1,000 rows): ...
+        """
         if importlib.util.find_spec("rich") is None:
             sys.stdout.write(f"{self}\n")
             return

@@ -116,6 +116,10 @@ class Parallel:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.names) or "nothing"
+        return f"<synkhronos.pymc.Parallel of {names} by {self.group or 'nobody: closed'}>"
+
     def _divide(self, terms: Terms, mode: Any, members_per_chain: int) -> None:
         model = self.model
         likelihood = Likelihood(terms, point_of(model))

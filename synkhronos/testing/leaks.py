@@ -52,6 +52,14 @@ def check(before: Snapshot, patience: float = 2.0) -> None:
     before : Snapshot
     patience : float
         Seconds to wait for what is about to go.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> before = snapshot()
+    >>> synk.fork(2), synk.close()
+    (2, None)
+    >>> check(before)
     """
     until = time.monotonic() + patience
     while (found := _more(before, snapshot())) and time.monotonic() < until:

@@ -39,8 +39,10 @@ def test_a_plain_call_is_undone_by_close(group: synk.Group) -> None:
     parallel = synk.pymc.parallel(model)
     assert "logp" in vars(model)
     assert parallel.names == ["y"]
+    assert repr(parallel) == f"<synkhronos.pymc.Parallel of y by {group!r}>"
     parallel.close()
     parallel.close()
+    assert repr(parallel) == "<synkhronos.pymc.Parallel of y by nobody: closed>"
     assert "logp" not in vars(model)
     assert group.alive
 
