@@ -287,6 +287,11 @@ def held(value: Any) -> Any:
         return jnp.array(value, copy=True)
 
 
+def are_gone(arrays: Iterable[Any]) -> bool:
+    """Whether JAX has given the memory of any of these to others."""
+    return any(array.is_deleted() for array in arrays)
+
+
 def pointer(array: Any) -> int:
     """Where an array lies in the device's memory, once it is there."""
     return int(array.block_until_ready().unsafe_buffer_pointer())
