@@ -6,6 +6,7 @@ There is no GPU here: the driver's list and JAX's plugin are stood in for.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from synkhronos import _devices, _doctor, _jax
 from synkhronos._devices import Device, choose, visible_gpus
 from synkhronos._mpi import Launch
 from synkhronos._opening import Opening
+from synkhronos.testing.faults import Fault
 
 ASKED: list[tuple[Any, int | None, list[str]]] = [
     (None, None, ["cpu"] * 5),
@@ -343,8 +345,12 @@ def test_several_processes_of_a_launch_on_a_machine() -> None:
 
 
 @pytest.mark.usefixtures("three_gpus")
-def test_errors_name_the_device() -> None:
-    with synk.Group(devices=["cpu", "cuda:1", "cpu", "cuda:0"]) as group:
+def test_errors_name_the_device(caplog: pytest.LogCaptureFixture) -> None:
+    with synk.Group(devices=["cpu", "cuda:1", "cpu", "cuda:0"], stall_warning=0.1) as group:
+        said = r"for rank 1 \(pid \d+, cuda:1, \w+\), rank 2 \(pid \d+, \w+\)"
+        with pytest.raises(synk.GroupTimeout, match=said):
+            group.run(Fault("nap", (1, 2), False), timeout=0.3)
+        assert re.search(said, caplog.text)
         with pytest.raises(synk.WorkerError, match=r"rank 1 \(pid \d+, cuda:1\) failed") as caught:
             group.run(Fails(1))
         assert caught.value.device == "cuda:1"
