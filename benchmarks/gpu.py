@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -33,8 +33,9 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 DEADLINE = 9 * 60  # seconds, for everything
-TEST_SECONDS, TABLE_SECONDS = 300, 75
-TURNS = 15
+TEST_SECONDS = 300
+TABLE_SECONDS = {"mlp": 60, "resnet50": 180}  # XLA compiles three programs for each
+TURNS, TURN_SECONDS = 15, 0.25
 MOST = 1.05  # times PyTensor alone
 RATE, MOMENTUM = np.float32(0.01), np.float32(0.9)
 
@@ -46,21 +47,20 @@ class Network:
     Attributes
     ----------
     graph : callable
-        Makes (x, y, loss, parameters) in PyTensor.
+        Makes (x, y, loss, parameters, updates that go with the loss) in PyTensor.
     jax_loss : callable
-        ``jax_loss(parameters, x, y)``
+        ``jax_loss(parameters, x, y)``; parameters by name.
     data : tuple of arrays
         A batch.
     """
 
-    graph: Callable[[], tuple[Any, Any, Any, list[Any]]]
-    jax_loss: Callable[[list[Any], Any, Any], Any]
+    graph: Callable[[], tuple[Any, Any, Any, list[Any], list[Any]]]
+    jax_loss: Callable[[dict[str, Any], Any, Any], Any]
     data: tuple[np.ndarray, np.ndarray]
 
 
-def mlp() -> Network:
+def mlp(sizes: Sequence[int] = (784, 2048, 2048, 10), rows: int = 2048) -> Network:
     """784-2048-2048-10, ReLU, cross-entropy, batch 2048, float32."""
-    sizes, rows = (784, 2048, 2048, 10), 2048
     draw = np.random.default_rng(1)
     weights = [
         (draw.standard_normal((a, b)) * np.sqrt(2 / a)).astype("float32")
@@ -68,7 +68,7 @@ def mlp() -> Network:
     ]
     start = [v for w in weights for v in (w, np.zeros(w.shape[1], "float32"))]
 
-    def graph() -> tuple[Any, Any, Any, list[Any]]:
+    def graph() -> tuple[Any, Any, Any, list[Any], list[Any]]:
         import pytensor
         import pytensor.tensor as pt
 
@@ -79,24 +79,71 @@ def mlp() -> Network:
             h = h @ params[i] + params[i + 1]
             h = pt.maximum(h, np.float32(0)) if i + 2 < len(params) else h
         log_p = pt.special.log_softmax(h, axis=1)
-        return x, y, -log_p[pt.arange(y.shape[0]), y].mean(), params
+        return x, y, -log_p[pt.arange(y.shape[0]), y].mean(), params, []
 
-    def jax_loss(params: list[Any], x: Any, y: Any) -> Any:
+    def jax_loss(params: dict[str, Any], x: Any, y: Any) -> Any:
         import jax
-        import jax.numpy as jnp
 
         h = x
         for i in range(0, len(params), 2):
-            h = h @ params[i] + params[i + 1]
-            h = jnp.maximum(h, 0) if i + 2 < len(params) else h
-        return -jax.nn.log_softmax(h)[jnp.arange(len(y)), y].mean()
+            h = h @ params[f"p{i}"] + params[f"p{i + 1}"]
+            h = jax.nn.relu(h) if i + 2 < len(params) else h
+        return cross_entropy(h, y)
 
     images = draw.standard_normal((rows, sizes[0])).astype("float32")
     return Network(graph, jax_loss, (images, draw.integers(0, 10, rows).astype("int32")))
 
 
+def resnet50(depth: int = 50, size: int = 224, classes: int = 1000, rows: int = 128) -> Network:
+    """ResNet-50 of demos/resnet, 224 pixels to a side, 1000 classes, batch 128, float32."""
+    sys.path.insert(0, str(ROOT / "demos" / "resnet"))
+    import resnet
+
+    def graph() -> tuple[Any, Any, Any, list[Any], list[Any]]:
+        net = resnet.Net(depth, size, classes)
+        return net.x, net.y, net.loss, net.params, net.updates
+
+    def jax_loss(params: dict[str, Any], x: Any, y: Any) -> Any:
+        """Without the running values of batch normalisation, which are no part of the loss."""
+        import jax
+
+        def conv(name: str, h: Any, stride: int = 1) -> Any:
+            kernel = params[f"{name}_W"]
+            around = [(kernel.shape[0] // 2,) * 2] * 2
+            axes = ("NHWC", "HWIO", "NHWC")
+            h = jax.lax.conv_general_dilated(h, kernel, (stride,) * 2, around, None, None, axes)
+            h = jax.nn.standardize(h, axis=(0, 1, 2), epsilon=1e-5)
+            return h * params[f"{name}_norm_scale"] + params[f"{name}_norm_loc"]
+
+        relu = jax.nn.relu
+        h = relu(conv("stem", x, 2))
+        around = ((0, 0), (1, 1), (1, 1), (0, 0))
+        least = -float("inf")
+        h = jax.lax.reduce_window(h, least, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
+        for stage, blocks in enumerate(resnet.BLOCKS[depth]):
+            for block in range(blocks):
+                name, stride = f"stage{stage}_block{block}", 2 if stage and not block else 1
+                is_new = f"{name}_beside_W" in params
+                beside = conv(f"{name}_beside", h, stride) if is_new else h
+                h = relu(conv(f"{name}_1", relu(conv(f"{name}_0", h)), stride))
+                h = relu(conv(f"{name}_2", h) + beside)
+        return cross_entropy(h.mean((1, 2)) @ params["scores_W"] + params["scores_b"], y)
+
+    draw = np.random.default_rng(1)
+    images = draw.standard_normal((rows, size, size, 3), dtype="float32")
+    return Network(graph, jax_loss, (images, draw.integers(0, classes, rows).astype("int32")))
+
+
+def cross_entropy(scores: Any, labels: Any) -> Any:
+    """The mean over rows, in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    return -jax.nn.log_softmax(scores)[jnp.arange(len(labels)), labels].mean()
+
+
 # Add a network here, and it is measured and reported with the others.
-NETWORKS: dict[str, Callable[[], Network]] = {"mlp": mlp}
+NETWORKS: dict[str, Callable[[], Network]] = {"mlp": mlp, "resnet50": resnet50}
 
 
 def contenders(network: Network, members: int) -> dict[str, Callable[[], Any]]:
@@ -105,31 +152,32 @@ def contenders(network: Network, members: int) -> dict[str, Callable[[], Any]]:
     from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 
     how: dict[str, Any] = {"learning_rate": RATE, "momentum": MOMENTUM, "mode": "JAX"}
-    x, y, loss, params = network.graph()
-    train = make_train_function(loss, params, x, y, updates.momentum, **how)
+    x, y, loss, params, changes = network.graph()
+    train = make_train_function(loss, params, x, y, updates.momentum, updates=changes, **how)
     data = [synk.data(v) for v in network.data]
     name = "1 member" if members == 1 else f"{members} members"
     found: dict[str, Callable[[], Any]] = {name: lambda: train(*data)}
     if members == 1:
-        x, y, loss, params = network.graph()
-        alone = make_train_function_pytensor(loss, params, x, y, updates.momentum, **how)
+        x, y, loss, params, changes = network.graph()
+        found["plain JAX"] = plain_jax(network, {p.name: p.get_value() for p in params})
+        alone = make_train_function_pytensor(
+            loss, params, x, y, updates.momentum, updates=changes, **how
+        )
         found["PyTensor alone"] = lambda: np.asarray(alone(*network.data))
-        found["plain JAX"] = plain_jax(network)
     return found
 
 
-def plain_jax(network: Network) -> Callable[[], Any]:
+def plain_jax(network: Network, params: dict[str, np.ndarray]) -> Callable[[], Any]:
     """The same step as JAX's users write it, its memory donated."""
     import jax
 
-    _, _, _, shareds = network.graph()
-    state = [jax.device_put([p.get_value() for p in shareds])]
-    state.append([v * 0 for v in state[0]])
+    state = [jax.device_put(params)]
+    state.append(jax.tree.map(lambda v: v * 0, state[0]))
 
     def step(params: Any, speeds: Any, x: Any, y: Any) -> Any:
         loss, grads = jax.value_and_grad(network.jax_loss)(params, x, y)
-        speeds = [MOMENTUM * v - RATE * g for v, g in zip(speeds, grads, strict=True)]
-        return [p + v for p, v in zip(params, speeds, strict=True)], speeds, loss
+        speeds = jax.tree.map(lambda v, g: MOMENTUM * v - RATE * g, speeds, grads)
+        return jax.tree.map(lambda p, v: p + v, params, speeds), speeds, loss
 
     compiled = jax.jit(step, donate_argnums=(0, 1))
 
@@ -157,7 +205,7 @@ def measure(name: str, devices: str) -> dict[str, Any]:
                 step()
             began = time.perf_counter()
             step()
-            counts[n] = max(2, int(0.25 / (time.perf_counter() - began)))
+            counts[n] = max(2, int(TURN_SECONDS / (time.perf_counter() - began)))
         for _ in range(TURNS):
             for n, step in steps.items():
                 began = time.perf_counter()
@@ -184,15 +232,28 @@ def measure(name: str, devices: str) -> dict[str, Any]:
 def missing() -> str:
     """What this machine lacks, in words."""
     import synkhronos as synk
+    from synkhronos._devices import has_plugin
 
     if not synk.get_n_gpu():
         return "gpu-check: this machine has no NVIDIA GPU, so there is nothing to check here"
-    for package in ("jax", "nccl4py", "pytest"):
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            return f'gpu-check: {package} is not installed: pip install "synkhronos[cuda12,test]"'
-    return ""
+    packages = ("jax", "nccl4py", "pytest", "pytensor-ml")
+    lacks = next((p for p in packages if version(p) is None), None)
+    if lacks is None and not has_plugin():
+        lacks = "JAX's plugin for CUDA"
+    if lacks is None:
+        return ""
+    return (
+        f'gpu-check: {lacks} is not installed: pip install "synkhronos[cuda12,test]" or '
+        '"synkhronos[cuda13,test]"'
+    )
+
+
+def version(package: str) -> str | None:
+    """Of a package that is installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def tests(until: float) -> dict[str, Any]:
@@ -229,32 +290,31 @@ FAILURES = {"failure", "error"}
 
 
 def tables(until: float) -> list[dict[str, Any]]:
-    """All networks, on one GPU with 1 and 2 members, and on all GPUs if there are several."""
+    """All networks on one GPU; the first on all GPUs too, and with two members on one."""
     import synkhronos as synk
 
     count = synk.get_n_gpu()
-    layouts = ["cuda:0", "cuda:0,cuda:0"]
-    layouts += [",".join(f"cuda:{i}" for i in range(count))] if count > 1 else []
-    found = []
-    for name in NETWORKS:
-        for devices in layouts:
-            limit = min(TABLE_SECONDS, until - time.monotonic())
-            command = [sys.executable, str(Path(__file__)), "--measure", name, devices]
-            row: dict[str, Any] = {"network": name, "devices": devices}
-            if limit < 10:
-                row["error"] = "no time was left"
-            else:
-                try:
-                    done = subprocess.run(
-                        command, timeout=limit, capture_output=True, text=True, check=False
-                    )
-                    if done.returncode:
-                        row["error"] = done.stderr[-2000:]
-                    else:
-                        row = json.loads(done.stdout.splitlines()[-1])
-                except subprocess.TimeoutExpired:
-                    row["error"] = f"did not end within {limit:.0f} s"
-            found.append(row)
+    first = next(iter(NETWORKS))
+    asked = [(name, "cuda:0") for name in NETWORKS] + [(first, "cuda:0,cuda:0")]
+    if count > 1:
+        asked.append((first, ",".join(f"cuda:{i}" for i in range(count))))
+    return [table(*what, until) for what in asked]
+
+
+def table(name: str, devices: str, until: float) -> dict[str, Any]:
+    """What `measure` gives in a process of its own, or why it does not."""
+    failed = {"network": name, "devices": devices}
+    limit = min(TABLE_SECONDS[name], until - time.monotonic())
+    if limit < 10:
+        return failed | {"error": "no time was left"}
+    command = [sys.executable, str(Path(__file__)), "--measure", name, devices]
+    try:
+        done = subprocess.run(command, timeout=limit, capture_output=True, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        return failed | {"error": f"did not end within {limit:.0f} s"}
+    if done.returncode:
+        return failed | {"error": done.stderr[-2000:]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -271,13 +331,9 @@ def machine() -> dict[str, Any]:
         number: Any = nccl.version()
     except nccl.NotServed as exc:
         number = str(exc)
-    names = ("synkhronos", "pytensor", "jax", "jaxlib", "nccl4py", "numpy")
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "from the checkout" if name == "synkhronos" else "not installed"
+    names = ("pytensor", "jax", "jaxlib", "nccl4py", "numpy")
+    versions = {"synkhronos": version("synkhronos") or "from the checkout"}
+    versions |= {name: version(name) or "not installed" for name in names}
     return {
         "gpus": gpus,
         "NCCL": number,

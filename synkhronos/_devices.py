@@ -74,9 +74,23 @@ class Device:
         }
 
     def memory(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The share of the GPU's memory that JAX may take at once."""
+        """The share of the GPU's memory that JAX may take at once.
+
+        Raises
+        ------
+        InputError
+            The user's own share is no number.
+        """
         name = next((n for n in _FRACTIONS if environ.get(n)), _FRACTIONS[-1])
-        whole = float(environ.get(name) or _FRACTION)
+        whole = _FRACTION
+        if given := environ.get(name):
+            try:
+                whole = float(given)
+            except ValueError:
+                raise InputError(
+                    f"{name}={given!r} in the environment is no number: it is the share of a GPU's "
+                    f"memory that JAX takes at once, {_FRACTION} unless set"
+                ) from None
         return {name: f"{whole / self.sharers:.4g}"}
 
     def exchange(self, environ: Mapping[str, str], spans: bool = False) -> dict[str, str]:
@@ -107,7 +121,10 @@ def get_n_gpu() -> int:
 def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
     """What CUDA calls the GPUs that a process of this environment may see, of `count` there are.
 
-    >>> visible_gpus({}, 2), visible_gpus({"CUDA_VISIBLE_DEVICES": "3,1,-1,0"}, 4)
+    CUDA reads up to the first that is not there; what it makes of other names than numbers, only
+    the driver knows.
+
+    >>> visible_gpus({}, 2), visible_gpus({"CUDA_VISIBLE_DEVICES": "3,1,4,0"}, 4)
     (('0', '1'), ('3', '1'))
     """
     asked = environ.get("CUDA_VISIBLE_DEVICES")
@@ -115,7 +132,8 @@ def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
         return tuple(map(str, range(count)))
     found = []
     for name in map(str.strip, asked.split(",")):
-        if not name or name == "-1":  # CUDA reads no further
+        number = int(name) if re.fullmatch(r"-?\d+", name) else 0
+        if not name or not 0 <= number < count:
             break
         found.append(name)
     return tuple(found)
@@ -166,8 +184,9 @@ def choose(
     Parameters
     ----------
     asked : None, str, or sequence
-        "cpu", "cuda" (a member for each GPU), names with commas between them, or one for each
-        member; the same GPU may be named again. Or cores, which are no matter of this function.
+        "cpu", "cuda" (a member for each GPU), names with commas between them, or a list of names,
+        one for each member (where ["cuda"] is one member, on the first GPU); the same GPU may be
+        named again. Or cores, which are no matter of this function.
     n_parallel : int or None
         Members, if the user has said how many.
     gpus : sequence of str
@@ -193,9 +212,8 @@ def choose(
     names = _names(asked)
     if names == ["cpu"] and isinstance(asked, str):
         names *= members or suited
-    elif names == ["cuda"] and gpus:
+    elif names == ["cuda"] and isinstance(asked, str) and gpus:
         names = [f"cuda:{i}" for i in range(min(members or len(gpus), len(gpus)))]
-    _count(asked, len(names), members)
     if len(names) > 1 and "cuda" in names:
         raise InputError(
             f'devices={asked!r}: "cuda" alone is a member for each GPU; among others name which, '
@@ -206,6 +224,7 @@ def choose(
     if wrong:
         there = f"CUDA shows cuda:0 to cuda:{len(gpus) - 1} here" if gpus else none
         raise InputError(f'devices={asked!r}: {there}. devices="cpu" needs no GPU')
+    _count(asked, len(names), members)
     return tuple(
         Device(asked=True)
         if number is None

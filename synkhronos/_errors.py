@@ -155,7 +155,7 @@ class WorkerError(SynkhronosError):
         """Make the error, an instance of the member's own exception type too where it is known."""
         others = f" (so did ranks {[r for r in ranks if r != rank]})" if len(ranks) > 1 else ""
         error = _worker_error_type(kind)(
-            f"{_member(rank, pid, device)} failed in {what}{others}: {summary}\n"
+            f"{member_named(rank, pid, device)} failed in {what}{others}: {summary}\n"
             "No value of any member was changed, and the group goes on."
         )
         error.rank, error.pid, error.device, error.ranks = rank, pid, device, ranks
@@ -169,9 +169,10 @@ class WorkerError(SynkhronosError):
         return _worker_error, said
 
 
-def _member(rank: int, pid: int, device: str) -> str:
+def member_named(rank: int, pid: int, device: str, doing: str = "") -> str:
     """How messages name a member; that it computes on cores goes without saying."""
-    return f"rank {rank} (pid {pid}{'' if device in ('', 'cpu') else f', {device}'})"
+    known = [f"pid {pid}", "" if device == "cpu" else device, doing]
+    return f"rank {rank} ({', '.join(filter(None, known))})"
 
 
 @functools.cache
@@ -224,7 +225,7 @@ class WorkerDied(SynkhronosError):
     @staticmethod
     def of(deaths: dict[int, tuple[int, str, str]], what: str) -> WorkerDied:
         """Make the error from {rank: (pid, device, how it ended)}."""
-        listed = "; ".join(f"{_member(r, p, on)}: {how}" for r, (p, on, how) in deaths.items())
+        listed = "; ".join(f"{member_named(r, p, on)}: {how}" for r, (p, on, how) in deaths.items())
         error = WorkerDied(f"a worker died during {what}: {listed}")
         error.ranks = tuple(deaths)
         return error

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,11 @@ def held(value: Any) -> Any:
         return jnp.array(value, copy=True)
 
 
+def are_gone(arrays: Iterable[Any]) -> bool:
+    """Whether JAX has given the memory of any of these to others."""
+    return any(array.is_deleted() for array in arrays)
+
+
 def pointer(array: Any) -> int:
     """Where an array lies in the device's memory, once it is there."""
     return int(array.block_until_ready().unsafe_buffer_pointer())
@@ -414,6 +420,19 @@ def combined(parts: Any, op: str) -> Any:
 
 
 _bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
+_OPTIONS = {"JAX_PLATFORMS": None, "JAX_CUDA_VISIBLE_DEVICES": "all"}  # read at JAX's import
+
+
+@dataclass
+class _Setting:
+    """What a variable of the environment was before groups set it, and how many of them do."""
+
+    before: str | None
+    option: Any  # what JAX has read from it, or was told
+    holders: int = 0
+
+
+_settings: dict[str, _Setting] = {}
 
 
 def has_run() -> bool:
@@ -430,60 +449,104 @@ def bind(device: Device, spans: bool = False) -> Callable[[], None]:
     Raises
     ------
     GroupError
-        JAX has started on another device.
+        JAX has started on another device, or with another share of its memory.
     """
     if not device.asked:
         return lambda: None
-    if has_run():
-        if device in _bound or _runs_on(device):
-            return lambda: None
+    started = has_run()
+    _check_free(device, started)
+    before = {n: s.before for n, s in _settings.items()}
+    environ = {n: v for n, v in {**os.environ, **before}.items() if v is not None}
+    settings = device.exchange(environ, spans) if device.kind == "cuda" else {}
+    if not started:
+        settings |= _start_of(device, environ)
+    _hold(settings)
+    if not started:
+        _bound.append(device)
+    return functools.partial(_release, device, not started, tuple(settings))
+
+
+def _start_of(device: Device, environ: Mapping[str, str]) -> dict[str, str]:
+    """What JAX reads when it starts."""
+    if device.kind == "cpu":
+        return {"JAX_PLATFORMS": "cpu"}
+    number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
+    return {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(environ)
+
+
+def _check_free(device: Device, started: bool) -> None:
+    """Refuse a device that JAX cannot be held to any more."""
+    if device in _bound or not (started or _bound):
+        return
+    alike = _runs_on(device) if started else str(device) == str(_bound[-1])
+    if started and alike and device.sharers == 1:
+        return
+    early = "call synk.fork() before anything computes with JAX"
+    if alike:
+        held = "when JAX started in this process" if started else "in another group that is alive"
+        raise GroupError(
+            f"devices: {device} is for {device.sharers} members, and it was for another number "
+            f"{held}. JAX takes its share of a GPU's memory once in a process: "
+            + (early if started else "close that group first")
+        )
+    if started:
         raise GroupError(
             f"devices: the master's is {device}, and JAX runs on another one in this process "
-            "already: call synk.fork() before anything computes with JAX"
+            f"already: {early}"
         )
-    if _bound and device not in _bound:
-        raise GroupError(
-            f"devices: the master's is {device}, and it is {_bound[-1]} in another group that is "
-            "alive: JAX has one in a process"
-        )
-    _bound.append(device)
-    settings = {"JAX_PLATFORMS": "cpu"}
-    if device.kind == "cuda":
-        number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
-        settings = {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(os.environ)
-        settings |= device.exchange(os.environ, spans)
-    before = {name: os.environ.get(name) for name in settings}
-    _set(settings)
-    return functools.partial(_release, device, before)
+    raise GroupError(
+        f"devices: the master's is {device}, and it is {_bound[-1]} in another group that is "
+        "alive: JAX has one in a process"
+    )
 
 
 def _runs_on(device: Device) -> bool:
-    """Whether JAX, which has started, is on this device without having been held to it."""
+    """Whether JAX, which has started, is on this device."""
     import jax
 
     first: Any = jax.devices()[0]
-    if device.kind == "cpu" or device.sharers > 1:
-        return device.kind == first.platform
+    if device.kind == "cpu":
+        return bool(first.platform == "cpu")
     return bool(first.platform == "gpu" and first.local_hardware_id == device.number)
 
 
-def _release(device: Device, before: dict[str, str | None]) -> None:
-    if not has_run():
+def _release(device: Device, bound: bool, names: Sequence[str]) -> None:
+    if bound and not has_run():
         _bound.remove(device)
-    _set(before)
+    for name in names:
+        setting = _settings[name]
+        setting.holders -= 1
+        if not setting.holders:
+            del _settings[name]
+            _set(name, setting.before, setting.option)
 
 
-def _set(settings: Mapping[str, str | None]) -> None:
-    """Set or unset environment variables, and what an imported JAX has read from them."""
-    jax = sys.modules.get("jax")
-    defaults = {"JAX_PLATFORMS": None, "JAX_CUDA_VISIBLE_DEVICES": "all"}
+def _hold(settings: Mapping[str, str]) -> None:
+    """Set variables of the environment, where no other group has set them already."""
     for name, value in settings.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-        if jax is not None and name in defaults and not has_run():
-            jax.config.update(name.lower(), defaults[name] if value is None else value)
+        if name not in _settings:
+            _settings[name] = _Setting(os.environ.get(name), _option(name))
+            _set(name, value, value)
+        _settings[name].holders += 1
+
+
+def _option(name: str) -> Any:
+    """What JAX holds a variable of the environment for; None of one that is no option of it."""
+    jax = sys.modules.get("jax")
+    if jax is None or name not in _OPTIONS:
+        return os.environ.get(name, _OPTIONS.get(name))
+    return jax.config._read(name.lower())  # some are no attributes
+
+
+def _set(name: str, value: str | None, option: Any) -> None:
+    """Set or unset a variable of the environment, and what an imported JAX has read from it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+    jax = sys.modules.get("jax")
+    if jax is not None and name in _OPTIONS and not has_run():
+        jax.config.update(name.lower(), option)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ There is no GPU here: the driver's list and JAX's plugin are stood in for.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from synkhronos import _devices, _doctor, _jax
 from synkhronos._devices import Device, choose, visible_gpus
 from synkhronos._mpi import Launch
 from synkhronos._opening import Opening
+from synkhronos.testing.faults import Fault
 
 ASKED: list[tuple[Any, int | None, list[str]]] = [
     (None, None, ["cpu"] * 5),
@@ -31,6 +33,7 @@ ASKED: list[tuple[Any, int | None, list[str]]] = [
     (["cpu"], None, ["cpu"]),
     ("cuda", None, ["cuda:0", "cuda:1", "cuda:2"]),
     ("cuda", 2, ["cuda:0", "cuda:1"]),
+    (["cuda"], None, ["cuda:0"]),
     ("CUDA:1", None, ["cuda:1"]),
     ("cuda:0,cuda:2", None, ["cuda:0", "cuda:2"]),
     (" cuda:2 , cuda:0 ", 2, ["cuda:2", "cuda:0"]),
@@ -83,6 +86,9 @@ def test_without_a_driver() -> None:
     """It says so, before JAX is imported, let alone CUDA."""
     with pytest.raises(synk.InputError, match=r"no NVIDIA driver.*--gpus all.*needs no GPU"):
         choose("cuda", None, (), suited=5)
+    for asked in ("cuda", "cuda:0", ["cuda"]):  # whatever number of members is named
+        with pytest.raises(synk.InputError, match=r"no NVIDIA driver.*needs no GPU"):
+            choose(asked, 2, (), suited=5)
     script = (
         "import sys, synkhronos as synk\n"
         "try:\n"
@@ -102,6 +108,8 @@ def test_without_a_driver() -> None:
         ("2,0", 3, ("2", "0")),
         ("1, GPU-8a", 3, ("1", "GPU-8a")),
         ("0,-1,2", 3, ("0",)),
+        ("7,0", 3, ()),
+        ("1,3,0", 3, ("1",)),
         ("", 3, ()),
         ("-1", 3, ()),
         ("0", 0, ()),
@@ -127,6 +135,12 @@ def test_shares_of_memory(environ: dict[str, str], sharers: int, name: str, shar
     found = Device("cuda", 0, "5", sharers, True).environment(environ)
     assert {n: v for n, v in found.items() if "FRACTION" in n} == {name: share}
     assert found["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+@pytest.mark.parametrize("name", _devices._FRACTIONS)
+def test_a_share_that_is_no_number(name: str) -> None:
+    with pytest.raises(synk.InputError, match=rf"{name}='half' in the environment is no number"):
+        Device("cuda", 0, "5", 2, True).environment({name: "half"})
 
 
 @pytest.fixture
@@ -192,6 +206,83 @@ def test_what_cannot_be_started() -> None:
 
 
 @pytest.mark.usefixtures("three_gpus")
+def test_no_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is what is said, and why, for any number of members."""
+    for hides in ("-1", "7,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hides)
+        for asked in ("cuda", "cuda:0"):
+            with pytest.raises(synk.InputError, match=f"CUDA_VISIBLE_DEVICES='{hides}' shows none"):
+                synk.Group(2, devices=asked)
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_what_the_user_had_set_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last group that holds it has ended, in whatever order."""
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(_jax, "has_run", lambda: False)
+    names = ("jax_platforms", "jax_cuda_visible_devices")
+
+    def options() -> list[Any]:
+        return list(map(jax.config._read, names))
+
+    former, before = options(), dict(os.environ)
+    try:
+        for name, value in zip(names, ("cpu", "0"), strict=True):
+            jax.config.update(name, value)
+        for asked, held in (("cpu", ["cpu", "0"]), ("cuda:1", ["cuda,cpu", "1"])):
+            first, second = synk.Group(devices=[asked]), synk.Group(devices=[asked])
+            told = dict(os.environ)
+            assert told["JAX_PLATFORMS"] == held[0]
+            assert options() == held
+            first.close()
+            assert (dict(os.environ), options()) == (told, held)
+            second.close()
+            assert (dict(os.environ), options()) == (before, ["cpu", "0"])
+    finally:
+        for name, value in zip(names, former, strict=True):
+            jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_a_second_group_where_jax_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL is told the same in the master as in the workers."""
+    runs = False
+    monkeypatch.setattr(_jax, "has_run", lambda: runs)
+    monkeypatch.setattr(_jax, "_bound", [])  # what JAX started on stays there
+    before = dict(os.environ)
+    for _ in range(2):
+        with synk.Group(devices=["cuda:1", "cuda:1"]) as group:
+            master, worker = group.run(Told())
+            assert [master.get(n) for n in NCCL] == [worker[n] for n in NCCL] == ["lo", "0", "1"]
+            runs = True
+        assert dict(os.environ) == before
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_a_gpu_is_divided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the share of memory that cannot be another one."""
+    twice = ["cuda:1", "cuda:1"]
+    with (
+        synk.Group(devices="cuda:1"),
+        pytest.raises(synk.GroupError, match=r"cuda:1 is for 2 members.*group.*share of a GPU's"),
+    ):
+        synk.Group(devices=twice)
+
+    class Gpu:
+        platform, local_hardware_id = "gpu", 1
+
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu])
+    monkeypatch.setattr(_jax, "has_run", lambda: True)
+    with pytest.raises(synk.GroupError, match=r"cuda:1 is for 2 members.*when JAX started"):
+        synk.Group(devices=twice)
+    with pytest.raises(synk.GroupError, match="runs on another one"):
+        synk.Group(devices=["cuda:0", "cuda:0"])
+    with synk.Group(devices="cuda:1"):
+        pass
+
+
+@pytest.mark.usefixtures("three_gpus")
 def test_where_it_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
     """It can be moved no more; a device on which it runs may be asked for."""
     monkeypatch.setattr(_jax, "has_run", lambda: True)
@@ -254,8 +345,12 @@ def test_several_processes_of_a_launch_on_a_machine() -> None:
 
 
 @pytest.mark.usefixtures("three_gpus")
-def test_errors_name_the_device() -> None:
-    with synk.Group(devices=["cpu", "cuda:1", "cpu", "cuda:0"]) as group:
+def test_errors_name_the_device(caplog: pytest.LogCaptureFixture) -> None:
+    with synk.Group(devices=["cpu", "cuda:1", "cpu", "cuda:0"], stall_warning=0.1) as group:
+        said = r"for rank 1 \(pid \d+, cuda:1, \w+\), rank 2 \(pid \d+, \w+\)"
+        with pytest.raises(synk.GroupTimeout, match=said):
+            group.run(Fault("nap", (1, 2), False), timeout=0.3)
+        assert re.search(said, caplog.text)
         with pytest.raises(synk.WorkerError, match=r"rank 1 \(pid \d+, cuda:1\) failed") as caught:
             group.run(Fails(1))
         assert caught.value.device == "cuda:1"

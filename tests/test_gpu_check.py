@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from running import run_script
 
 import synkhronos as synk
+from synkhronos import _devices
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,7 +60,105 @@ def test_what_is_missing(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(gpu.importlib.metadata, "version", version)
     assert gpu.missing().startswith("gpu-check: nccl4py is not installed: pip install")
     monkeypatch.setattr(gpu.importlib.metadata, "version", lambda package: "1")
+    monkeypatch.setattr(_devices, "has_plugin", lambda: False)
+    assert gpu.missing() == (
+        "gpu-check: JAX's plugin for CUDA is not installed: pip install "
+        '"synkhronos[cuda12,test]" or "synkhronos[cuda13,test]"'
+    )
+    monkeypatch.setattr(_devices, "has_plugin", lambda: True)
     assert gpu.missing() == ""
+
+
+def test_the_tests_are_run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has become of each; where they do not end, that."""
+    if synk.get_n_gpu():
+        pytest.skip("this machine has a GPU")
+    found = gpu.tests(time.monotonic() + 100)
+    assert set(found["cases"].values()) == {"skipped"}, found["output"]
+    assert {"test_a_step_of_one_member[mlp]", "test_a_death_in_an_exchange"} < set(found["cases"])
+    assert found["output"] == ""
+    found = gpu.tests(time.monotonic() + 0.1)
+    assert found == {"cases": {}, "output": "the tests did not end within 0 s"}
+
+
+def test_which_tables_are_made(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a process of its own, within what is left of the time."""
+    limits = {}
+
+    def run(command: list[str], timeout: float, **how: Any) -> Any:
+        name, devices = command[-2:]
+        limits[name, devices] = timeout
+        if name == "resnet50":
+            raise subprocess.TimeoutExpired(command, timeout)
+        found = json.dumps({"network": name, "devices": devices})
+        return subprocess.CompletedProcess(command, 0, f"a word\n{found}\n", "")
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    monkeypatch.setattr(synk, "get_n_gpu", lambda: 3)
+    first, long, pair, every = gpu.tables(time.monotonic() + 100)
+    assert first == {"network": "mlp", "devices": "cuda:0"}
+    assert long["error"] == "did not end within 100 s"
+    assert (pair["devices"], every["devices"]) == ("cuda:0,cuda:0", "cuda:0,cuda:1,cuda:2")
+    assert limits["mlp", "cuda:0"] == gpu.TABLE_SECONDS["mlp"]
+    assert limits["resnet50", "cuda:0"] <= 100
+    assert [t["error"] for t in gpu.tables(time.monotonic() + 5)] == ["no time was left"] * 4
+    assert set(gpu.TABLE_SECONDS) == set(gpu.NETWORKS)
+
+
+def test_a_table_that_cannot_be_made(gpu: ModuleType) -> None:
+    if synk.get_n_gpu():
+        pytest.skip("this machine has a GPU")
+    found = gpu.table("mlp", "cuda:0", time.monotonic() + 60)
+    assert "no NVIDIA driver" in found["error"].splitlines()[-1]
+
+
+def test_the_machine(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = gpu.machine()
+    assert found["versions"]["numpy"] == np.__version__
+    assert found["cores"] >= 1
+    assert "nvidia-smi" in found["gpus"][0]
+    json.dumps(found)
+
+
+MEASURED = """
+    import importlib.util, json, sys, warnings
+    warnings.simplefilter("ignore", UserWarning)  # of PyTensor alone
+    spec = importlib.util.spec_from_file_location("gpu", sys.argv[1])
+    gpu = sys.modules["gpu"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gpu)
+    gpu.TURNS, gpu.TURN_SECONDS = 2, 0
+    small = {
+        "mlp": lambda: gpu.mlp((20, 16, 16, 10), 64),
+        "resnet50": lambda: gpu.resnet50(14, 32, 10, 8),
+    }
+    gpu.NETWORKS = {sys.argv[2]: small[sys.argv[2]]}
+    make, losses = gpu.contenders, {}
+    def contenders(*args):
+        steps = make(*args)
+        losses.update({n: [float(step()) for _ in range(2)] for n, step in steps.items()})
+        return steps
+    gpu.contenders = contenders
+    table = gpu.measure(*sys.argv[2:])
+    print(json.dumps([table, losses]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "devices"), [("mlp", "cpu,cpu"), ("resnet50", "cpu")])
+def test_measuring(tmp_path: Path, network: str, devices: str) -> None:
+    """On cores, in small: the contenders make the same steps."""
+    if network == "resnet50":
+        pytest.importorskip("pytensor_ml")
+    said = run_script(tmp_path, MEASURED, str(ROOT / "benchmarks" / "gpu.py"), network, devices)
+    table, losses = json.loads(said.splitlines()[-1])
+    names = {"2 members"} if "," in devices else {"1 member", "PyTensor alone", "plain JAX"}
+    assert set(table["milliseconds"]) == set(table["images per second"]) == set(losses) == names
+    assert min(table["milliseconds"].values()) > 0
+    assert (table["network"], table["devices"]) == (network, devices)
+    assert ("step over plain JAX" in table) == (len(names) == 3)
+    for found in losses.values():
+        np.testing.assert_allclose(found, next(iter(losses.values())), 1e-3)
 
 
 def report(ratio: float = 1.01, state: str = "passed", error: str = "") -> dict[str, Any]:

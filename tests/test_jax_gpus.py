@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from running import run_script
 
 import synkhronos as synk
 from synkhronos import _jax
+from synkhronos._communicators.nccl import Link, element, new_id, operator
 from synkhronos._opening import Opening
 from synkhronos._reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
@@ -69,6 +71,38 @@ def test_calls_of_nccl(start: Start) -> None:
     assert [values for _, _, values in weighted] == [[[3.75] * 3, [5.0] * 4]] * 2
     for _, *calls in group.run(Calls()):
         assert [c[1] == c[2] for c in calls if c[0] == "all_reduce"] == [True, True]  # in place
+
+
+@pytest.mark.usefixtures("start")
+def test_posting_from_several_threads() -> None:
+    """In each the GPU is current; what comes after a group waits until NCCL has taken that."""
+    watched = []
+
+    def watch(done: Callable[[], bool]) -> None:
+        watched.append(done())
+        while not done():
+            time.sleep(0.001)
+
+    link = Link(new_id(), 0, 1, False, 0, watch)
+    given, result = np.arange(3.0), np.zeros(3)
+    places = given.ctypes.data, result.ctypes.data
+    moves = [("all_reduce", (*places, 3, element("float64"), operator("Sum")))]
+
+    def exchange() -> None:
+        result[:] = 0
+        watched.clear()
+        event = link.post(moves)
+        assert watched == [False]
+        assert link._settled()
+        link.finish(event)
+        np.testing.assert_array_equal(result, given)
+
+    try:
+        exchange()
+        with ThreadPoolExecutor(1) as another:
+            another.submit(exchange).result()
+    finally:
+        link.close()
 
 
 def test_the_end_of_a_link(start: Start) -> None:

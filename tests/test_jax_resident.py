@@ -20,6 +20,7 @@ import synkhronos as synk
 from synkhronos import _jax
 from synkhronos._opening import Opening
 from synkhronos.extensions import make_train_function, updates
+from synkhronos.extensions._fused import Fused
 from synkhronos.extensions._resident import Resident
 from synkhronos.extensions.checkpoints import Checkpoints
 
@@ -321,6 +322,50 @@ def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
         assert bool(getattr(train._update, "fused", None)) == is_one
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, 1e-9)
+
+
+def test_a_variable_that_is_read_changes_its_shape(gpus: synk.Group) -> None:
+    """The step is compiled for it, and what it was compiled for before is not compiled again."""
+    x, w = pt.dvector("x"), pytensor.shared(np.array(2.0), name="w")
+    read = pytensor.shared(np.ones(3), name="read")
+    loss = ((x * w) ** 2).mean() + (read * w).sum()
+    train = make_train_function(loss, [w], x, None, updates.sgd, 0.01, mode="JAX")
+    rows, wanted = np.arange(4.0), 2.0
+    for length in (3, 5, 3):
+        read.set_value(np.ones(length))
+        train(rows)
+        wanted -= 0.01 * (2 * wanted * (rows**2).mean() + length)
+        assert w.get_value() == pytest.approx(wanted)
+    if gpus.size == 1:
+        assert len(train._update.fused._program._made) == 2
+
+
+def test_failures_in_a_group_of_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What JAX has not begun to overwrite is not torn, and need not be copied; what it has, is."""
+    net, train, data = trained(start(1))
+    before, run = net.values(), Fused.__call__
+
+    def refuses(*args: Any) -> None:
+        raise TypeError("before it begins")
+
+    def breaks(*args: Any) -> None:
+        run(*args)
+        raise MemoryError("when it has begun")
+
+    monkeypatch.setattr(Fused, "__call__", refuses)
+    with pytest.raises(TypeError, match="before it begins"):
+        train(*data)
+    for a, b in zip(net.values(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    monkeypatch.setattr(Fused, "__call__", run)
+    with monkeypatch.context() as patch:
+        patch.setattr(_jax, "held", None)  # nothing is copied
+        train(*data)
+    monkeypatch.setattr(Fused, "__call__", breaks)
+    with pytest.raises(MemoryError, match="when it has begun"):
+        train(*data)
+    with pytest.raises(synk.StateTorn):
+        train(*data)
 
 
 def test_a_loss_that_draws(start: Start) -> None:

@@ -133,7 +133,7 @@ class LocalChannel:
         self._pairs = list(zip(ranks, self._reports, strict=True))
         self._reader = Reader(words, ranks, master)
         waiter.tick = self._reader.drain
-        self.inspector = Inspector(words, master, self.workers, self._stacks)
+        self.inspector = Inspector(words, master, self.workers, self._stacks, self._devices)
         waiter.inspect = self._inspect
 
     def _inspect(self) -> None:

@@ -22,7 +22,7 @@ from synkhronos._channels.mirror import Broadcast, news, take
 from synkhronos._channels.placement import Placement
 from synkhronos._channels.repeats import Repeats
 from synkhronos._channels.waiting import GroupEnded, PeerDied
-from synkhronos._errors import GroupClosed, WorkerDied
+from synkhronos._errors import GroupClosed, WorkerDied, member_named
 
 _SLOT = struct.Struct("=q")
 
@@ -138,7 +138,7 @@ class MpiChannel:
         """Members of nodes from which something is awaited, and how messages name them."""
         nodes = self._leaders.missing()
         ranks = [rank for node in nodes for rank in self._placement.ranks(node)]
-        named = [f"rank {r} (pid {self.pid(r)}, {self.device(r)})" for r in ranks]
+        named = [member_named(r, self.pid(r), self.device(r)) for r in ranks]
         return tuple(ranks), ", ".join(named)
 
     def _died(self, gone: dict[int, Gone]) -> WorkerDied:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from synkhronos._channels.processes import Worker
 from synkhronos._channels.words import BARRIER, COMPILING, REPORTED, Words
-from synkhronos._errors import GroupTimeout
+from synkhronos._errors import GroupTimeout, member_named
 
 COMPILE_SECONDS = 600.0  # that a member which compiles is given
 _STACK_SECONDS = 0.5  # for a member to write its stack
@@ -37,6 +37,8 @@ class Inspector:
     workers : list of Worker
     stacks : sequence of int
         By rank, the file that the member's stacks are written to.
+    devices : sequence of str
+        By rank, what the member computes on.
 
     Attributes
     ----------
@@ -49,7 +51,12 @@ class Inspector:
     """
 
     def __init__(
-        self, words: Words, master: int, workers: list[Worker], stacks: Sequence[int]
+        self,
+        words: Words,
+        master: int,
+        workers: list[Worker],
+        stacks: Sequence[int],
+        devices: Sequence[str],
     ) -> None:
         self.limit = math.inf
         self.warning = math.inf
@@ -58,6 +65,7 @@ class Inspector:
         self._master = master
         self._workers = workers
         self._stacks = stacks
+        self._devices = devices
         self._number = -1
         self._began = 0.0
         self._warned = False
@@ -111,7 +119,7 @@ class Inspector:
     def _report(self, late: list[Worker], waited: float, nodes: str) -> str:
         if not late and not nodes:
             return f"no answer for {waited:.3g} s"
-        named = [f"rank {w.rank} (pid {w.pid}, {self._doing(w)})" for w in late]
+        named = [member_named(w.rank, w.pid, self._devices[w.rank], self._doing(w)) for w in late]
         listed = ", ".join([*named, *filter(None, [nodes])])
         stacks = [f"\nrank {w.rank}:\n{stack.rstrip()}" for w in late if (stack := self.stack(w))]
         return f"waiting since {waited:.3g} s for {listed}{''.join(stacks)}"

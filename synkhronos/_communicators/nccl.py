@@ -10,6 +10,7 @@ with options" of its user guide; nccl4py 0.6).
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import queue
 import threading
@@ -144,7 +145,8 @@ class Link:
             with _served("the connection to the other members"):
                 from cuda.core import Device
 
-                device = Device(gpu)
+                self._device = functools.partial(Device, gpu)  # a thread has its own
+                device = self._device()
                 device.set_current()
                 self._stream = device.create_stream()
                 self._handle = int(self._stream.handle)
@@ -170,6 +172,7 @@ class Link:
             NCCL reports an error. After it, and after what `watch` raises, only `close` is left.
         """
         nccl = self._nccl
+        self._device().set_current()  # this thread may be another than the last
         nccl.group_start()
         try:
             for name, arguments in operations:

@@ -86,12 +86,13 @@ class Fused:
         return member.size == 1 and not apart
 
     def prepare(self, member: Member, arguments: Sequence[Any], entries: Sequence[Entry]) -> None:
-        """Compile for parts of this length, if they are new; nothing is overwritten yet."""
+        """Compile for values of these shapes, if they are new; nothing is overwritten yet."""
         bring(member, self._replica)
-        key = tuple([np.shape(a) for a in arguments])
+        held = [np.shape(v) for v in self._held()]
+        key = tuple([np.shape(a) for a in arguments]), tuple(held)
         if self._program.chosen(key):
             return
-        shapes = [*self._shapes, *(np.shape(v) for v in self._held())]
+        shapes = [*self._shapes, *held]
         shapes += [()] * (len(self._dtypes) - len(shapes))
         inputs: list[Any] = [(np.shape(a), np.asarray(a).dtype.name) for a in arguments]
         inputs += list(zip(shapes, self._dtypes, strict=True))

@@ -7,7 +7,8 @@ each dtype, which the members sum in place; then each makes the same update of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -195,9 +196,18 @@ class Resident:
             for d, members in self._by_dtype.items()
         ]
 
-    def taken(self) -> list[Any]:
-        """The values, to be overwritten; `keep` must follow."""
-        return [self._owned.pop(entry.number) for entry in self.entries]
+    @contextlib.contextmanager
+    def taken(self, member: Member) -> Iterator[list[Any]]:
+        """The values, to be overwritten; what fails before anybody has begun tears none."""
+        values = {entry.number: self._owned.pop(entry.number) for entry in self.entries}
+        try:
+            yield list(values.values())
+        except BaseException:
+            if not _jax.are_gone(values.values()):
+                self._owned.update(values)
+                if member.size == 1:
+                    member.in_place = ()
+            raise
 
     def keep(self, new: Sequence[Any]) -> None:
         """The new values, once they are there."""
@@ -205,10 +215,10 @@ class Resident:
         for entry, value in zip(self.entries, new, strict=True):
             entry.storage[0] = self._owned[entry.number] = value
 
-    def apply(self, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
+    def apply(self, member: Member, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
         """Overwrite all values by the new ones."""
-        with _jax.wide():
-            self.keep(self._update(*flat, *self.taken(), *leaves))
+        with _jax.wide(), self.taken(member) as values:
+            self.keep(self._update(*flat, *values, *leaves))
 
 
 @dataclass(frozen=True)
@@ -296,7 +306,7 @@ class ResidentStep(Step):
             member.communicator.enter()
             clock.lap("wait")
             member.in_place = update.entries
-            update.apply(flat, leaves)
+            update.apply(member, flat, leaves)
             clock.lap("update")
             member.communicator.barrier()
             for entry in update.entries:
@@ -316,11 +326,12 @@ class ResidentStep(Step):
         with member.uninterrupted():
             update.fused.prepare(member, part.arguments, update.entries)
             member.in_place = update.entries
-            values = update.fused(part.arguments, update.taken(), update.leaves)
             n = len(self.call.outputs)
-            update.keep(values[n:])
+            with update.taken(member) as values:
+                found = update.fused(part.arguments, values, update.leaves)
+                update.keep(found[n:])
             for entry in update.entries:
                 entry.seen = entry.storage[0]
             member.in_place = ()
         clock.lap("compute")
-        return contribute_call(self.call, member, part, list(values[:n]))
+        return contribute_call(self.call, member, part, list(found[:n]))

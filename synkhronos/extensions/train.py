@@ -7,6 +7,7 @@ updates its own chunk of it.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,8 @@ from synkhronos.extensions._resident import InstallResident, JoinResident, Resid
 from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
 from synkhronos.extensions._step import PHASES, Clocks, Install, Join, Step, set_scalar
 from synkhronos.extensions.updates import rule_of
+
+log = logging.getLogger("synkhronos")
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
 
@@ -362,7 +365,8 @@ def make_train_function(
         How members' gradients make that of the whole, in place of what would be proved.
     compress : {"fp16", "bf16"}, optional
         On several nodes: gradients travel between them in 16 bits (half precision, or float32's
-        range with 8 bits of precision), and are added up in their own dtype.
+        range with 8 bits of precision), and are added up in their own dtype. Between GPUs they
+        travel as they are, and a warning says so.
 
     Returns
     -------
@@ -430,6 +434,13 @@ def make_train_function(
         {"mode": mode, "name": name, "on_unused_input": "ignore"},
     )
     _check_used(plan_.inputs, [loss, *_variables(outputs)], parting)
+    member = group.member
+    if compress and plan_.recipe.jax and member.resident and member.communicator.nodes > 1:
+        log.warning(
+            "compress=%r compresses nothing here: gradients move from GPU to GPU by NCCL, which "
+            "adds up what it moves, in their own dtype",
+            compress,
+        )
     function = Function(group, plan_)
     return TrainFunction(function, 1 + len(outputs), kept, goal, parting, whole, compress)
 

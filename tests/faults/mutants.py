@@ -218,6 +218,13 @@ MUTANTS = (
         f"{GPUS} -k abort_that_hangs",
     ),
     Mutant(
+        "an event is recorded when NCCL has taken what was posted",
+        "_communicators/nccl.py",
+        "            self._watch(self._settled)\n",
+        "            pass\n",
+        f"{GPUS} -k posting",
+    ),
+    Mutant(
         "members agree before GPUs exchange",
         "_communicators/gpus.py",
         "if not vote[0] or vote[0] != -vote[1]:",

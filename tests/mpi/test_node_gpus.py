@@ -90,6 +90,23 @@ def test_training_equals_serial(mpi: Launcher, tmp_path: Path, each: str) -> Non
     assert "trained" in _run(mpi, tmp_path, text, each)
 
 
+def test_nothing_is_compressed(mpi: Launcher, tmp_path: Path) -> None:
+    """NCCL sums gradients as they are; who asks for 16 bits is told so, in mode JAX alone."""
+    text = """
+        from synkhronos.extensions import make_train_function, updates
+        x, w = pt.vector("x"), pytensor.shared(np.array(2.0), name="w")
+        made, mode = [], ""
+        logging.getLogger("synkhronos").addFilter(lambda r: made.append((mode, r.msg)))
+        for mode in ("FAST_COMPILE", "JAX"):
+            make_train_function(((x * w) ** 2).mean(), [w], x, None, updates.sgd, 0.1,
+                                compress="fp16", mode=mode)
+        [(mode, said)] = made
+        assert mode == "JAX" and "compresses nothing here" in said
+        print("told")
+    """
+    assert "told" in _run(mpi, tmp_path, text, "1")
+
+
 def test_failures(mpi: Launcher, tmp_path: Path, each: str) -> None:
     """Wherever an exchange fails, all leave it within 5 s, and the next one links all anew."""
     text = """

@@ -16,19 +16,24 @@ _handles = itertools.count(1000)
 
 
 class Device:
-    """The one device of a member."""
+    """The one device of a member, which is current in the threads that have said so."""
 
-    current = None
+    current = threading.local()
 
     def __init__(self, number: int) -> None:
         assert number == 0, "a member sees its own GPU first"
 
     def set_current(self) -> None:
-        Device.current = self
+        Device.current.is_set = True
 
     def create_stream(self) -> Stream:
-        assert Device.current is not None, "the device must be initialised"
+        check_current()
         return Stream()
+
+
+def check_current() -> None:
+    """What is asked of CUDA is meant for the device that is current in the calling thread."""
+    assert getattr(Device.current, "is_set", False), "the device is not current in this thread"
 
 
 class Stream:
@@ -45,6 +50,7 @@ class Stream:
         self._work.put(work)
 
     def record(self) -> Event:
+        check_current()
         event = Event()
         self._work.put(event.happened.set)
         return event

@@ -1,9 +1,10 @@
 """What the package calls of `nccl.bindings.nccl`: the same names, arguments and rules.
 
-Nothing is done before a group ends, and then by the stream's thread: members send what they post to
-a hub, a thread of the member that made the id, which does it in numpy and sends back what each
-gets. A hub that has lost a member never answers again, as NCCL's kernels never end. Rules that a
-caller breaks are errors: a call outside a group, one while the communicator is in progress, members
+Nothing is done before a group ends and the communicator, in progress since, has taken it, and then
+by the stream's thread: members send what they post to a hub, a thread of the member that made the
+id, which does it in numpy and sends back what each gets. A hub that has lost a member never answers
+again, as NCCL's kernels never end. Rules that a caller breaks are errors: a call outside a group,
+one while the communicator is in progress, one in a thread where another device is current, members
 that post different things.
 """
 
@@ -19,14 +20,16 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from cuda.core import streams
+from cuda.core import Stream, check_current, streams
 
 VERSION = int(os.environ.get("STANDIN_NCCL_VERSION", "23203"))
+LAUNCH = 0.001  # seconds: what does not wait for it comes too early
 PATIENCE = float(os.environ.get("STANDIN_NCCL_PATIENCE", "1"))  # seconds between two members
 
 calls: list[tuple[Any, ...]] = []  # (name, arguments) of every call, in order
@@ -215,6 +218,7 @@ _group: list[tuple[Comm, int]] | None = None
 def group_start() -> None:
     global _group
     assert _group is None
+    check_current()
     _group = []
 
 
@@ -225,7 +229,17 @@ def group_end() -> None:
     assert posted is not None
     for comm, handle in dict.fromkeys(posted):
         batch, comm.posted = comm.posted, []
-        streams[handle].put(functools.partial(comm.exchange, batch))
+        comm.state = Result.InProgress
+        launch = functools.partial(_launch, comm, streams[handle], batch)
+        threading.Thread(target=launch, daemon=True).start()
+
+
+def _launch(comm: Comm, stream: Stream, batch: list[tuple[str, tuple[int, ...]]]) -> None:
+    """Hand a group to the GPU: a communicator that does not block lets that take its time."""
+    time.sleep(LAUNCH)
+    stream.put(functools.partial(comm.exchange, batch))
+    if comm.state == Result.InProgress:
+        comm.state = Result.Success
 
 
 def _posts(name: str, comm: Comm, stream: int, *arguments: int) -> None:
