@@ -46,6 +46,46 @@ def test_groups_one_after_the_other(
     assert said.count("good end") == 1
 
 
+MEMORY = """
+    import gc, sys
+    from dataclasses import dataclass
+    import numpy as np, pytensor, pytensor.tensor as pt
+    import synkhronos as synk
+    from synkhronos import _arena
+    from synkhronos._commands import Command
+    from synkhronos._group import current
+
+    @dataclass(frozen=True)
+    class Arenas(Command):
+        pure = True
+
+        def run(self, member):
+            return len(_arena._arenas)
+
+        def answer(self, member, own, reports):
+            return own, reports[member.size // 2]  # the leaders'
+
+    pytensor.config.mode = "FAST_COMPILE"
+    gc.disable()
+    x = pt.matrix("x", dtype="float64")
+    for round in range(3):
+        synk.fork(int(sys.argv[1]))
+        found = current().run(Arenas())
+        assert found == (1, 1), found
+        f, d = synk.function([x], x.sum()), synk.data(np.ones((100, 3)))
+        assert f(d) == 300
+        synk.close()
+        del f, d
+    print("good end")
+"""
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_memory_goes_with_its_group(mpi: Launcher, tmp_path: Path, members: str) -> None:
+    """In all leaders, at once: it does not wait for the collection of cycles."""
+    assert "good end" in run(mpi, 2, tmp_path, MEMORY, members)
+
+
 @pytest.mark.parametrize(
     ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('the end')", 1)]
 )
