@@ -138,6 +138,44 @@ def test_messages_of_all_lengths_in_order(mpi: Launcher, tmp_path: Path) -> None
     assert "good end" in run(mpi, 3, tmp_path, MESSAGES)
 
 
+OFFERS = """
+    import time
+    from synkhronos import _mpi
+
+    world = _mpi.World()
+    for length in (40, 3 * _mpi._SLOT_BYTES):
+        if world.rank == 1:  # many, while the other does not look
+            for n in range(1000):
+                world.offer(0, b"%04d" % n + b"x" * length)
+            assert not world._sending
+            world.send(0, b"the end of these")
+        else:
+            time.sleep(0.5)
+            found = []
+            while not found or not found[-1].startswith(b"the"):
+                if (one := world.receive()) is not None:
+                    found.append(one[1])
+            assert [f[:4] for f in found] == [b"0000", b"the "], [f[:4] for f in found]
+            assert len(found[0]) == 4 + length
+            world.send(1, b"and another one")
+        while world.rank == 1 and world.receive() is None:
+            pass
+    if world.rank == 1:
+        world.offer(0, b"of the last command")
+        world.send(0, b"its report")
+    while world.rank == 0 and (one := world.receive()) != (1, b"its report"):
+        assert one in (None, (1, b"of the last command"))
+    world.finalize()
+    if world.rank == 0:
+        print("good end")
+"""
+
+
+def test_offers_do_not_pile_up(mpi: Launcher, tmp_path: Path) -> None:
+    """One at a time is on its way, however long nobody receives it."""
+    assert "good end" in run(mpi, 2, tmp_path, OFFERS)
+
+
 def test_nodes_that_differ_are_named(mpi: Launcher, tmp_path: Path) -> None:
     """Versions, mode and floatX are compared before anything else."""
     text = """
