@@ -117,7 +117,12 @@ MESSAGES = """
             assert message[0] == source and set(message[2:]) == {ord("x")}
             found[source].append((message[1], len(message)))
     assert all(f == list(enumerate(lengths)) for f in found.values()), found
-    assert world.receive() is None
+    if world.rank != 1:
+        assert world.receive() is None
+    if world.rank == 0:
+        world.send(1, b"all have come")
+    while world.rank == 1 and world.receive() is None:
+        pass
     if world.rank == 1:  # it stands still between the announcement and the message
         world._send(0, _mpi._ANNOUNCED.pack(3 * edge), _mpi._ORDERS)
         time.sleep(0.5)
@@ -140,6 +145,7 @@ def test_messages_of_all_lengths_in_order(mpi: Launcher, tmp_path: Path) -> None
 
 OFFERS = """
     import time
+    from pathlib import Path
     from synkhronos import _mpi
 
     world = _mpi.World()
@@ -148,15 +154,18 @@ OFFERS = """
             for n in range(1000):
                 world.offer(0, b"%04d" % n + b"x" * length)
             assert not world._sending
+            Path(f"offered-{length}").touch()
             world.send(0, b"the end of these")
         else:
-            time.sleep(0.5)
+            while not Path(f"offered-{length}").exists():
+                time.sleep(0.01)
             found = []
             while not found or not found[-1].startswith(b"the"):
                 if (one := world.receive()) is not None:
                     found.append(one[1])
-            assert [f[:4] for f in found] == [b"0000", b"the "], [f[:4] for f in found]
-            assert len(found[0]) == 4 + length
+            # the first fills the waiting buffer, and may make way for another one
+            assert 2 <= len(found) <= 3, [f[:4] for f in found]
+            assert found[0] == b"0000" + b"x" * length
             world.send(1, b"and another one")
         while world.rank == 1 and world.receive() is None:
             pass
