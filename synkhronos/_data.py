@@ -145,6 +145,12 @@ class Data:
         return self._view[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if self._group.arena.told and isinstance(self._piece, FilePiece):
+            raise InputError(
+                f"{self!r} is a file that each node opens for itself, and other nodes might not "
+                "see the change: write to the file before any call reads it, or make Data of a "
+                "copy, synk.data(np.array(mapped))"
+            )
         self._view[key] = value
         self.wrote(key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,18 @@ def test_data_of_no_dimension(telling: synk.Group, key: Any) -> None:
 )
 def test_data_of_no_rows(telling: synk.Group, key: Any) -> None:
     assert told(telling, synk.data(np.zeros((0, 3))), key, 1.0) == []
+
+
+def test_a_file_is_not_written(telling: synk.Group, tmp_path: Path) -> None:
+    """Through Data of it: its other readers may be on other machines. A copy is."""
+    mapped = np.memmap(tmp_path / "rows", "float64", "w+", shape=(4, 5))
+    d = synk.data(mapped)
+    with pytest.raises(synk.InputError, match="is a file that each node opens for itself"):
+        d[2] = 1.0
+    assert not mapped.any()
+    d.set_value(np.array(mapped))
+    assert told(telling, d, 2, 1.0) == [(80, 120)]
+    del d, mapped
 
 
 SHAPE = (5, 4, 3)

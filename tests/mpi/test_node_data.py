@@ -105,6 +105,13 @@ d = synk.data(mapped)
 check(f(d), rows)
 check(f(d, batch=[3, 1, 2]), rows[[3, 1, 2]])
 assert not current().arena.take_news()[0], "a file does not travel"
+written = np.load(path, mmap_mode="r+")
+d = synk.data(written)
+try:
+    d[3] = 1.0
+except synk.InputError as exc:
+    print("refused:", exc)
+check(f(d), rows)
 print("mapped")
 """
 
@@ -113,6 +120,7 @@ print("mapped")
 def test_files_are_opened_on_each_node(mpi: Launcher, tmp_path: Path, members: str) -> None:
     said = run(mpi, 2, tmp_path, HEAD + FILES, members, str(tmp_path / "rows.npy"))
     assert "mapped" in said
+    assert "is a file that each node opens for itself" in said
 
 
 SCATTERED = """
