@@ -150,6 +150,12 @@ class Data:
         return self._view[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if self._group.arena.told and isinstance(self._piece, FilePiece):
+            raise InputError(
+                f"{self!r} is a file that each node opens for itself, and other nodes might not "
+                "see the change: write to the file before any call reads it, or make Data of a "
+                "copy, synk.data(np.array(mapped))"
+            )
         self._view[key] = value
         self.wrote(key)
 
@@ -162,8 +168,7 @@ class Data:
         """After a write to `writable`: other nodes get that part of it with the next command."""
         arena = self._group.arena
         if arena.told and not isinstance(self._piece, FilePiece):
-            part = self._view[key]
-            arena.note(part if np.shares_memory(part, self._view) else self._view)
+            arena.note(_written(self._view, key))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._view, dtype=dtype, copy=copy)
@@ -371,6 +376,35 @@ def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
         if limits.min <= value.min() and value.max() <= limits.max:
             return value.astype(dtype)
     return value
+
+
+def _written(array: np.ndarray, key: Any) -> np.ndarray:
+    """A view that holds all elements of `array[key]`, with what lies between the picked rows."""
+    found: list[Any] = []
+    for each in key if isinstance(key, tuple) else (key,):
+        if isinstance(each, np.ndarray) and not each.ndim:
+            each = each[()]
+        if each is None or each is ... or isinstance(each, slice):
+            found.append(each)
+        elif isinstance(each, bool | np.bool_):  # a new axis, of length 1 or 0
+            found.append(None)
+        elif isinstance(each, int | np.integer):
+            found.append(slice(int(each), int(each) + 1 or None))
+        else:
+            if ... not in found:
+                axis = sum(one is not None for one in found)
+                found.append(_span(np.asarray(each), array.shape[axis]))
+            break  # what follows may be of any axis
+    return array[tuple(found)] if ... in found else array[(*found, ...)]
+
+
+def _span(picks: np.ndarray, length: int) -> slice:
+    """The rows from the lowest that is picked to the highest, by numbers or a mask."""
+    rows = picks.nonzero()[0] if picks.dtype == bool else picks.astype(np.intp)
+    if not rows.size:
+        return slice(0)
+    rows = rows % length
+    return slice(int(rows.min()), int(rows.max()) + 1)
 
 
 def _keep_common(old: np.ndarray, new: np.ndarray, same_memory: bool) -> None:

@@ -128,6 +128,7 @@ class World:
         self._next.Start()
         self._coming: tuple[Any, int, bytearray] | None = None  # a large message, others after it
         self._sending: list[tuple[Any, bytes]] = []
+        self._offered: list[tuple[Any, bytes]] = []  # one at most
         self._wait: Wait = poll
         self._left: list[Any] = []  # transfers, and with them the memory that they read and write
         self._ops = {
@@ -168,10 +169,22 @@ class World:
                 self._sending.append((request, message))
                 return
 
+    def offer(self, to: int, message: bytes) -> None:
+        """Send unless the last offer has not been received yet; see leaders.Wire."""
+        self._offered = _unsent(self._offered)
+        if self._offered:
+            return
+        tag = _ORDERS
+        if len(message) > _SLOT_BYTES:
+            self._send(to, _ANNOUNCED.pack(len(message)), _ORDERS)
+            tag = _LARGE
+        # synchronous: others count as sent while MPI keeps them, without an end
+        self._offered = [(self._control.Issend([message, self._byte], to, tag), message)]
+
     def receive(self) -> tuple[int, bytes] | None:
         """The next message; see leaders.Wire."""
         if self._sending:
-            self._sending = [s for s in self._sending if not s[0].Test()]
+            self._sending = _unsent(self._sending)
         if self._coming is not None:
             request, source, whole = self._coming
             if not request.Test():
@@ -244,7 +257,7 @@ class World:
 
     def finalize(self) -> None:
         """Leave MPI once all that was sent has left; all processes must come."""
-        for request, _ in self._sending:
+        for request, _ in self._sending + self._offered:
             request.Wait()
         if not self._mpi.Is_finalized():
             self._next.Cancel()
@@ -270,6 +283,10 @@ class World:
         sys.stderr.flush()
         ctypes.CDLL(None).exit(0)
         raise AssertionError("exit does not return")
+
+
+def _unsent(messages: list[tuple[Any, bytes]]) -> list[tuple[Any, bytes]]:
+    return [m for m in messages if not m[0].Test()]
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

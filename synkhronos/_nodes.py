@@ -401,12 +401,15 @@ class Leader:
         self._ranks = placement.ranks(leaders.rank)
         self._received = received
         self._counted = 0.0
-        member.above = self
 
     def serve(self) -> None:
         """Run commands until the group ends."""
-        with contextlib.suppress(GroupEnded):
-            self._serve()
+        self._member.above = self
+        try:
+            with contextlib.suppress(GroupEnded):
+                self._serve()
+        finally:
+            self._member.above = None  # no cycle shall keep the memory until it is collected
         for message in self._leaders.void:
             self._received.skip(message)
 

@@ -46,6 +46,9 @@ class Wire(Protocol):
     def send(self, to: int, message: bytes) -> None:
         """Send without waiting."""
 
+    def offer(self, to: int, message: bytes) -> None:
+        """Send what nobody misses, unless the last that was offered is still on its way."""
+
     def receive(self) -> tuple[int, bytes] | None:
         """The next message, with its sender; None: there is none yet."""
 
@@ -446,7 +449,8 @@ class Leaders:
     def count(self, says: bytes) -> None:
         """Send up what a long command has counted so far in this branch."""
         if self._parent is not None:
-            self._send(self._parent, PROGRESS, says=_part(self.rank, says) + self._counted())
+            header = _HEADER.pack(PROGRESS, self.number, 0, 0)
+            self._wire.offer(self._parent, header + _part(self.rank, says) + self._counted())
 
     def counted(self) -> dict[int, bytes]:
         """At the root: what has been counted elsewhere, by leader."""

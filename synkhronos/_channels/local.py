@@ -95,6 +95,7 @@ class LocalChannel:
         self._descriptors: list[int] = []
         self._open = True
         self._arena = arena
+        self._waiter: Waiter | None = None
         crowded = size > len({core for share in cores for core in share})
         try:
             arena.reserve_heads()
@@ -124,7 +125,7 @@ class LocalChannel:
 
     def _wire(self, arena: Arena, crowded: bool) -> None:
         words, master = Words(arena), arena.mine
-        waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
+        self._waiter = waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
         self.interrupts = waiter.interrupts
         self.node = Node(master, master, arena, words, waiter)
         self._orders = words.of[master]
@@ -369,8 +370,8 @@ class LocalChannel:
             self._arena.empty_other_regions()
             self._close_descriptors()
             _alive.discard(self)
-            if self.workers:  # no cycle shall keep the memory mapped until it is collected
-                self.node.waiter.tick = self.node.waiter.inspect = None
+            if self._waiter is not None:  # no cycle shall keep the memory until it is collected
+                self._waiter.tick = self._waiter.inspect = None
 
     def _close_descriptors(self) -> None:
         self._open = False

@@ -200,6 +200,7 @@ class MpiChannel:
     def close(self) -> None:
         """Let go of all that is left after `quit`."""
         self._local.close()
+        self.inspector.elsewhere = None  # no cycle; see LocalChannel.close
         self._closed()
 
 

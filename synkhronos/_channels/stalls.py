@@ -46,7 +46,7 @@ class Inspector:
         Seconds that a command may keep the master waiting.
     warning : float
         Seconds after which a warning says who is awaited.
-    elsewhere : callable
+    elsewhere : callable or None
         Says which members of other nodes are awaited, and names them.
     """
 
@@ -60,7 +60,7 @@ class Inspector:
     ) -> None:
         self.limit = math.inf
         self.warning = math.inf
-        self.elsewhere: Callable[[], tuple[tuple[int, ...], str]] = lambda: ((), "")
+        self.elsewhere: Callable[[], tuple[tuple[int, ...], str]] | None = None
         self._words = words.of
         self._master = master
         self._workers = workers
@@ -95,7 +95,7 @@ class Inspector:
         waited = now - self._began
         if waited < min(self.limit, math.inf if self._warned else self.warning):
             return
-        others, nodes = self.elsewhere()
+        others, nodes = self.elsewhere() if self.elsewhere is not None else ((), "")
         late = self._late(number, alone=not others)
         compiling = any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in late)
         if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):

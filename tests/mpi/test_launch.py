@@ -46,6 +46,46 @@ def test_groups_one_after_the_other(
     assert said.count("good end") == 1
 
 
+MEMORY = """
+    import gc, sys
+    from dataclasses import dataclass
+    import numpy as np, pytensor, pytensor.tensor as pt
+    import synkhronos as synk
+    from synkhronos import _arena
+    from synkhronos._commands import Command
+    from synkhronos._group import current
+
+    @dataclass(frozen=True)
+    class Arenas(Command):
+        pure = True
+
+        def run(self, member):
+            return len(_arena._arenas)
+
+        def answer(self, member, own, reports):
+            return own, reports[member.size // 2]  # the leaders'
+
+    pytensor.config.mode = "FAST_COMPILE"
+    gc.disable()
+    x = pt.matrix("x", dtype="float64")
+    for round in range(3):
+        synk.fork(int(sys.argv[1]))
+        found = current().run(Arenas())
+        assert found == (1, 1), found
+        f, d = synk.function([x], x.sum()), synk.data(np.ones((100, 3)))
+        assert f(d) == 300
+        synk.close()
+        del f, d
+    print("good end")
+"""
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_memory_goes_with_its_group(mpi: Launcher, tmp_path: Path, members: str) -> None:
+    """In all leaders, at once: it does not wait for the collection of cycles."""
+    assert "good end" in run(mpi, 2, tmp_path, MEMORY, members)
+
+
 @pytest.mark.parametrize(
     ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('the end')", 1)]
 )
@@ -77,7 +117,12 @@ MESSAGES = """
             assert message[0] == source and set(message[2:]) == {ord("x")}
             found[source].append((message[1], len(message)))
     assert all(f == list(enumerate(lengths)) for f in found.values()), found
-    assert world.receive() is None
+    if world.rank != 1:
+        assert world.receive() is None
+    if world.rank == 0:
+        world.send(1, b"all have come")
+    while world.rank == 1 and world.receive() is None:
+        pass
     if world.rank == 1:  # it stands still between the announcement and the message
         world._send(0, _mpi._ANNOUNCED.pack(3 * edge), _mpi._ORDERS)
         time.sleep(0.5)
@@ -96,6 +141,48 @@ MESSAGES = """
 def test_messages_of_all_lengths_in_order(mpi: Launcher, tmp_path: Path) -> None:
     """Those that fit into the waiting buffer, and those that do not, between all leaders."""
     assert "good end" in run(mpi, 3, tmp_path, MESSAGES)
+
+
+OFFERS = """
+    import time
+    from pathlib import Path
+    from synkhronos import _mpi
+
+    world = _mpi.World()
+    for length in (40, 3 * _mpi._SLOT_BYTES):
+        if world.rank == 1:  # many, while the other does not look
+            for n in range(1000):
+                world.offer(0, b"%04d" % n + b"x" * length)
+            assert not world._sending
+            Path(f"offered-{length}").touch()
+            world.send(0, b"the end of these")
+        else:
+            while not Path(f"offered-{length}").exists():
+                time.sleep(0.01)
+            found = []
+            while not found or not found[-1].startswith(b"the"):
+                if (one := world.receive()) is not None:
+                    found.append(one[1])
+            # the first fills the waiting buffer, and may make way for another one
+            assert 2 <= len(found) <= 3, [f[:4] for f in found]
+            assert found[0] == b"0000" + b"x" * length
+            world.send(1, b"and another one")
+        while world.rank == 1 and world.receive() is None:
+            pass
+    if world.rank == 1:
+        world.offer(0, b"of the last command")
+        world.send(0, b"its report")
+    while world.rank == 0 and (one := world.receive()) != (1, b"its report"):
+        assert one in (None, (1, b"of the last command"))
+    world.finalize()
+    if world.rank == 0:
+        print("good end")
+"""
+
+
+def test_offers_do_not_pile_up(mpi: Launcher, tmp_path: Path) -> None:
+    """One at a time is on its way, however long nobody receives it."""
+    assert "good end" in run(mpi, 2, tmp_path, OFFERS)
 
 
 def test_nodes_that_differ_are_named(mpi: Launcher, tmp_path: Path) -> None:

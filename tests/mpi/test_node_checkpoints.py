@@ -79,12 +79,18 @@ with synk.pymc.parallel(model):
     found = model.compile_logp()(point), model.compile_dlogp()(point)
 np.testing.assert_allclose(found[0], wanted[0])
 np.testing.assert_allclose(found[1], wanted[1])
+given = dict(draws=20, tune=40, chains=1, cores=1, progressbar=False, random_seed=3, model=model,
+             compute_convergence_checks=False)
+alone = pm.sample(**given).posterior["b"]
+with synk.pymc.parallel(model):
+    together = pm.sample(**given).posterior["b"]
+np.testing.assert_allclose(together, alone, rtol=1e-6)
 print("equal")
 """
 
 
 @pytest.mark.slow
 def test_pymc_over_nodes(mpi: Launcher, tmp_path: Path) -> None:
-    """A model's likelihood divided among the members of two nodes."""
+    """A model's likelihood divided among the members of two nodes, and a chain that uses it."""
     pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
     assert "equal" in run(mpi, 2, tmp_path, LIKELIHOOD)

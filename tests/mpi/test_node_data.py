@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from launching import Launcher, run
 
+SHAPES = pytest.mark.parametrize(("ranks", "members"), [(2, "1"), (2, "2"), (3, "1")])
+
 HEAD = """
 import sys
 import numpy as np
@@ -36,6 +38,9 @@ for write in (
     lambda a: a.__setitem__((slice(None), 2), 5.0),
     lambda a: a.__setitem__(np.array([100, 7, 7]), 0.5),
     lambda a: a.__setitem__(slice(50, 60), np.ones((10, 4))),
+    lambda a: a.__setitem__((5, -1), 3.0),
+    lambda a: a.__setitem__([90, 2], 4.0),
+    lambda a: a.__setitem__(np.arange(101) % 40 == 39, 6.0),
 ):
     write(d)
     write(rows)
@@ -61,9 +66,11 @@ for n in range(50):  # freed, and allocated anew in the same place
 """
 
 
-@pytest.mark.parametrize("members", ["1", "2"])
-def test_what_is_written_reaches_every_node(mpi: Launcher, tmp_path: Path, members: str) -> None:
-    said = run(mpi, 2, tmp_path, HEAD + WRITES, members)
+@SHAPES
+def test_what_is_written_reaches_every_node(
+    mpi: Launcher, tmp_path: Path, ranks: int, members: str
+) -> None:
+    said = run(mpi, ranks, tmp_path, HEAD + WRITES, members)
     assert "refused: d.data is read-only in a group of several nodes" in said
     assert "read-only" in said.splitlines()
 
@@ -105,14 +112,24 @@ d = synk.data(mapped)
 check(f(d), rows)
 check(f(d, batch=[3, 1, 2]), rows[[3, 1, 2]])
 assert not current().arena.take_news()[0], "a file does not travel"
+written = np.load(path, mmap_mode="r+")
+d = synk.data(written)
+try:
+    d[3] = 1.0
+except synk.InputError as exc:
+    print("refused:", exc)
+check(f(d), rows)
 print("mapped")
 """
 
 
-@pytest.mark.parametrize("members", ["1", "2"])
-def test_files_are_opened_on_each_node(mpi: Launcher, tmp_path: Path, members: str) -> None:
-    said = run(mpi, 2, tmp_path, HEAD + FILES, members, str(tmp_path / "rows.npy"))
+@SHAPES
+def test_files_are_opened_on_each_node(
+    mpi: Launcher, tmp_path: Path, ranks: int, members: str
+) -> None:
+    said = run(mpi, ranks, tmp_path, HEAD + FILES, members, str(tmp_path / "rows.npy"))
     assert "mapped" in said
+    assert "is a file that each node opens for itself" in said
 
 
 SCATTERED = """
@@ -159,7 +176,8 @@ for made, wanted in (
             print("refused")
 held = group.run(Held())
 assert held[0] and all(h == held[0] or len(h) == 2 for h in held), held
-assert max(max(h) for h in held) <= 101 // 2 + 1, held
+nodes = size // int(sys.argv[1])
+assert max(max(h) for h in held) <= 101 // nodes + 1, held
 try:
     synk.data(lambda a, b: np.ones((b - a, 3)), x, shape=(101, 4), scatter=True)
 except synk.InputError as exc:
@@ -171,10 +189,10 @@ print("good end")
 """
 
 
-@pytest.mark.parametrize("members", ["1", "2"])
-def test_rows_divided_among_nodes(mpi: Launcher, tmp_path: Path, members: str) -> None:
-    """Each node has about half; parts, batches and mixed inputs are computed where rows are."""
-    said = run(mpi, 2, tmp_path, HEAD + SCATTERED, members)
+@SHAPES
+def test_rows_divided_among_nodes(mpi: Launcher, tmp_path: Path, ranks: int, members: str) -> None:
+    """Each node has its share; parts, batches and mixed inputs are computed where rows are."""
+    said = run(mpi, ranks, tmp_path, HEAD + SCATTERED, members)
     assert said.count("refused") == 8
     assert "wrong rows:" in said
     assert "good end" in said
