@@ -129,7 +129,8 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> Callable
         pixels = _pixels(windows, images, window, fill)
         first = jnp.full(pooled.shape, -1, jnp.int16)
         for number, pixel in reversed(list(enumerate(pixels))):
-            first = jnp.where(pixel == pooled, jnp.int16(number), first)
+            hit = (pixel == pooled) | jnp.isnan(pixel)
+            first = jnp.where(hit, jnp.int16(number), first)
         if overlapping:  # computed once for all pixels, not once for each
             first = lax.optimization_barrier(first)
         return (jnp.where(first == n, gradient, zero) for n in itertools.count())

@@ -21,7 +21,7 @@ from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Windows
 
-_VERSION = 1  # of the code below, for what numba has cached
+_VERSION = 2  # of the code below, for what numba has cached
 
 
 def _geometry(windows: Windows) -> tuple[int, ...]:
@@ -155,11 +155,12 @@ def _pooling(op: Pooling, node: Any, **kwargs: Any) -> tuple[Any, int]:
                         begin, end = column * right - left, column * right - left + kw
                         for x in range(max(0, begin), min(width, end)):
                             for c in range(channels):
-                                value = images[r, y, x, c]
-                                if not largest:
-                                    found[r, row, column, c] += value
-                                elif not value <= found[r, row, column, c]:
-                                    found[r, row, column, c] = value
+                                value, old = images[r, y, x, c], found[r, row, column, c]
+                                if largest:  # a select, which is vectorised, and keeps NaN
+                                    larger = value > old or value != value
+                                    found[r, row, column, c] = value if larger else old
+                                else:
+                                    found[r, row, column, c] = old + value
         return found if largest else found / images.dtype.type(kh * kw)
 
     return pooling, _VERSION
@@ -190,7 +191,8 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[An
                                 if not largest:
                                     found[r, y, x, c] += given
                                 elif not taken[c]:
-                                    hit = images[r, y, x, c] == pooled[r, row, column, c]
+                                    value = images[r, y, x, c]
+                                    hit = value == pooled[r, row, column, c] or value != value
                                     taken[c] = hit
                                     found[r, y, x, c] += given if hit else 0
         return found

@@ -118,6 +118,25 @@ def test_pooling_and_its_gradient(mode: str, case: str, rng: np.random.Generator
         np.testing.assert_allclose(value, other, atol=1e-12)
 
 
+SLOW = [pytest.param("NUMBA", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("mode", [*MODES, *SLOW])
+def test_nan_is_the_largest(mode: str) -> None:
+    """Wherever in a window it lies; the first of several takes the gradient."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    x, weights = pt.dtensor4("x"), np.array([[2.0, 3.0], [5.0, 7.0]])[None, :, :, None]
+    largest = nn.max_pool2d(x, 2)
+    f = pytensor.function([x], [largest, pytensor.grad((largest * weights).sum(), x)], mode=mode)
+    nan = np.nan
+    image = [[nan, 1, 1, nan], [2, 3, nan, 9], [1, 2, 4, 6], [3, nan, 6, 5]]
+    pooled, gradient = (np.asarray(v)[0, :, :, 0] for v in f(np.reshape(image, (1, 4, 4, 1))))
+    np.testing.assert_array_equal(pooled, [[nan, nan], [nan, 6]])
+    expected = [[2, 0, 0, 3], [0, 0, 0, 0], [0, 0, 0, 7], [0, 5, 0, 0]]
+    np.testing.assert_array_equal(gradient, expected)
+
+
 def test_float32_stays_float32() -> None:
     x, w = pt.ftensor4("x"), pt.tensor("w", dtype="float32", shape=(3, 3, 1, 2))
     y = nn.max_pool2d(nn.conv2d(x, w, padding="same"))
