@@ -210,6 +210,32 @@ def test_proofs() -> None:
     assert reductions(nn.max_pool2d(x / x.sum(), 2)) is None
 
 
+@pytest.mark.parametrize("mode", [*MODES, *SLOW])
+def test_no_rows(mode: str) -> None:
+    """Empty images, and a gradient of zeros for the kernel."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(3, 3, None, None))
+    y = nn.avg_pool2d(nn.max_pool2d(nn.conv2d(x, w), 2), 2, 1)
+    f = pytensor.function([x, w], [y, *pytensor.grad((y**2).sum(), [x, w])], mode=mode)
+    found = [np.asarray(v) for v in f(np.ones((0, 6, 6, 1)), np.ones((3, 3, 1, 2)))]
+    assert [v.shape for v in found] == [(0, 1, 1, 2), (0, 6, 6, 1), (3, 3, 1, 2)]
+    assert not found[2].any()
+
+
+def test_members_without_images(group: synk.Group, rng: np.random.Generator) -> None:
+    """None at all, and fewer than members."""
+    x, w = pt.dtensor4("x"), rng.normal(size=(3, 3, 1, 2))
+    y = nn.conv2d(x, w)
+    f = synk.function([x], [(y, "gather"), ((y**2).sum(), "sum")], mode="FAST_COMPILE")
+    serial = pytensor.function([x], [y, (y**2).sum()], mode="FAST_COMPILE")
+    for rows in (0, 1):
+        images = rng.normal(size=(rows, 6, 6, 1))
+        for a, b in zip(f(images), serial(images), strict=True):
+            assert np.shape(a) == np.shape(b)
+            np.testing.assert_allclose(a, b)
+
+
 def test_members_compute_their_images(group: synk.Group, rng: np.random.Generator) -> None:
     """Outputs and gradients of any number of members are the serial function's."""
     x = pt.dtensor4("x")
