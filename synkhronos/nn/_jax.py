@@ -20,7 +20,7 @@ from jax import lax
 from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._meetings import is_held, mean_over_members
+from synkhronos._meetings import is_held, mean_over_members, quietly
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -182,7 +182,7 @@ def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
         return values
 
     def called(given: Any) -> np.ndarray:
-        return np.asarray(meet(np.asarray(given)), given.dtype)
+        return np.asarray(quietly(meet, np.asarray(given)), given.dtype)
 
     kind = jax.ShapeDtypeStruct(values.shape, values.dtype)
     return io_callback(called, kind, values, ordered=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from telling import FailsToMeet
 
 import synkhronos as synk
 from synkhronos import nn
@@ -237,6 +238,42 @@ def test_a_member_that_fails_frees_those_who_wait_for_it(group2: synk.Group, bad
     with pytest.raises(ArithmeticError, match="negative"):
         f(worse)
     assert float(f(rows)) == good
+
+
+FAULTS: dict[str, tuple[int, type[BaseException], str | None]] = {
+    "raises": (1, ArithmeticError, "no luck"),
+    "raises in the master": (0, ArithmeticError, "no luck"),
+    "SIGINT": (0, KeyboardInterrupt, None),
+    "SIGKILL": (1, synk.WorkerDied, "rank 1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_member_that_fails_to_meet_in_jax(
+    fault: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a callback, where JAX logs what is raised: nobody sees tracebacks of those who waited."""
+    pytest.importorskip("jax")
+    rank, kind, message = FAULTS[fault]
+    x = layers.Input("x", (None, 2), "float64")
+    y = nn.BatchNorm("n", n_in=2, affine=False)(x)
+    rows = np.arange(12.0).reshape(6, 2) ** 2
+    with synk.Group(2, "cpu", start="exec", max_restarts=1) as group:
+        f = synk.function([x], (y**2).mean(), mode="JAX")
+        good = float(f(rows))
+        for _ in range(2):
+            group.run(FailsToMeet(rank, fault.split()[0]))
+            if kind is synk.WorkerDied and not group.restarts:
+                assert float(f(rows)) == good
+                continue
+            with pytest.raises(kind, match=message):
+                f(rows)
+            if group.alive:
+                assert float(f(rows)) == good
+    said = "".join(capsys.readouterr()) + caplog.text
+    assert "Traceback" not in said
+    assert "callback" not in said
 
 
 def test_dropout_differs_by_member_and_repeats(group2: synk.Group) -> None:
