@@ -19,9 +19,9 @@ from synkhronos._meetings import mean_over_members
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
-from synkhronos.nn._windows import Windows
+from synkhronos.nn._windows import Pair, Windows
 
-_VERSION = 2  # of the code below, for what numba has cached
+_VERSION = 3  # of the code below, for what numba has cached
 
 
 def _geometry(windows: Windows) -> tuple[int, ...]:
@@ -29,11 +29,20 @@ def _geometry(windows: Windows) -> tuple[int, ...]:
     return (*windows.strides, *windows.dilation, top, bottom, left, right)
 
 
+def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
+    """Say it in Python: numba takes seconds to compile a message with numbers."""
+    down, right, by, along, top, bottom, left, after = geometry
+    Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
+
+
 @numba_njit
 def _fitting(geometry: Any, height: int, width: int, kh: int, kw: int) -> tuple[int, int]:
     down, right, by, along, top, bottom, left, after = geometry
     rows = (height + top + bottom - ((kh - 1) * by + 1)) // down + 1
     columns = (width + left + after - ((kw - 1) * along + 1)) // right + 1
+    if rows < 1 or columns < 1:
+        with numba.objmode():
+            _refuse(geometry, (height, width), (kh, kw))
     return rows, columns
 
 
@@ -175,7 +184,7 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[An
     def pooling_gradient(images: Any, pooled: Any, gradient: Any) -> Any:
         down, right, _, _, top, _, left, _ = geometry
         n, height, width, channels = images.shape
-        _, rows, columns, _ = gradient.shape
+        rows, columns = _fitting(geometry, height, width, kh, kw)
         share = images.dtype.type(1) if largest else images.dtype.type(1 / (kh * kw))
         found = np.zeros(images.shape, images.dtype)
         taken = np.empty(channels, np.bool_)
