@@ -92,7 +92,8 @@ class Compilations:
     def _may_cut(self, outputs: Outputs) -> bool:
         """Whether the values of any slices are proved to make those of parts.
 
-        Not where numbers are drawn: those of a group of one are to be the serial function's.
+        Not where numbers are drawn: those of a group of one are to be the serial function's, and
+        pieces depend on what has come before, so that a resumed run would draw other numbers.
         """
         if outputs not in self._proved:
             recipe = self._recipe

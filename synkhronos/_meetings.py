@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,13 +58,13 @@ def held(communicator: Communicator, shares: Sequence[float]) -> Iterator[None]:
         _held.append(meeting)
         try:
             yield
-        except Exception as exc:
-            # JAX tells of an exception in a callback by one of its own
-            if meeting.failure is not None and meeting.failure is not exc:
-                raise meeting.failure from None
-            raise
+        except Exception:
+            if meeting.failure is None:
+                raise
         finally:
             _held.remove(meeting)
+        if meeting.failure is not None:
+            raise meeting.failure
 
 
 def is_held() -> bool:
@@ -87,6 +87,20 @@ def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
     except BaseException as exc:
         meeting.failure = exc
         raise
+
+
+def quietly(meet: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
+    """What members make of these values; where that fails, the same values.
+
+    For programs that log what is raised in them: `held` raises it when they have ended.
+    """
+    try:
+        return meet(values)
+    except BaseException as exc:
+        if not _held:
+            raise
+        _held[-1].failure = exc
+        return values
 
 
 def _mean(meeting: _Meeting, number: int, values: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,31 @@ class Fails(Command):
         """Only there."""
         if member.rank == self.rank:
             raise ValueError("no luck")
+
+
+@dataclass(frozen=True)
+class FailsToMeet(Command):
+    """The next time that a rank would meet others in a compiled function, something happens."""
+
+    rank: int
+    how: str
+
+    def run(self, member: Any) -> None:
+        """Once."""
+        if member.rank != self.rank:
+            return
+        from synkhronos.nn import _moments
+
+        real = _moments.mean_over_members
+
+        def fails(*given: Any) -> Any:
+            _moments.mean_over_members = real
+            if self.how == "raises":
+                raise ArithmeticError("no luck")
+            os.kill(os.getpid(), getattr(signal, self.how))
+            return real(*given)
+
+        _moments.mean_over_members = fails
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Dumoulin and Visin, A guide to convolution arithmetic for deep learning, arXiv:1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -246,4 +247,4 @@ def _images(dtype: str, shape: Sequence[int | None]) -> Any:
 
 def _flat(pixels: np.ndarray) -> np.ndarray:
     """A row for each window."""
-    return pixels.reshape(int(np.prod(pixels.shape[:3])), -1)
+    return pixels.reshape(math.prod(pixels.shape[:3]), math.prod(pixels.shape[3:]))

@@ -2,7 +2,8 @@
 
 On GPUs convolutions are cuDNN's, through ``jax.lax``. XLA's own for CPUs is slow where there are
 few channels, and for windows of one pixel; those are written as matrix products. Pooling is written
-pixel by pixel of the window, which XLA fuses into one loop; its own scatters one by one.
+pixel by pixel of the window, which XLA fuses into one loop; its own scatters one by one. Large
+windows, for which compiling that takes too long, are gone over in blocks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,7 +22,7 @@ from jax import lax
 from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._meetings import is_held, mean_over_members
+from synkhronos._meetings import is_held, mean_over_members, quietly
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -29,6 +31,9 @@ from synkhronos.nn._windows import Pair, Windows
 # Values under a window up to which a matrix product over all windows beats XLA's convolution on a
 # CPU: 9 and 36 do, 144 do not.
 _FEW = 64
+# Pixels of a window up to which pooling is written out pixel by pixel: what that makes faster XLA
+# compiles in up to a second. Windows side by side are faster in blocks from a few pixels on.
+_WRITTEN_OUT, _WRITTEN_OUT_ASIDE = 100, 9
 
 
 def _declared(node: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,6 +72,7 @@ def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> Callable[..., An
 
 def _convolve(windows: Windows, images: Any, kernel: Any) -> Any:
     height, width, channels, new = kernel.shape
+    windows.check(images.shape[1:3], (height, width))
     if jax.default_backend() == "cpu":
         if height == width == 1:
             [seen] = _pixels(windows, images, (1, 1))
@@ -104,45 +110,70 @@ def _pixels(windows: Windows, images: Any, window: Pair, fill: float = 0.0) -> l
 @jax_funcify.register(Pooling)
 def _pooling(op: Pooling, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    windows, window, fill = op.windows, op.window, op.fill
+    pool = _pooled if _is_written_out(op) else _pooled_in_blocks
 
     def pooling(images: Any) -> Any:
-        pixels = _pixels(windows, images, window, fill)
-        if op.kind == "max":
-            return functools.reduce(jnp.maximum, pixels)
-        return sum(pixels) / images.dtype.type(len(pixels))
+        op.windows.check(images.shape[1:3], op.window)
+        return pool(op, images)
 
     return _declared(node, pooling)
+
+
+def _is_written_out(op: Pooling | PoolingGradient) -> bool:
+    return math.prod(op.window) <= (_WRITTEN_OUT if _overlap(op) else _WRITTEN_OUT_ASIDE)
+
+
+def _overlap(op: Pooling | PoolingGradient) -> bool:
+    return any(k > step for k, step in zip(op.window, op.strides, strict=True))
+
+
+def _pooled(op: Pooling, images: Any) -> Any:
+    pixels = _pixels(op.windows, images, op.window, op.fill)
+    if op.kind == "max":
+        return functools.reduce(jnp.maximum, pixels)
+    return _share(op, sum(pixels))
 
 
 @jax_funcify.register(PoolingGradient)
 def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    windows, window, fill = op.windows, op.window, op.fill
-    overlapping = any(k > step for k, step in zip(window, op.strides, strict=True))
-
-    def parts(images: Any, pooled: Any, gradient: Any) -> Any:
-        """What each pixel of the windows gets."""
-        zero = gradient.dtype.type(0)
-        if op.kind == "mean":
-            return itertools.repeat(gradient / gradient.dtype.type(math.prod(window)))
-        pixels = _pixels(windows, images, window, fill)
-        first = jnp.full(pooled.shape, -1, jnp.int16)
-        for number, pixel in reversed(list(enumerate(pixels))):
-            first = jnp.where(pixel == pooled, jnp.int16(number), first)
-        if overlapping:  # computed once for all pixels, not once for each
-            first = lax.optimization_barrier(first)
-        return (jnp.where(first == n, gradient, zero) for n in itertools.count())
+    spread = _spread if _is_written_out(op) else _spread_in_blocks
 
     def pooling_gradient(images: Any, pooled: Any, gradient: Any) -> Any:
-        given = parts(images, pooled, gradient)
-        lengths = images.shape[1:3]
-        return sum(
-            _laid_back(windows, part, place, lengths)
-            for place, part in zip(np.ndindex(window), given, strict=False)
-        )
+        op.windows.check(images.shape[1:3], op.window)
+        return spread(op, images, pooled, gradient)
 
     return _declared(node, pooling_gradient)
+
+
+def _spread(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Any:
+    given = _parts(op, images, pooled, gradient)
+    return sum(
+        _laid_back(op.windows, part, place, images.shape[1:3])
+        for place, part in zip(np.ndindex(op.window), given, strict=False)
+    )
+
+
+def _parts(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Iterable[Any]:
+    """What each pixel of the windows gets."""
+    if op.kind == "mean":
+        return itertools.repeat(_share(op, gradient))
+    first = jnp.full(pooled.shape, -1, jnp.int16)
+    pixels = _pixels(op.windows, images, op.window, op.fill)
+    for number, pixel in reversed(list(enumerate(pixels))):
+        first = jnp.where(_is_largest(pixel, pooled), jnp.int16(number), first)
+    if _overlap(op):
+        first = lax.optimization_barrier(first)  # computed once for all pixels, not once for each
+    zero = gradient.dtype.type(0)
+    return (jnp.where(first == n, gradient, zero) for n in itertools.count())
+
+
+def _share(op: Pooling | PoolingGradient, values: Any) -> Any:
+    return values / values.dtype.type(math.prod(op.window))
+
+
+def _is_largest(pixel: Any, pooled: Any) -> Any:
+    return (pixel == pooled) | jnp.isnan(pixel)
 
 
 def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
@@ -153,6 +184,119 @@ def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
         for at, (before, _), length in zip(slices, windows.padding, lengths, strict=True)
     ]
     return lax.pad(part, part.dtype.type(0), [(0, 0, 0), *sides, (0, 0, 0)])
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Images cut into blocks as large as a step, of which each window covers a few.
+
+    A loop over these is compiled in the same time for windows of any size.
+    """
+
+    windows: Windows
+    window: Pair
+    images: tuple[int, ...]  # their shape
+
+    @property
+    def fitting(self) -> Pair:
+        """How many windows there are."""
+        return self.windows.fitting(self.images[1:3], self.window)
+
+    @property
+    def covered(self) -> Pair:
+        """How many blocks a window covers, the last perhaps in part."""
+        down, right = (-(-k // s) for k, s in zip(self.window, self.windows.strides, strict=True))
+        return down, right
+
+    def cut(self, images: Any, fill: float) -> Any:
+        """Of shape (images, rows of blocks, their height, columns of blocks, width, channels)."""
+        padded = lax.pad(images, images.dtype.type(fill), self._sides(1))
+        return padded.reshape(self._shape([n - 1 + m for n, m in self._counts]))
+
+    def joined(self, blocks: Any) -> Any:
+        """Images from blocks."""
+        n, rows, height, columns, width, channels = blocks.shape
+        whole = blocks.reshape(n, rows * height, columns * width, channels)
+        return lax.pad(whole, whole.dtype.type(0), self._sides(-1))
+
+    def seen(self, blocks: Any, place: Sequence[Any]) -> Any:
+        """Of all windows the block at one place."""
+        return lax.dynamic_slice(blocks, place, self._shape(self.fitting))
+
+    def over(self, visit: Callable[[Any, Sequence[Any], Any], Any], start: Any) -> Any:
+        """Visit each block of a window: the last result, its place, its pixels' numbers, or -1."""
+        (height, width), (down, right) = self.window, self.windows.strides
+
+        def visited(at: Any, last: Any) -> Any:
+            row, column = at // self.covered[1], at % self.covered[1]
+            i = row * down + jnp.arange(down, dtype=jnp.int32)[:, None, None, None]
+            j = column * right + jnp.arange(right, dtype=jnp.int32)[:, None]
+            number = jnp.where((i < height) & (j < width), i * width + j, -1)
+            zero = jnp.int32(0)
+            return visit(last, [zero, row, zero, column, zero, zero], number)
+
+        return lax.fori_loop(jnp.int32(0), jnp.int32(math.prod(self.covered)), visited, start)
+
+    @property
+    def _counts(self) -> list[tuple[int, int]]:
+        return list(zip(self.fitting, self.covered, strict=True))
+
+    def _shape(self, counts: Sequence[int]) -> list[int]:
+        down, right = self.windows.strides
+        return [self.images[0], counts[0], down, counts[1], right, self.images[3]]
+
+    def _sides(self, sign: int) -> list[tuple[int, int, int]]:
+        """What is added to images so that blocks fit, or taken away again."""
+        found = [
+            (before, (n - 1 + m) * step - before - length)
+            for (n, m), step, (before, _), length in zip(
+                self._counts,
+                self.windows.strides,
+                self.windows.padding,
+                self.images[1:3],
+                strict=True,
+            )
+        ]
+        return [(0, 0, 0), *((sign * a, sign * b, 0) for a, b in found), (0, 0, 0)]
+
+
+def _pooled_in_blocks(op: Pooling, images: Any) -> Any:
+    blocks = _Blocks(op.windows, op.window, images.shape)
+    cut, fill = blocks.cut(images, op.fill), images.dtype.type(op.fill)
+    join, reduce = (jnp.maximum, jnp.max) if op.kind == "max" else (jnp.add, jnp.sum)
+
+    def visit(pooled: Any, place: Sequence[Any], number: Any) -> Any:
+        return join(pooled, reduce(jnp.where(number < 0, fill, blocks.seen(cut, place)), (2, 4)))
+
+    start = jnp.full((len(images), *blocks.fitting, images.shape[3]), fill)
+    found = blocks.over(visit, start)
+    return found if op.kind == "max" else _share(op, found)
+
+
+def _spread_in_blocks(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Any:
+    blocks = _Blocks(op.windows, op.window, images.shape)
+    cut, zero = blocks.cut(images, op.fill), gradient.dtype.type(0)
+
+    def earlier(first: Any, place: Sequence[Any], number: Any) -> Any:
+        hit = (number >= 0) & _is_largest(blocks.seen(cut, place), _by_block(pooled))
+        return jnp.minimum(first, jnp.where(hit, number, none).min((2, 4)))
+
+    def spread(whole: Any, place: Sequence[Any], number: Any) -> Any:
+        chosen = number >= 0 if first is None else number == _by_block(first)
+        part = jnp.where(chosen, _by_block(given), zero)
+        return lax.dynamic_update_slice(whole, blocks.seen(whole, place) + part, place)
+
+    if op.kind == "mean":
+        first, given = None, _share(op, gradient)
+    else:
+        none = jnp.int32(math.prod(op.window))
+        first, given = blocks.over(earlier, jnp.full(pooled.shape, none)), gradient
+    return blocks.joined(blocks.over(spread, jnp.zeros_like(cut)))
+
+
+def _by_block(values: Any) -> Any:
+    """Values of windows beside those of the blocks that they cover."""
+    return values[:, :, None, :, None]
 
 
 @jax_funcify.register(Mean)
@@ -181,7 +325,7 @@ def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
         return values
 
     def called(given: Any) -> np.ndarray:
-        return np.asarray(meet(np.asarray(given)), given.dtype)
+        return np.asarray(quietly(meet, np.asarray(given)), given.dtype)
 
     kind = jax.ShapeDtypeStruct(values.shape, values.dtype)
     return io_callback(called, kind, values, ordered=True)

@@ -19,9 +19,9 @@ from synkhronos._meetings import mean_over_members
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
-from synkhronos.nn._windows import Windows
+from synkhronos.nn._windows import Pair, Windows
 
-_VERSION = 1  # of the code below, for what numba has cached
+_VERSION = 3  # of the code below, for what numba has cached
 
 
 def _geometry(windows: Windows) -> tuple[int, ...]:
@@ -29,11 +29,20 @@ def _geometry(windows: Windows) -> tuple[int, ...]:
     return (*windows.strides, *windows.dilation, top, bottom, left, right)
 
 
+def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
+    """Say it in Python: numba takes seconds to compile a message with numbers."""
+    down, right, by, along, top, bottom, left, after = geometry
+    Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
+
+
 @numba_njit
 def _fitting(geometry: Any, height: int, width: int, kh: int, kw: int) -> tuple[int, int]:
     down, right, by, along, top, bottom, left, after = geometry
     rows = (height + top + bottom - ((kh - 1) * by + 1)) // down + 1
     columns = (width + left + after - ((kw - 1) * along + 1)) // right + 1
+    if rows < 1 or columns < 1:
+        with numba.objmode():
+            _refuse(geometry, (height, width), (kh, kw))
     return rows, columns
 
 
@@ -155,11 +164,12 @@ def _pooling(op: Pooling, node: Any, **kwargs: Any) -> tuple[Any, int]:
                         begin, end = column * right - left, column * right - left + kw
                         for x in range(max(0, begin), min(width, end)):
                             for c in range(channels):
-                                value = images[r, y, x, c]
-                                if not largest:
-                                    found[r, row, column, c] += value
-                                elif not value <= found[r, row, column, c]:
-                                    found[r, row, column, c] = value
+                                value, old = images[r, y, x, c], found[r, row, column, c]
+                                if largest:  # a select, which is vectorised, and keeps NaN
+                                    larger = value > old or value != value
+                                    found[r, row, column, c] = value if larger else old
+                                else:
+                                    found[r, row, column, c] = old + value
         return found if largest else found / images.dtype.type(kh * kw)
 
     return pooling, _VERSION
@@ -174,7 +184,7 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[An
     def pooling_gradient(images: Any, pooled: Any, gradient: Any) -> Any:
         down, right, _, _, top, _, left, _ = geometry
         n, height, width, channels = images.shape
-        _, rows, columns, _ = gradient.shape
+        rows, columns = _fitting(geometry, height, width, kh, kw)
         share = images.dtype.type(1) if largest else images.dtype.type(1 / (kh * kw))
         found = np.zeros(images.shape, images.dtype)
         taken = np.empty(channels, np.bool_)
@@ -190,7 +200,8 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[An
                                 if not largest:
                                     found[r, y, x, c] += given
                                 elif not taken[c]:
-                                    hit = images[r, y, x, c] == pooled[r, row, column, c]
+                                    value = images[r, y, x, c]
+                                    hit = value == pooled[r, row, column, c] or value != value
                                     taken[c] = hit
                                     found[r, y, x, c] += given if hit else 0
         return found

@@ -1,7 +1,8 @@
 """Pooling: the largest or the mean value of each window, and the gradient of that.
 
 Where several pixels of a window are equally large, which is common behind rectified layers, the
-whole gradient goes to the first of them, in every mode.
+whole gradient goes to the first of them, in every mode. NaN counts as the largest, so that a net
+which has diverged looks like it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class PoolingGradient(_Pooling):
             parts = np.zeros(shape, gradient.dtype)
             for i in range(height):
                 for j in range(width):
-                    hit = (pixels[:, :, :, i, j] == pooled) & ~taken
+                    pixel = pixels[:, :, :, i, j]
+                    hit = ((pixel == pooled) | np.isnan(pixel)) & ~taken
                     taken |= hit
                     parts[:, :, :, i, j] = np.where(hit, gradient, 0)
         else:
@@ -130,7 +132,8 @@ def max_pool2d(
     Notes
     -----
     Cost: one pass over the images, and two for the gradient. The gradient goes to the first of
-    several largest values. A row of the result depends on the same row of the images alone.
+    several largest values; NaN is the largest. A row of the result depends on the same row of the
+    images alone.
 
     Examples
     --------

@@ -52,6 +52,7 @@ class Windows:
 
     def pixels(self, images: np.ndarray, window: Pair, fill: float = 0) -> np.ndarray:
         """Of shape (images, rows, columns, *window, channels): the pixels under each window."""
+        self.check(images.shape[1:3], window)
         padded = self.padded(images, fill)
         spans = tuple((k - 1) * gap + 1 for k, gap in zip(window, self.dilation, strict=True))
         view = sliding_window_view(padded, spans, axis=(1, 2))
@@ -67,6 +68,7 @@ class Windows:
     def spread(self, pixels: np.ndarray, lengths: Pair) -> np.ndarray:
         """The transpose of `pixels`: each value is added to the pixel that it came from."""
         n, rows, columns, height, width, channels = pixels.shape
+        self.check(lengths, (height, width))
         (top, bottom), (left, right) = self.padding
         down, across = lengths
         whole = np.zeros((n, top + down + bottom, left + across + right, channels), pixels.dtype)

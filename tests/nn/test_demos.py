@@ -11,20 +11,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from running import LIMIT
+from test_mnist import shared_data
 
 pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
 DEMOS = Path(__file__).parent.parent.parent / "demos"
 LOSS = re.compile(r"loss (\d+\.\d{5,})")
 
 
-def losses(script: str, arguments: str) -> tuple[np.ndarray, str]:
+def losses(
+    script: str, arguments: str, data: str = "", limit: float = LIMIT
+) -> tuple[np.ndarray, str]:
     """What a demo says; without cxx, PyTensor waits for no compiler."""
+    flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx="
     done = subprocess.run(
         [sys.executable, str(DEMOS / script), *arguments.split()],
-        env=os.environ | {"PYTENSOR_FLAGS": f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx="},
+        env=os.environ | {"PYTENSOR_FLAGS": flags, "SYNKHRONOS_DATA": data},
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=limit,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,6 +52,26 @@ def test_resnet(mode: str) -> None:
     assert np.ptp(ours) > 0.01
     [apart] = re.findall(r"step by step: (.*)", said)
     assert max(float(v) for v in apart.split(", ")) < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * LIMIT)
+def test_resnet_50() -> None:
+    """The whole net, before its rounding grows."""
+    small = "--batch 4 --size 64 --steps 2 --dtype float64 --mode FAST_COMPILE"
+    arguments = f"{small} --members 2 --compare"
+    found, _ = losses("resnet/train_resnet.py", arguments, limit=3 * LIMIT)
+    np.testing.assert_allclose(found[:2], found[2:], rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shared_data(), reason="MNIST is not there")
+def test_a_cnn_learns_mnist() -> None:
+    """With dropout, in mode JAX, from the 8,000 images that the test set leaves to train on."""
+    pytest.importorskip("jax")
+    cnn = "mnist/train_cpu_data.py", "cnn 100 3 --members 2 --mode JAX"
+    _, said = losses(*cnn, data=shared_data())
+    assert float(re.findall(r"test accuracy: (\d+\.\d\d) %", said)[0]) >= 97
 
 
 @pytest.mark.slow

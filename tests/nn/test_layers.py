@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from exchanging import Traffic
+from telling import FailsToMeet
 
 import synkhronos as synk
 from synkhronos import nn
@@ -239,13 +241,53 @@ def test_a_member_that_fails_frees_those_who_wait_for_it(group2: synk.Group, bad
     assert float(f(rows)) == good
 
 
+FAULTS: dict[str, tuple[int, type[BaseException], str | None]] = {
+    "raises": (1, ArithmeticError, "no luck"),
+    "raises in the master": (0, ArithmeticError, "no luck"),
+    "SIGINT": (0, KeyboardInterrupt, None),
+    "SIGKILL": (1, synk.WorkerDied, "rank 1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_member_that_fails_to_meet_in_jax(
+    fault: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a callback, where JAX logs what is raised: nobody sees tracebacks of those who waited."""
+    pytest.importorskip("jax")
+    rank, kind, message = FAULTS[fault]
+    x = layers.Input("x", (None, 2), "float64")
+    y = nn.BatchNorm("n", n_in=2, affine=False)(x)
+    rows = np.arange(12.0).reshape(6, 2) ** 2
+    with synk.Group(2, "cpu", start="exec", max_restarts=1) as group:
+        f = synk.function([x], (y**2).mean(), mode="JAX")
+        good = float(f(rows))
+        for _ in range(2):
+            group.run(FailsToMeet(rank, fault.split()[0]))
+            if kind is synk.WorkerDied and not group.restarts:
+                assert float(f(rows)) == good
+                continue
+            with pytest.raises(kind, match=message):
+                f(rows)
+            if group.alive:
+                assert float(f(rows)) == good
+    said = "".join(capsys.readouterr()) + caplog.text
+    assert "Traceback" not in said
+    assert "callback" not in said
+
+
 def test_dropout_differs_by_member_and_repeats(group2: synk.Group) -> None:
+    check_masks(MODE)
+
+
+def check_masks(mode: str) -> None:
     """Equal rows are dropped differently in both members, and alike in both runs."""
     x = layers.Input("x", (None, 50), "float64")
     runs = []
     for _ in range(2):
         y = layers.Dropout("d", p=0.5, random_state=9)(x)
-        f = synk.function([x], (y, "gather"), updates=nn.state_updates(y), mode=MODE)
+        f = synk.function([x], (y, "gather"), updates=nn.state_updates(y), mode=mode)
         runs.append([f(np.ones((4, 50))) for _ in range(2)])
     (once, then), again = runs
     np.testing.assert_array_equal(runs[0], again)
@@ -253,6 +295,36 @@ def test_dropout_differs_by_member_and_repeats(group2: synk.Group) -> None:
     assert {0.0, 2.0} == set(np.unique(once))
     assert not np.array_equal(halves[0], halves[1])
     assert not np.array_equal(halves[0], halves[2])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
+def test_statistics_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
+    """The serial ones where what is trained stays in each member; the path is forced."""
+    pytest.importorskip("jax")
+    group = start(2)
+    ours, serial = check_training(nn.BatchNorm, "JAX")
+    for a, b in zip(ours, serial, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert all(exchanged for exchanged, _ in group.run(Traffic()))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
+def test_dropout_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
+    """It repeats, goes on from step to step, and differs by member."""
+    pytest.importorskip("jax")
+    group, runs = start(2), []
+    for _ in range(2):
+        x, y, params, loss, _ = small_net(rate=0.5)
+        how = {"updates": nn.state_updates(loss), "mode": "JAX"}
+        train = make_train_function(loss, params, x, y, updates.sgd, 0.01, **how)
+        runs.append([[float(train(*small_data())) for _ in range(4)], *values(params)])
+    assert len(set(runs[0][0])) == 4
+    for a, b in zip(*runs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert all(exchanged for exchanged, _ in group.run(Traffic()))
+    check_masks("JAX")
 
 
 def test_dropout_in_a_loss_is_proved(group2: synk.Group, caplog: pytest.LogCaptureFixture) -> None:

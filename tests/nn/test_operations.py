@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from typing import Any
 
@@ -15,6 +16,7 @@ from synkhronos import nn
 from synkhronos._inference import Proof, prove
 
 MODES = ("FAST_COMPILE", "JAX")
+NUMBA = pytest.param("NUMBA", marks=pytest.mark.slow)
 # height, width, channels, new, window, strides, padding, dilation
 CASES = {
     "padded unevenly": (7, 6, 2, 3, (3, 2), (1, 1), ((1, 1), (0, 1)), (1, 1)),
@@ -78,6 +80,8 @@ POOLS = {
     "overlapping": (3, 2, 1),
     "uneven": ((3, 2), (2, 1), ((1, 0), (0, 1))),
     "left over": (2, 3, 0),
+    "all": ((7, 6), None, 0),
+    "large": (5, 1, 2),
 }
 
 
@@ -86,9 +90,31 @@ SLOW = [pytest.param("NUMBA", "uneven", marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, POOLS), *SLOW])
 def test_pooling_and_its_gradient(mode: str, case: str, rng: np.random.Generator) -> None:
-    """Of images with many equal pixels: the first of the largest takes all."""
     if mode == "JAX":
         pytest.importorskip("jax")
+    check_pooling(mode, case, rng)
+
+
+@pytest.mark.parametrize("case", POOLS)
+def test_jax_pools_large_windows_in_blocks(
+    case: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of large windows gives the same for any; nothing there grows with the window."""
+    jax = pytest.importorskip("jax")
+    ours = importlib.import_module("synkhronos.nn._jax")
+    monkeypatch.setattr(ours, "_WRITTEN_OUT", 0)
+    monkeypatch.setattr(ours, "_WRITTEN_OUT_ASIDE", 0)
+    check_pooling("JAX", case, rng)
+
+    def length(window: int) -> int:
+        node = nn.max_pool2d(pt.ftensor4("x"), window, 1).owner
+        return len(str(jax.make_jaxpr(ours._pooling(node.op, node))(np.ones((1, 40, 40, 1)))))
+
+    assert length(30) < 1.1 * length(2)
+
+
+def check_pooling(mode: str, case: str, rng: np.random.Generator) -> None:
+    """Of images with many equal pixels: the first of the largest takes all."""
     window, strides, padding = POOLS[case]
     size = (window, window) if isinstance(window, int) else window
     steps = size if strides is None else np.broadcast_to(strides, 2)
@@ -116,6 +142,22 @@ def test_pooling_and_its_gradient(mode: str, case: str, rng: np.random.Generator
     inside = [g[:, top : top + 7, left : left + 6] for g in gradients]
     for value, other in zip(found, [*expected, *inside], strict=True):
         np.testing.assert_allclose(value, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+def test_nan_is_the_largest(mode: str) -> None:
+    """Wherever in a window it lies; the first of several takes the gradient."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    x, weights = pt.dtensor4("x"), np.array([[2.0, 3.0], [5.0, 7.0]])[None, :, :, None]
+    largest = nn.max_pool2d(x, 2)
+    f = pytensor.function([x], [largest, pytensor.grad((largest * weights).sum(), x)], mode=mode)
+    nan = np.nan
+    image = [[nan, 1, 1, nan], [2, 3, nan, 9], [1, 2, 4, 6], [3, nan, 6, 5]]
+    pooled, gradient = (np.asarray(v)[0, :, :, 0] for v in f(np.reshape(image, (1, 4, 4, 1))))
+    np.testing.assert_array_equal(pooled, [[nan, nan], [nan, 6]])
+    expected = [[2, 0, 0, 3], [0, 0, 0, 0], [0, 0, 0, 7], [0, 5, 0, 0]]
+    np.testing.assert_array_equal(gradient, expected)
 
 
 def test_float32_stays_float32() -> None:
@@ -168,6 +210,26 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
         call(pt.tensor("x", shape=(None, 4, 4, 3), dtype="float64"))
 
 
+SMALL = [(mode, size) for mode in MODES for size in ((1, 1), (2, 2), (5, 1), (2, 0))]
+SLOW = [pytest.param("NUMBA", (1, 1), marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("mode", "size"), [*SMALL, *SLOW])
+def test_images_that_turn_out_too_small(mode: str, size: tuple[int, int]) -> None:
+    """Refused as those are of which it is known; also where only the gradient is computed."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(3, 3, None, None))
+    g = pt.dtensor4("g")
+    images, kernel = np.ones((2, *size, 1)), np.ones((3, 3, 1, 1))
+    for y in (nn.conv2d(x, w), nn.max_pool2d(x, 3), nn.avg_pool2d(x, 3)):
+        by_images = pytensor.grad(None, x, known_grads={y: g})
+        for wanted in (y, by_images):
+            f = pytensor.function([x, w, g], wanted, mode=mode, on_unused_input="ignore")
+            with pytest.raises(ValueError, match=r"do not fit into images of \(\d, \d\)"):
+                f(images, kernel, np.ones((2, 1, 1, 1)))
+
+
 def test_proofs() -> None:
     """Rows stay apart, kernels' gradients are sums over them; other axes prove nothing."""
     x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(2, 2, 1, 2))
@@ -189,6 +251,32 @@ def test_proofs() -> None:
         is None
     )
     assert reductions(nn.max_pool2d(x / x.sum(), 2)) is None
+
+
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+def test_no_rows(mode: str) -> None:
+    """Empty images, and a gradient of zeros for the kernel."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(3, 3, None, None))
+    y = nn.avg_pool2d(nn.max_pool2d(nn.conv2d(x, w), 2), 2, 1)
+    f = pytensor.function([x, w], [y, *pytensor.grad((y**2).sum(), [x, w])], mode=mode)
+    found = [np.asarray(v) for v in f(np.ones((0, 6, 6, 1)), np.ones((3, 3, 1, 2)))]
+    assert [v.shape for v in found] == [(0, 1, 1, 2), (0, 6, 6, 1), (3, 3, 1, 2)]
+    assert not found[2].any()
+
+
+def test_members_without_images(group: synk.Group, rng: np.random.Generator) -> None:
+    """None at all, and fewer than members."""
+    x, w = pt.dtensor4("x"), rng.normal(size=(3, 3, 1, 2))
+    y = nn.conv2d(x, w)
+    f = synk.function([x], [(y, "gather"), ((y**2).sum(), "sum")], mode="FAST_COMPILE")
+    serial = pytensor.function([x], [y, (y**2).sum()], mode="FAST_COMPILE")
+    for rows in (0, 1):
+        images = rng.normal(size=(rows, 6, 6, 1))
+        for a, b in zip(f(images), serial(images), strict=True):
+            assert np.shape(a) == np.shape(b)
+            np.testing.assert_allclose(a, b)
 
 
 def test_members_compute_their_images(group: synk.Group, rng: np.random.Generator) -> None:
