@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import functools
 import os
 import re
 import struct
@@ -27,6 +30,8 @@ _ANNOUNCED = struct.Struct("<q")  # its length; the shortest message of leaders 
 _PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
 # of Open MPI's reductions; what it chooses itself takes up to three times as long
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
+# to the launcher, in PMI's own words: for a process that has not begun to speak MPI
+_ABORT = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode=1\n"
 # What launchers tell their processes: number, how many; and the same on this machine.
 _LAUNCHERS = {
     "Open MPI": (
@@ -86,7 +91,46 @@ def is_initialised() -> bool:
     return loaded is not None and bool(loaded.Is_initialized())
 
 
-launch()  # at the import, before this process can have started another
+_failed = False  # whether sys.exit was called with a code that is not 0
+_alone = False
+
+
+def stay_alone() -> None:
+    """The launch's other processes do not wait for this one, which has a group of its own."""
+    global _alone
+    _alone = True
+
+
+def _note_exits() -> None:
+    """Note with what this process calls `sys.exit`, of which nothing is known at exit."""
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def noted(status: Any = None, /) -> NoReturn:
+        global _failed
+        _failed = status not in (None, 0)
+        leave(status)
+
+    sys.exit = noted
+
+
+def _end_launch() -> None:
+    """Where this process ends badly and never spoke MPI: end the others, which may wait for it.
+
+    Open MPI's launcher does so by itself, MPICH's only where a process has spoken MPI.
+    """
+    failed = _failed or getattr(sys, "last_exc", None) is not None
+    if failed and not _alone and launch() is not None and not is_initialised():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            os.write(int(os.environ["PMI_FD"]), _ABORT)
+
+
+# at the import, before this process can have started another
+if launch() is not None and "PMI_FD" in os.environ:
+    _note_exits()
+    atexit.register(_end_launch)
 
 
 Wait = Callable[[Callable[[], bool]], None]

@@ -198,6 +198,8 @@ class Opening:
 
 def launched(mpi: bool | None) -> _mpi.Launch | None:
     """The launch that a group spans: one that the environment tells of, unless the user says no."""
+    if mpi is False:
+        _mpi.stay_alone()
     found = _mpi.launch() if mpi in (None, True) else None
     if found is not None and _nodes.busy():
         if mpi:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from launching import Launcher, job, run
+from launching import Launcher, job, launcher, run
+
+EARLY_LIMIT = 30.0  # seconds, with the imports; without the end of the job it is a hang
 
 GROUPS = """
     import sys
@@ -56,6 +58,55 @@ def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> No
         found = made.wait()
         assert (found == 0) == (code == 0), made.text
         assert ("ValueError: the end" in made.text) == ("ValueError" in ending)
+        made.check_gone()
+
+
+EARLY = """
+    import os, sys
+    import synkhronos as synk
+
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+    if rank == sys.argv[1]:
+        {ending}
+    synk.fork(1)
+"""
+
+
+@pytest.mark.parametrize("who", ["0", "1"])
+@pytest.mark.parametrize("ending", ["raise ValueError('too early')", "sys.exit('too early')"])
+def test_a_bad_end_before_fork_ends_the_job(
+    mpi: Launcher, tmp_path: Path, ending: str, who: str
+) -> None:
+    """The others wait in `fork` for a process that will not come."""
+    with job(mpi, 2, tmp_path, EARLY.format(ending=ending), who) as made:
+        assert made.wait(EARLY_LIMIT) != 0, made.text
+        assert "too early" in made.text
+        made.check_gone()
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)"])
+def test_a_script_without_a_group_ends_as_any_other(
+    mpi: Launcher, tmp_path: Path, ending: str
+) -> None:
+    with job(mpi, 2, tmp_path, f"import sys, synkhronos\n{ending}\n") as made:
+        assert made.wait(EARLY_LIMIT) == 0, made.text
+        made.check_gone()
+
+
+def test_a_bad_end_of_a_process_alone_is_its_own(tmp_path: Path) -> None:
+    """With `mpi=False` nobody waits for it; MPICH leaves processes alone that speak no MPI."""
+    text = """
+        import os, time
+        import synkhronos as synk
+        synk.fork(1, mpi=False)
+        if os.environ["PMI_RANK"] == "1":
+            raise ValueError("of one process")
+        time.sleep(2.0)
+        print("the other goes on")
+    """
+    with job(launcher("mpich"), 2, tmp_path, text) as made:
+        made.wait(EARLY_LIMIT)
+        assert "the other goes on" in made.text
         made.check_gone()
 
 
