@@ -158,9 +158,10 @@ class Group:
         self.share = self._opening.share()
         try:
             with contextlib.ExitStack() as undo:
-                undo.callback(self._opening.bind())
-                self.arena = self._opening.arena()
-                undo.callback(self.arena.close_fd)
+                with self._opening.calling_off():
+                    undo.callback(self._opening.bind())
+                    self.arena = self._opening.arena()
+                    undo.callback(self.arena.close_fd)
                 self._open()
                 self._undo = undo.pop_all()
         except OSError as exc:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -142,6 +143,16 @@ class Opening:
         if self.follows:
             _nodes.follow(self, lambda options: Opening.of(**options, launch=launch))
 
+    @contextlib.contextmanager
+    def calling_off(self) -> Iterator[None]:
+        """What goes wrong inside is told to the other nodes, which wait for a group."""
+        try:
+            yield
+        except Exception as exc:
+            if self.launch is not None:
+                _nodes.call_off(self, exc)
+            raise
+
     def arena(self) -> Arena:
         """The node's memory, with a mirror of the master's on other nodes."""
         alone = self.launch is not None and len(self.shares) == 1
@@ -156,7 +167,9 @@ class Opening:
     def members(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Any, Member]:
         """Start the workers; returns the channel to them, and the master's own member."""
         if self.launch is not None:
-            spanning, member = _nodes.lead_all(self, arena, share)
+            with self.calling_off():
+                channel = self.local(arena)
+            spanning, member = _nodes.lead_all(self, channel, share)
             self.devices = spanning.devices
             return spanning, member
         if len(self.shares) == 1:

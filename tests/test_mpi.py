@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -54,3 +56,33 @@ def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:
     os.close(write)
     assert os.read(read, 100) == b"None"
     os.close(read)
+
+
+LAUNCHED = """
+import os, sys, time
+from synkhronos import _mpi, _nodes
+
+def world():
+    print("spoke MPI")
+    sys.exit()
+
+_mpi.World = world
+launcher = os.getppid()
+print("imported", file=sys.stderr, flush=True)
+while os.getppid() == launcher:
+    time.sleep(0.01)
+print("left alone", flush=True)
+_nodes._join()
+"""
+LAUNCHER = """
+import subprocess, sys
+command = [sys.executable, "-c", sys.argv[1]]
+subprocess.Popen(command, stderr=subprocess.PIPE).stderr.readline()
+"""
+
+
+def test_a_launcher_that_has_died_before_is_noticed() -> None:
+    """The kernel ends a process with its launcher only where that lived when it was asked."""
+    command = [sys.executable, "-c", LAUNCHER, LAUNCHED]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "left alone\n"
