@@ -155,7 +155,6 @@ class World:
     """
 
     def __init__(self) -> None:
-        before = _segments()
         try:
             import mpi4py
 
@@ -189,7 +188,7 @@ class World:
         neighbours.alltoall([0] * neighbours.size)
         neighbours.Barrier()
         neighbours.Free()
-        _unlink(_segments() - before)
+        _unlink_segments()
 
     @property
     def library(self) -> str:
@@ -335,14 +334,11 @@ def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     return [whole[at : at + n] for at, n in zip(_starts(sizes), sizes, strict=True)]
 
 
-def _segments() -> set[Path]:
-    """Named shared memory of MPICH and Open MPI, which outlives a killed job."""
-    return {p for name in ("mpich_shm_*", "sm_segment.*") for p in Path("/dev/shm").glob(name)}
+def _unlink_segments() -> None:
+    """Take their names from MPICH's and Open MPI's shared memory, which would outlive a killed job.
 
-
-def _unlink(paths: set[Path]) -> None:
-    """Take the names away of those that this process has mapped; the memory stays with it."""
+    From that which this process has mapped, also where the script had initialised MPI before.
+    """
     maps = Path("/proc/self/maps").read_text()
-    for path in paths:
-        if str(path) in maps:
-            path.unlink(missing_ok=True)
+    for path in set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment\.)\S+", maps)):
+        Path(path).unlink(missing_ok=True)

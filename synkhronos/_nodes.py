@@ -416,6 +416,7 @@ def _attempt(start: Start) -> Callable[[], Started]:
     try:
         started = _started(start)
     except Exception as exc:
+        log.error("%s", exc)  # what it lacks MPI may lack too, and then nobody hears of it
         return functools.partial(_raise, exc)
     return lambda: started
 

@@ -110,6 +110,16 @@ def test_a_bad_end_of_a_process_alone_is_its_own(tmp_path: Path) -> None:
         made.check_gone()
 
 
+@pytest.mark.parametrize("first", ["", "from mpi4py import MPI"])
+def test_a_killed_job_leaves_no_named_memory(mpi: Launcher, tmp_path: Path, first: str) -> None:
+    """Also where the script has initialised MPI before, with the launcher killed too."""
+    text = f"{first}\nimport time\nimport synkhronos as synk\nsynk.fork(1)\n"
+    with job(mpi, 2, tmp_path, text + "print('ready', flush=True)\ntime.sleep(60)\n") as made:
+        made.await_line("ready")
+        made.kill()
+        made.check_gone()
+
+
 MESSAGES = """
     import time
     from synkhronos import _mpi
