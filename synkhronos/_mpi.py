@@ -32,15 +32,24 @@ _PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
 # to the launcher, in PMI's own words: for a process that has not begun to speak MPI
 _ABORT = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode=1\n"
-# What launchers tell their processes: number, how many; and the same on this machine.
+# What launchers tell their processes: number, how many; and the same on this machine. The first
+# name that is set counts: Slurm's PMI-2 has those of MPICH's launcher, but not all.
+_TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 _LAUNCHERS = {
     "Open MPI": (
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *(("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
+        *(("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
     ),
-    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "Slurm": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+    "MPICH": (
+        *(("PMI_RANK",), ("PMI_SIZE",)),
+        *(("MPI_LOCALRANKID", "SLURM_LOCALID"), ("MPI_LOCALNRANKS", *_TASKS)),
+    ),
+    "Slurm": (
+        *(("PMIX_RANK",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+        *(("SLURM_LOCALID",), _TASKS),
+    ),
 }
+_JOBS = ("PMIX_NAMESPACE", "PMI_PORT", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
 @dataclass(frozen=True)
@@ -64,25 +73,58 @@ class Launch:
 
 
 def launch(environ: Any = os.environ) -> Launch | None:
-    """What the environment says of an MPI launch of several processes; None without one.
-
-    That environment is inherited by what the launched process starts, which is no part of it: so
-    the first process that looks puts its number there.
-    """
+    """What the environment says of an MPI launch of several processes; None without one."""
     for launcher, names in _LAUNCHERS.items():
-        if names[0] in environ and names[1] in environ:
-            # "2(x3),1": two tasks on each of three machines, one on a fourth
-            local = re.match(r"\d+", environ.get(names[3], "1"))
-            found = Launch(
-                launcher,
-                int(environ[names[0]]),
-                int(environ[names[1]]),
-                int(environ.get(names[2], "0")),
-                int(local[0]) if local else 1,
-            )
-            first = found.size > 1 and environ.setdefault(_LAUNCHED, str(os.getpid()))
-            return found if first == str(os.getpid()) else None
+        rank, size, local_rank, local_size = (_first(environ, wanted) for wanted in names)
+        if rank and size:
+            machine = int(environ.get("SLURM_NODEID", "0"))
+            local = int(local_rank or "0"), _tasks(local_size or "1", machine)
+            found = Launch(launcher, int(rank), int(size), *local)
+            return found if found.size > 1 and _is_launched(environ) else None
     return None
+
+
+def _first(environ: Any, names: Sequence[str]) -> str | None:
+    return next((environ[name] for name in names if name in environ), None)
+
+
+def _tasks(counts: str, machine: int) -> int:
+    """How many on a machine; Slurm's "2(x3),1" is two on each of three machines, one on a fourth.
+
+    >>> [_tasks("2(x3),1", machine) for machine in range(4)], _tasks("8", 0)
+    ([2, 2, 2, 1], 8)
+    """
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", counts)
+    each = [int(count) for count, times in found for _ in range(int(times or 1))]
+    return each[min(machine, len(each) - 1)]
+
+
+def _is_launched(environ: Any) -> bool:
+    """Whether the launcher has started this process, and not another that it was started by.
+
+    That would be no part of the launch, but inherits its environment: so the first process that
+    looks puts its number there, and of which launch it is, since it may itself start a launcher.
+    """
+    job = _job(environ)
+    if job is None:
+        return False
+    mark = environ.get(_LAUNCHED)
+    if mark is None or mark.partition(" ")[2] != job:
+        mark = environ[_LAUNCHED] = f"{os.getpid()} {job}"
+    return mark.partition(" ")[0] == str(os.getpid())
+
+
+def _job(environ: Any) -> str | None:
+    """What two launches differ in; None where this process has no connection to its launcher."""
+    given = [environ.get(name, "") for name in _JOBS]
+    if "PMI_FD" in environ:  # of MPICH's launcher, which gives its jobs no names
+        try:
+            given.append(os.readlink(f"/proc/self/fd/{environ['PMI_FD']}"))
+        except OSError:
+            return None
+        if not given[-1].startswith("socket:"):
+            return None
+    return "/".join(given)
 
 
 def is_initialised() -> bool:

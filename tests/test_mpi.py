@@ -23,6 +23,10 @@ SLURM = {
     "SLURM_LOCALID": "1",
     "SLURM_TASKS_PER_NODE": "2(x3),1",
 }
+PMI_2 = {  # srun --mpi=pmi2
+    **{"PMI_RANK": "3", "PMI_SIZE": "8", "SLURM_NTASKS": "8"},
+    **{"SLURM_LOCALID": "3", "SLURM_TASKS_PER_NODE": "8"},
+}
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,11 @@ SLURM = {
         (OPEN_MPI, _mpi.Launch("Open MPI", 3, 8, 1, 2)),
         (MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),
         (SLURM, _mpi.Launch("Slurm", 5, 7, 1, 2)),
+        (SLURM | {"SLURM_NODEID": "3"}, _mpi.Launch("Slurm", 5, 7, 1, 1)),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "6"}, _mpi.Launch("Slurm", 5, 6, 1, 2)),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3"}, _mpi.Launch("Slurm", 5, 7, 1, 3)),
+        (PMI_2, _mpi.Launch("MPICH", 3, 8, 3, 8)),
+        (PMI_2 | MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),  # Hydra's, in a job of Slurm's
         ({"PMI_RANK": "0", "PMI_SIZE": "4"}, _mpi.Launch("MPICH", 0, 4, 0, 1)),
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
         ({"SLURM_NTASKS": "4"}, None),  # a job's own shell, or a process that srun did not start
@@ -56,6 +65,24 @@ def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:
     os.close(write)
     assert os.read(read, 100) == b"None"
     os.close(read)
+
+
+def test_a_launch_inside_of_a_launch_is_another() -> None:
+    """A script that is under mpirun starts mpirun."""
+    inside = OPEN_MPI | {"PMIX_NAMESPACE": "outer@1"}
+    assert _mpi.launch(inside) is not None
+    mark = {_mpi._LAUNCHED: inside[_mpi._LAUNCHED].replace(str(os.getpid()), "1")}
+    assert _mpi.launch(inside | mark) is None
+    assert _mpi.launch(inside | mark | {"PMIX_NAMESPACE": "inner@1"}) is not None
+
+
+def test_a_process_without_its_launcher_s_connection_was_not_launched() -> None:
+    """What a launched process has started, with its environment but not its descriptors."""
+    assert _mpi.launch(MPICH | {"PMI_FD": "999"}) is None
+    read, write = os.pipe()
+    assert _mpi.launch(MPICH | {"PMI_FD": str(read)}) is None
+    os.close(read)
+    os.close(write)
 
 
 LAUNCHED = """

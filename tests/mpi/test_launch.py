@@ -110,6 +110,26 @@ def test_a_bad_end_of_a_process_alone_is_its_own(tmp_path: Path) -> None:
         made.check_gone()
 
 
+def test_a_launcher_started_by_a_launched_script(tmp_path: Path) -> None:
+    """The inner script's processes are one group too."""
+    text = """
+        import os, subprocess, sys
+        import synkhronos as synk
+
+        size = synk.fork(1)
+        print("size", size, flush=True)
+        if len(sys.argv) == 2:
+            ours = ("PMI", "MPI", "HYDI")
+            environ = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+            command = [sys.argv[1], "-n", "3", sys.executable, sys.argv[0], "inner", "job"]
+            subprocess.run(command, env=environ, check=True, timeout=60)
+            subprocess.run(command[3:], check=True, timeout=60)
+    """
+    mpich = launcher("mpich")
+    said = run(mpich, 2, tmp_path, text, mpich.command[0]).splitlines()
+    assert said == ["size 2", "size 3", "size 1"]
+
+
 @pytest.mark.parametrize("first", ["", "from mpi4py import MPI"])
 def test_a_killed_job_leaves_no_named_memory(mpi: Launcher, tmp_path: Path, first: str) -> None:
     """Also where the script has initialised MPI before, with the launcher killed too."""
