@@ -127,6 +127,15 @@ def _job(environ: Any) -> str | None:
     return "/".join(given)
 
 
+def siblings() -> list[int]:
+    """What this process's parent has started, in order: a launcher, its processes on a machine."""
+    found: list[int] = []
+    for children in Path(f"/proc/{os.getppid()}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, children.read_text().split())
+    return sorted(found)
+
+
 def is_initialised() -> bool:
     """Whether this process has begun to speak MPI, by this module or the user's own use of it."""
     loaded = sys.modules.get("mpi4py.MPI")
@@ -165,6 +174,9 @@ def _end_launch() -> None:
     if failed and not _alone and launch() is not None and not is_initialised():
         sys.stdout.flush()
         sys.stderr.flush()
+        for pid in siblings():  # they may wait in the middle of MPI's initialisation
+            with contextlib.suppress(OSError):
+                _unlink_segments(pid)
         with contextlib.suppress(OSError):
             os.write(int(os.environ["PMI_FD"]), _ABORT)
 
@@ -230,7 +242,7 @@ class World:
         neighbours.alltoall([0] * neighbours.size)
         neighbours.Barrier()
         neighbours.Free()
-        _unlink_segments()
+        _unlink_segments(os.getpid())
 
     @property
     def library(self) -> str:
@@ -376,11 +388,11 @@ def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     return [whole[at : at + n] for at, n in zip(_starts(sizes), sizes, strict=True)]
 
 
-def _unlink_segments() -> None:
+def _unlink_segments(pid: int) -> None:
     """Take their names from MPICH's and Open MPI's shared memory, which would outlive a killed job.
 
-    From that which this process has mapped, also where the script had initialised MPI before.
+    From that which a process has mapped, also where the script had initialised MPI before.
     """
-    maps = Path("/proc/self/maps").read_text()
+    maps = Path(f"/proc/{pid}/maps").read_text()
     for path in set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment\.)\S+", maps)):
         Path(path).unlink(missing_ok=True)

@@ -104,7 +104,8 @@ class Opening:
             if n_parallel is None and (devices is None or str(devices) == "cuda"):
                 n_parallel = 1
             if cores is None:
-                cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
+                turn = launch.local_rank, launch.local_size
+                cores = _cores.slice_of_launch(*turn, _mpi.siblings())
         elif launch is not None and n_parallel is None and _cores.bound_to_one():
             log.warning(
                 "%s has bound this process to one core, so its node gets one member: pass "

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from synkhronos import _mpi
+from synkhronos import _cores, _mpi
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -83,6 +83,29 @@ def test_a_process_without_its_launcher_s_connection_was_not_launched() -> None:
     assert _mpi.launch(MPICH | {"PMI_FD": str(read)}) is None
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("masks", "place", "wanted"),
+    [
+        ([range(8), range(8)], 1, [4, 5, 6, 7]),
+        ([range(4), range(4, 8)], 1, [4, 5, 6, 7]),  # each bound to its own
+        ([range(4), range(4, 8), range(4), range(4, 8)], 3, [6, 7]),  # two on each socket
+        ([range(8)], 1, [4, 5, 6, 7]),  # each has a shell of its own between
+        ([range(4, 8)], 1, [4, 5, 6, 7]),
+    ],
+)
+def test_processes_divide_the_cores_that_they_share(
+    monkeypatch: pytest.MonkeyPatch, masks: list[range], place: int, wanted: list[int]
+) -> None:
+    """A machine of 8 cores; how the launcher has bound its processes there."""
+    pids = [os.getpid() - place + i for i in range(len(masks))] if len(masks) > 1 else [os.getpid()]
+    bound = {pid: set(mask) for pid, mask in zip(pids, masks, strict=True)}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: bound[pid or os.getpid()])
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(_cores, "_quota", lambda: 0)
+    monkeypatch.setattr(_cores, "_place", lambda core: (0, core))
+    assert _cores.slice_of_launch(place, max(len(masks), 2), pids) == wanted
 
 
 LAUNCHED = """

@@ -62,11 +62,12 @@ def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> No
 
 
 EARLY = """
-    import os, sys
+    import os, sys, time
     import synkhronos as synk
 
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
     if rank == sys.argv[1]:
+        time.sleep(2.0)  # the other one is in MPI_Init
         {ending}
     synk.fork(1)
 """
