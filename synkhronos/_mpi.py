@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
+import io
 import os
 import re
 import struct
@@ -142,14 +144,20 @@ def is_initialised() -> bool:
     return loaded is not None and bool(loaded.Is_initialized())
 
 
-_failed = False  # whether sys.exit was called with a code that is not 0
-_alone = False
+@dataclass
+class _Ending:
+    """Whether sys.exit was called with a code that is not 0, and whether nobody waits for us."""
+
+    failed: bool = False
+    alone: bool = False
+
+
+_ending = _Ending()
 
 
 def stay_alone() -> None:
     """The launch's other processes do not wait for this one, which has a group of its own."""
-    global _alone
-    _alone = True
+    _ending.alone = True
 
 
 def _note_exits() -> None:
@@ -158,8 +166,7 @@ def _note_exits() -> None:
 
     @functools.wraps(leave)
     def noted(status: Any = None, /) -> NoReturn:
-        global _failed
-        _failed = status not in (None, 0)
+        _ending.failed = status not in (None, 0)
         leave(status)
 
     sys.exit = noted
@@ -170,8 +177,8 @@ def _end_launch() -> None:
 
     Open MPI's launcher does so by itself, MPICH's only where a process has spoken MPI.
     """
-    failed = _failed or getattr(sys, "last_exc", None) is not None
-    if failed and not _alone and launch() is not None and not is_initialised():
+    failed = _ending.failed or getattr(sys, "last_exc", None) is not None
+    if failed and not _ending.alone and launch() is not None and not is_initialised():
         sys.stdout.flush()
         sys.stderr.flush()
         for pid in siblings():  # they may wait in the middle of MPI's initialisation
@@ -370,14 +377,26 @@ class World:
     def leave(self) -> NoReturn:
         """Leave MPI, as all processes must, and end this process, which has no more to do.
 
+        As Python would, but for what may wait for the script, which goes no further: its threads.
         By C's own exit, since MPICH's launcher loses the exit codes of the others where a process
         ends without its C libraries' handlers.
         """
+        atexit._run_exitfuncs()
         self.finalize()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush_files()
         ctypes.CDLL(None).exit(0)
         raise AssertionError("exit does not return")
+
+
+def _flush_files() -> None:
+    """Write what is still in the buffers of the script's open files."""
+    written = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    for found in gc.get_objects():
+        if issubclass(type(found), written):  # not isinstance, which asks the object
+            with contextlib.suppress(OSError, ValueError):
+                found.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -131,6 +131,28 @@ def test_a_launcher_started_by_a_launched_script(tmp_path: Path) -> None:
     assert said == ["size 2", "size 3", "size 1"]
 
 
+def test_processes_that_serve_end_as_python_does(mpi: Launcher, tmp_path: Path) -> None:
+    """What the script has opened before is flushed, what it has registered is run."""
+    text = """
+        import atexit, os, tempfile
+        import synkhronos as synk
+
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+        folder = tempfile.TemporaryDirectory(prefix="temporary-", dir=".")
+        log = open(f"log-{rank}", "w")
+        log.write("a line")
+        atexit.register(lambda: print("exit", rank, "later", flush=True))
+        synk.fork(2)
+    """
+    said = run(mpi, 2, tmp_path, text)
+    assert sorted(line for line in said.splitlines() if "later" in line) == [
+        "exit 0 later",
+        "exit 1 later",
+    ], said
+    assert [(tmp_path / f"log-{rank}").read_text() for rank in range(2)] == ["a line"] * 2
+    assert not list(tmp_path.glob("temporary-*"))
+
+
 @pytest.mark.parametrize("first", ["", "from mpi4py import MPI"])
 def test_a_killed_job_leaves_no_named_memory(mpi: Launcher, tmp_path: Path, first: str) -> None:
     """Also where the script has initialised MPI before, with the launcher killed too."""
