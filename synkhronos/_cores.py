@@ -80,9 +80,30 @@ def bound_to_one() -> bool:
     return len(os.sched_getaffinity(0)) == 1 < (os.cpu_count() or 1)
 
 
-def slice_of(cores: list[int], place: int, turns: int) -> list[int]:
-    """The cores of one of several processes on this machine; all that the launcher left it."""
-    return share_out(cores, turns)[place % turns]
+def slice_of_launch(place: int, size: int, siblings: Sequence[int]) -> list[int]:
+    """This process's part of the cores that a launcher has left it, and others on this machine.
+
+    Parameters
+    ----------
+    place, size : int
+        Which of the launcher's processes on this machine it is, and how many there are.
+    siblings : sequence of int
+        What its parent has started: the same processes, unless there is a shell between.
+    """
+    ours = os.sched_getaffinity(0)
+    if len(siblings) == size:
+        same = [pid for pid in siblings if _affinity(pid) == ours]
+        place, size = same.index(os.getpid()), len(same)
+    elif len(ours) < (os.cpu_count() or 1):  # it was bound to cores of its own, most likely
+        place, size = 0, 1
+    return share_out(available(), size)[place]
+
+
+def _affinity(pid: int) -> set[int]:
+    try:
+        return os.sched_getaffinity(pid)
+    except OSError:  # it has ended
+        return set()
 
 
 def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:

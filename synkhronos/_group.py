@@ -155,9 +155,10 @@ class Group:
         self.share = self._opening.share()
         try:
             with contextlib.ExitStack() as undo:
-                undo.callback(self._opening.bind())
-                self.arena = self._opening.arena()
-                undo.callback(self.arena.close_fd)
+                with self._opening.calling_off():
+                    undo.callback(self._opening.bind())
+                    self.arena = self._opening.arena()
+                    undo.callback(self.arena.close_fd)
                 self._open()
                 self._undo = undo.pop_all()
         except OSError as exc:
@@ -409,8 +410,7 @@ class Group:
     def _lose(self, found: BaseException, why: str) -> None:
         """Members are gone: start the workers anew if that is left to do, else end the group."""
         died = found if isinstance(found, WorkerDied) else None
-        if died is not None and not self._first_death:
-            self._first_death = str(died)
+        self._first_death = self._first_death or str(died or "")
         lost, most = lost_with_workers(self.member.variables), self._opening.max_restarts
         while not self._ended and self.restarts < most:
             self.restarts += 1

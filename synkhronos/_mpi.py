@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import functools
+import gc
+import io
 import os
 import re
 import struct
@@ -27,15 +32,26 @@ _ANNOUNCED = struct.Struct("<q")  # its length; the shortest message of leaders 
 _PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
 # of Open MPI's reductions; what it chooses itself takes up to three times as long
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
-# What launchers tell their processes: number, how many; and the same on this machine.
+# to the launcher, in PMI's own words: for a process that has not begun to speak MPI
+_ABORT = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode=1\n"
+# What launchers tell their processes: number, how many; and the same on this machine. The first
+# name that is set counts: Slurm's PMI-2 has those of MPICH's launcher, but not all.
+_TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 _LAUNCHERS = {
     "Open MPI": (
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *(("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
+        *(("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
     ),
-    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "Slurm": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+    "MPICH": (
+        *(("PMI_RANK",), ("PMI_SIZE",)),
+        *(("MPI_LOCALRANKID", "SLURM_LOCALID"), ("MPI_LOCALNRANKS", *_TASKS)),
+    ),
+    "Slurm": (
+        *(("PMIX_RANK",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+        *(("SLURM_LOCALID",), _TASKS),
+    ),
 }
+_JOBS = ("PMIX_NAMESPACE", "PMI_PORT", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
 @dataclass(frozen=True)
@@ -59,25 +75,67 @@ class Launch:
 
 
 def launch(environ: Any = os.environ) -> Launch | None:
-    """What the environment says of an MPI launch of several processes; None without one.
-
-    That environment is inherited by what the launched process starts, which is no part of it: so
-    the first process that looks puts its number there.
-    """
+    """What the environment says of an MPI launch of several processes; None without one."""
     for launcher, names in _LAUNCHERS.items():
-        if names[0] in environ and names[1] in environ:
-            # "2(x3),1": two tasks on each of three machines, one on a fourth
-            local = re.match(r"\d+", environ.get(names[3], "1"))
-            found = Launch(
-                launcher,
-                int(environ[names[0]]),
-                int(environ[names[1]]),
-                int(environ.get(names[2], "0")),
-                int(local[0]) if local else 1,
-            )
-            first = found.size > 1 and environ.setdefault(_LAUNCHED, str(os.getpid()))
-            return found if first == str(os.getpid()) else None
+        rank, size, local_rank, local_size = (_first(environ, wanted) for wanted in names)
+        if rank and size:
+            machine = int(environ.get("SLURM_NODEID", "0"))
+            local = int(local_rank or "0"), _tasks(local_size or "1", machine)
+            found = Launch(launcher, int(rank), int(size), *local)
+            return found if found.size > 1 and _is_launched(environ) else None
     return None
+
+
+def _first(environ: Any, names: Sequence[str]) -> str | None:
+    return next((environ[name] for name in names if name in environ), None)
+
+
+def _tasks(counts: str, machine: int) -> int:
+    """How many on a machine; Slurm's "2(x3),1" is two on each of three machines, one on a fourth.
+
+    >>> [_tasks("2(x3),1", machine) for machine in range(4)], _tasks("8", 0)
+    ([2, 2, 2, 1], 8)
+    """
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", counts)
+    each = [int(count) for count, times in found for _ in range(int(times or 1))]
+    return each[min(machine, len(each) - 1)]
+
+
+def _is_launched(environ: Any) -> bool:
+    """Whether the launcher has started this process, and not another that it was started by.
+
+    That would be no part of the launch, but inherits its environment: so the first process that
+    looks puts its number there, and of which launch it is, since it may itself start a launcher.
+    """
+    job = _job(environ)
+    if job is None:
+        return False
+    mark = environ.get(_LAUNCHED)
+    if mark is None or mark.partition(" ")[2] != job:
+        mark = environ[_LAUNCHED] = f"{os.getpid()} {job}"
+    return mark.partition(" ")[0] == str(os.getpid())
+
+
+def _job(environ: Any) -> str | None:
+    """What two launches differ in; None where this process has no connection to its launcher."""
+    given = [environ.get(name, "") for name in _JOBS]
+    if "PMI_FD" in environ:  # of MPICH's launcher, which gives its jobs no names
+        try:
+            given.append(os.readlink(f"/proc/self/fd/{environ['PMI_FD']}"))
+        except OSError:
+            return None
+        if not given[-1].startswith("socket:"):
+            return None
+    return "/".join(given)
+
+
+def siblings() -> list[int]:
+    """What this process's parent has started, in order: a launcher, its processes on a machine."""
+    found: list[int] = []
+    for children in Path(f"/proc/{os.getppid()}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, children.read_text().split())
+    return sorted(found)
 
 
 def is_initialised() -> bool:
@@ -86,7 +144,54 @@ def is_initialised() -> bool:
     return loaded is not None and bool(loaded.Is_initialized())
 
 
-launch()  # at the import, before this process can have started another
+@dataclass
+class _Ending:
+    """Whether sys.exit was called with a code that is not 0, and whether nobody waits for us."""
+
+    failed: bool = False
+    alone: bool = False
+
+
+_ending = _Ending()
+
+
+def stay_alone() -> None:
+    """The launch's other processes do not wait for this one, which has a group of its own."""
+    _ending.alone = True
+
+
+def _note_exits() -> None:
+    """Note with what this process calls `sys.exit`, of which nothing is known at exit."""
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def noted(status: Any = None, /) -> NoReturn:
+        _ending.failed = status not in (None, 0)
+        leave(status)
+
+    sys.exit = noted
+
+
+def _end_launch() -> None:
+    """Where this process ends badly and never spoke MPI: end the others, which may wait for it.
+
+    Open MPI's launcher does so by itself, MPICH's only where a process has spoken MPI.
+    """
+    failed = _ending.failed or getattr(sys, "last_exc", None) is not None
+    if failed and not _ending.alone and launch() is not None and not is_initialised():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for pid in siblings():  # they may wait in the middle of MPI's initialisation
+            with contextlib.suppress(OSError):
+                _unlink_segments(pid)
+        with contextlib.suppress(OSError):
+            os.write(int(os.environ["PMI_FD"]), _ABORT)
+
+
+# at the import, before this process can have started another
+if launch() is not None and "PMI_FD" in os.environ:
+    _note_exits()
+    atexit.register(_end_launch)
 
 
 Wait = Callable[[Callable[[], bool]], None]
@@ -107,7 +212,6 @@ class World:
     """
 
     def __init__(self) -> None:
-        before = _segments()
         try:
             import mpi4py
 
@@ -142,7 +246,7 @@ class World:
         neighbours.alltoall([0] * neighbours.size)
         neighbours.Barrier()
         neighbours.Free()
-        _unlink(_segments() - before)
+        _unlink_segments(os.getpid())
 
     @property
     def library(self) -> str:
@@ -275,12 +379,13 @@ class World:
     def leave(self) -> NoReturn:
         """Leave MPI, as all processes must, and end this process, which has no more to do.
 
+        As Python would, but for what may wait for the script, which goes no further: its threads.
         By C's own exit, since MPICH's launcher loses the exit codes of the others where a process
         ends without its C libraries' handlers.
         """
+        atexit._run_exitfuncs()
         self.finalize()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush_files()
         ctypes.CDLL(None).exit(0)
         raise AssertionError("exit does not return")
 
@@ -289,18 +394,26 @@ def _unsent(messages: list[tuple[Any, bytes]]) -> list[tuple[Any, bytes]]:
     return [m for m in messages if not m[0].Test()]
 
 
+def _flush_files() -> None:
+    """Write what is still in the buffers of the script's open files."""
+    written = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    for found in gc.get_objects():
+        if issubclass(type(found), written):  # not isinstance, which asks the object
+            with contextlib.suppress(OSError, ValueError):
+                found.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
 def _starts(sizes: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(sizes)[:-1].tolist()]
 
 
-def _segments() -> set[Path]:
-    """Named shared memory of MPICH and Open MPI, which outlives a killed job."""
-    return {p for name in ("mpich_shm_*", "sm_segment.*") for p in Path("/dev/shm").glob(name)}
+def _unlink_segments(pid: int) -> None:
+    """Take their names from MPICH's and Open MPI's shared memory, which would outlive a killed job.
 
-
-def _unlink(paths: set[Path]) -> None:
-    """Take the names away of those that this process has mapped; the memory stays with it."""
-    maps = Path("/proc/self/maps").read_text()
-    for path in paths:
-        if str(path) in maps:
-            path.unlink(missing_ok=True)
+    From that which a process has mapped, also where the script had initialised MPI before.
+    """
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    for path in set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment\.)\S+", maps)):
+        Path(path).unlink(missing_ok=True)

@@ -40,7 +40,7 @@ from synkhronos._communicators.hierarchy import Hierarchy
 from synkhronos._communicators.shared_memory import SharedMemory
 from synkhronos._cores import MasterShare
 from synkhronos._devices import Device
-from synkhronos._errors import GroupError, WorkerDied
+from synkhronos._errors import GroupError, StartFailed, WorkerDied
 from synkhronos._member import Member, communicator, failure_of
 
 _SPIN_SECONDS = 0.001
@@ -162,8 +162,11 @@ class Session:
         self.world.finalize()
 
 
+_LAUNCHER = os.getppid()
 _sessions: list[Session] = []  # one at most
+_awaiting: list[dict[str, str]] = []  # the same: the settings when `expect` was called
 os.register_at_fork(after_in_child=_sessions.clear)
+os.register_at_fork(after_in_child=_awaiting.clear)
 
 
 def _join() -> Session:
@@ -171,9 +174,19 @@ def _join() -> Session:
     if not _sessions:
         if started_by_main_thread():
             end_with_parent()  # the launcher: where it is killed, some launchers' processes stay
+            if os.getppid() != _LAUNCHER:
+                os._exit(1)  # it has died before
         world = _mpi.World()
         _sessions.append(Session(world, Leaders(world, _wait)))
     return _sessions[0]
+
+
+def expect() -> None:
+    """In the first process: the others serve from now on, whether it starts a group or not.
+
+    They are compared with the settings of now, since the first one may change its own later.
+    """
+    _awaiting[:] = [_settings()]
 
 
 def busy() -> bool:
@@ -184,6 +197,8 @@ def busy() -> bool:
 @atexit.register  # at the import: so it runs after the groups, which are imported later, are closed
 def _end() -> None:
     """Let the other leaders go."""
+    if _awaiting:
+        _join()
     for session in _sessions:
         if session.world.rank == 0:
             session.end()
@@ -205,8 +220,8 @@ def _settings() -> dict[str, str]:
 def _hello(
     start: Start | None,
     channel: LocalChannel | None,
+    settings: dict[str, str],
     trouble: str = "",
-    settings: dict[str, str] | None = None,
 ) -> Hello:
     pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
     devices, shared = ((), 0) if start is None else (start.devices, start.on_one_gpu)
@@ -215,7 +230,7 @@ def _hello(
         "Synkhronos": sys.modules["synkhronos"].__version__,
         "PyTensor": pytensor.__version__,
         "numpy": np.__version__,
-        **(settings or _settings()),
+        **settings,
     }
     return Hello(platform.node(), pids, devices, shared, versions, trouble)
 
@@ -281,9 +296,10 @@ def _watch(session: Session, channel: LocalChannel) -> None:
     session.world.watch(lambda done: waiter.accompany(done, check))
 
 
-def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[MpiChannel, Member]:
-    """In the first process: start this node's members and meet the others."""
-    channel = start.local(arena)
+def lead_all(
+    start: Start, channel: LocalChannel, share: MasterShare | None
+) -> tuple[MpiChannel, Member]:
+    """In the first process, whose own members have started: meet the other nodes."""
     try:
         session = _join()
         if session.leaders.torn:
@@ -291,10 +307,9 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
                 "a transfer between nodes has not ended, so this job can start no other group: let "
                 "it end, and launch it again"
             )
-        leaders = session.leaders
-        leaders.post(leaders.number + 1, message_of(Open(start.options, _settings())))
+        settings = _ask(session, start)
         _watch(session, channel)
-        hellos = _meet(session, _hello(start, channel))
+        hellos = _meet(session, _hello(start, channel, settings))
         member = _member(session, channel, hellos, share)
     except BaseException:
         for joined in _sessions:
@@ -310,9 +325,30 @@ def lead_all(start: Start, arena: Arena, share: MasterShare | None) -> tuple[Mpi
 
     pids = [pid for h in hellos for pid in h.pids]
     places = _placement(hellos), pids, _labels(hellos)
-    made = MpiChannel(channel, leaders, *places, _broadcast(session), closed)
+    made = MpiChannel(channel, session.leaders, *places, _broadcast(session), closed)
     made.devices = tuple(device for h in hellos for device in h.devices)
     return made, member
+
+
+def _ask(session: Session, start: Start) -> dict[str, str]:
+    """Ask the others for a group; returns the settings that theirs are compared with."""
+    settings = _awaiting[0] if _awaiting else _settings()
+    session.leaders.post(session.leaders.number + 1, message_of(Open(start.options, settings)))
+    return settings
+
+
+def call_off(start: Start, why: Exception) -> None:
+    """In the first process, whose own members cannot be started: the others wait for a group."""
+    session = _join()
+    if session.leaders.torn:
+        return
+    session.idle()
+    with contextlib.suppress(GroupError, PeerFailed):
+        _meet(session, _hello(None, None, _ask(session, start), _told(why)))
+
+
+def _told(why: Exception) -> str:
+    return f"{type(why).__name__}: {why}"
 
 
 def _broadcast(session: Session) -> Callable[[np.ndarray], None]:
@@ -326,8 +362,8 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
     """
     if started_by_main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process gets it too, and decides
-    spare: Any = None if start is None else _started(start)
-    session = _join()
+    first = None if start is None else _attempt(start)  # workers are forked before MPI
+    session, alike = _join(), False
     while True:
         session.idle()
         session.leaders.renew()
@@ -337,51 +373,83 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
         asked = read_message(order[1])
         if isinstance(asked, End):
             break
-        settings = None if spare else asked.settings  # compared once, in the first group
-        _serve_group(session, spare, functools.partial(again, asked.options), settings)
-        spare = None
+        make = first or functools.partial(_make, again, asked.options)
+        # the first process's settings may change later, and this one's cannot
+        settings = asked.settings if alike else _settings()
+        alike |= _serve_group(session, make, settings)
+        first = None
     session.leaders.report(b"")
     session.world.leave()
 
 
-def _started(start: Start) -> tuple[Start, Callable[[], None], Arena, LocalChannel]:
-    release = start.bind()
-    try:
-        arena = start.arena()
-        channel = start.local(arena)
-        channel.inspector.limit = channel.inspector.warning = math.inf  # the master's see to it
-        return start, release, arena, channel
-    except BaseException:
-        release()
-        raise
+@dataclass(frozen=True)
+class Started:
+    """A node's members; `undo` what was made for them, once they have ended."""
+
+    start: Start
+    arena: Arena
+    channel: LocalChannel
+    undo: contextlib.ExitStack
 
 
-def _serve_group(
-    session: Session, spare: Any, make: Callable[[], Start], settings: dict[str, str] | None
-) -> None:
-    start: Start | None = None
-    channel, share, trouble = None, None, ""
+def _started(start: Start) -> Started:
     try:
-        start, release, arena, channel = spare or _started(make())
-        share = start.share()
-        _watch(session, channel)
+        with contextlib.ExitStack() as undo:
+            undo.callback(start.bind())
+            arena = start.arena()
+            undo.callback(arena.close_fd)
+            channel = start.local(arena)
+            channel.inspector.limit = channel.inspector.warning = math.inf  # the master's see to it
+            return Started(start, arena, channel, undo.pop_all())
+    except OSError as exc:
+        raise StartFailed.of(len(start.devices), exc) from exc
+
+
+def _make(again: Callable[[dict[str, Any]], Start], options: dict[str, Any]) -> Started:
+    return _started(again(options))
+
+
+def _attempt(start: Start) -> Callable[[], Started]:
+    """Start them now; what goes wrong is raised once they are asked for."""
+    try:
+        started = _started(start)
     except Exception as exc:
-        trouble = f"{type(exc).__name__}: {exc}"
+        log.error("%s", exc)  # what it lacks MPI may lack too, and then nobody hears of it
+        return functools.partial(_raise, exc)
+    return lambda: started
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _serve_group(session: Session, make: Callable[[], Started], settings: dict[str, str]) -> bool:
+    """Serve until the group ends; returns whether the nodes were found to be alike."""
+    node: Started | None = None
+    share, trouble, alike = None, "", False
     try:
-        hellos = _meet(session, _hello(start, channel, trouble, settings))
-        assert channel is not None
-        member = _member(session, channel, hellos, share)
-        received = Received(arena, _broadcast(session), session.leaders.tear)
-        Leader(session.leaders, channel, member, _placement(hellos), received).serve()
+        node = make()
+        share = node.start.share()
+        _watch(session, node.channel)
+    except Exception as exc:
+        trouble = _told(exc)
+    try:
+        start, channel = (node.start, node.channel) if node else (None, None)
+        hellos = _meet(session, _hello(start, channel, settings, trouble))
+        alike = True
+        assert node is not None
+        member = _member(session, node.channel, hellos, share)
+        received = Received(node.arena, _broadcast(session), session.leaders.tear)
+        Leader(session.leaders, node.channel, member, _placement(hellos), received).serve()
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):
         pass  # the first process raises it, or has raised something else
     finally:
-        if start is not None and channel is not None:
-            channel.quit(start.grace)
-            channel.close()
-            arena.close_fd()
-            release()
+        if node is not None:
+            node.channel.quit(node.start.grace)
+            node.channel.close()
+            node.undo.close()
+    return alike
 
 
 class Leader:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -104,7 +105,8 @@ class Opening:
             if n_parallel is None and (devices is None or str(devices) == "cuda"):
                 n_parallel = 1
             if cores is None:
-                cores = _cores.slice_of(_cores.available(), launch.local_rank, launch.local_size)
+                turn = launch.local_rank, launch.local_size
+                cores = _cores.slice_of_launch(*turn, _mpi.siblings())
         elif launch is not None and n_parallel is None and _cores.bound_to_one():
             log.warning(
                 "%s has bound this process to one core, so its node gets one member: pass "
@@ -143,6 +145,16 @@ class Opening:
         if self.follows:
             _nodes.follow(self, lambda options: Opening.of(**options, launch=launch))
 
+    @contextlib.contextmanager
+    def calling_off(self) -> Iterator[None]:
+        """What goes wrong inside is told to the other nodes, which wait for a group."""
+        try:
+            yield
+        except Exception as exc:
+            if self.launch is not None:
+                _nodes.call_off(self, exc)
+            raise
+
     def arena(self) -> Arena:
         """The node's memory, with a mirror of the master's on other nodes."""
         alone = self.launch is not None and len(self.shares) == 1
@@ -157,7 +169,9 @@ class Opening:
     def members(self, arena: Arena, share: _cores.MasterShare | None) -> tuple[Any, Member]:
         """Start the workers; returns the channel to them, and the master's own member."""
         if self.launch is not None:
-            spanning, member = _nodes.lead_all(self, arena, share)
+            with self.calling_off():
+                channel = self.local(arena)
+            spanning, member = _nodes.lead_all(self, channel, share)
             self.devices = spanning.devices
             return spanning, member
         if len(self.shares) == 1:
@@ -199,6 +213,8 @@ class Opening:
 
 def launched(mpi: bool | None) -> _mpi.Launch | None:
     """The launch that a group spans: one that the environment tells of, unless the user says no."""
+    if mpi is False:
+        _mpi.stay_alone()
     found = _mpi.launch() if mpi in (None, True) else None
     if found is not None and _nodes.busy():
         if mpi:

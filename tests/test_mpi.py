@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from synkhronos import _mpi
+from synkhronos import _cores, _mpi
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -21,6 +23,10 @@ SLURM = {
     "SLURM_LOCALID": "1",
     "SLURM_TASKS_PER_NODE": "2(x3),1",
 }
+PMI_2 = {  # srun --mpi=pmi2
+    **{"PMI_RANK": "3", "PMI_SIZE": "8", "SLURM_NTASKS": "8"},
+    **{"SLURM_LOCALID": "3", "SLURM_TASKS_PER_NODE": "8"},
+}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,11 @@ SLURM = {
         (OPEN_MPI, _mpi.Launch("Open MPI", 3, 8, 1, 2)),
         (MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),
         (SLURM, _mpi.Launch("Slurm", 5, 7, 1, 2)),
+        (SLURM | {"SLURM_NODEID": "3"}, _mpi.Launch("Slurm", 5, 7, 1, 1)),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "6"}, _mpi.Launch("Slurm", 5, 6, 1, 2)),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3"}, _mpi.Launch("Slurm", 5, 7, 1, 3)),
+        (PMI_2, _mpi.Launch("MPICH", 3, 8, 3, 8)),
+        (PMI_2 | MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),  # Hydra's, in a job of Slurm's
         ({"PMI_RANK": "0", "PMI_SIZE": "4"}, _mpi.Launch("MPICH", 0, 4, 0, 1)),
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
         ({"SLURM_NTASKS": "4"}, None),  # a job's own shell, or a process that srun did not start
@@ -54,3 +65,74 @@ def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:
     os.close(write)
     assert os.read(read, 100) == b"None"
     os.close(read)
+
+
+def test_a_launch_inside_of_a_launch_is_another() -> None:
+    """A script that is under mpirun starts mpirun."""
+    inside = OPEN_MPI | {"PMIX_NAMESPACE": "outer@1"}
+    assert _mpi.launch(inside) is not None
+    mark = {_mpi._LAUNCHED: inside[_mpi._LAUNCHED].replace(str(os.getpid()), "1")}
+    assert _mpi.launch(inside | mark) is None
+    assert _mpi.launch(inside | mark | {"PMIX_NAMESPACE": "inner@1"}) is not None
+
+
+def test_a_process_without_its_launcher_s_connection_was_not_launched() -> None:
+    """What a launched process has started, with its environment but not its descriptors."""
+    assert _mpi.launch(MPICH | {"PMI_FD": "999"}) is None
+    read, write = os.pipe()
+    assert _mpi.launch(MPICH | {"PMI_FD": str(read)}) is None
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("masks", "place", "wanted"),
+    [
+        ([range(8), range(8)], 1, [4, 5, 6, 7]),
+        ([range(4), range(4, 8)], 1, [4, 5, 6, 7]),  # each bound to its own
+        ([range(4), range(4, 8), range(4), range(4, 8)], 3, [6, 7]),  # two on each socket
+        ([range(8)], 1, [4, 5, 6, 7]),  # each has a shell of its own between
+        ([range(4, 8)], 1, [4, 5, 6, 7]),
+    ],
+)
+def test_processes_divide_the_cores_that_they_share(
+    monkeypatch: pytest.MonkeyPatch, masks: list[range], place: int, wanted: list[int]
+) -> None:
+    """A machine of 8 cores; how the launcher has bound its processes there."""
+    pids = [os.getpid() - place + i for i in range(len(masks))] if len(masks) > 1 else [os.getpid()]
+    bound = {pid: set(mask) for pid, mask in zip(pids, masks, strict=True)}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: bound[pid or os.getpid()])
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(_cores, "_quota", lambda: 0)
+    monkeypatch.setattr(_cores, "_place", lambda core: (0, core))
+    assert _cores.slice_of_launch(place, max(len(masks), 2), pids) == wanted
+
+
+LAUNCHED = """
+import os, sys, time
+from synkhronos import _mpi, _nodes
+
+def world():
+    print("spoke MPI")
+    sys.exit()
+
+_mpi.World = world
+launcher = os.getppid()
+print("imported", file=sys.stderr, flush=True)
+while os.getppid() == launcher:
+    time.sleep(0.01)
+print("left alone", flush=True)
+_nodes._join()
+"""
+LAUNCHER = """
+import subprocess, sys
+command = [sys.executable, "-c", sys.argv[1]]
+subprocess.Popen(command, stderr=subprocess.PIPE).stderr.readline()
+"""
+
+
+def test_a_launcher_that_has_died_before_is_noticed() -> None:
+    """The kernel ends a process with its launcher only where that lived when it was asked."""
+    command = [sys.executable, "-c", LAUNCHER, LAUNCHED]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "left alone\n"

@@ -29,6 +29,7 @@ def telling() -> Iterator[synk.Group]:
 def told(group: synk.Group, data: synk.Data, key: Any, value: Any) -> list[tuple[int, int]]:
     """The ranges (start, stop) of the data's bytes that a write notes."""
     group.arena.take_news()
+    group.arena.heard()
     data[key] = value
     first = group.arena.offset(data.writable)
     return [(at - first, at - first + n) for at, n in group.arena.take_news()[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synkhronos import _mpi
+from synkhronos._nodes import expect
 from synkhronos._opening import serve
 
 
@@ -30,4 +31,5 @@ def serve_first() -> int:
         return 1
     if launch.rank:
         serve(launch)
+    expect()
     return launch.size
