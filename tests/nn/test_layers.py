@@ -299,7 +299,7 @@ def check_masks(mode: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
-def test_statistics_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
+def test_jax_statistics_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
     """The serial ones where what is trained stays in each member; the path is forced."""
     pytest.importorskip("jax")
     group = start(2)
@@ -311,7 +311,7 @@ def test_statistics_of_members_on_gpus(start: Callable[..., synk.Group]) -> None
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
-def test_dropout_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
+def test_jax_dropout_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
     """It repeats, goes on from step to step, and differs by member."""
     pytest.importorskip("jax")
     group, runs = start(2), []
