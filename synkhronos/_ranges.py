@@ -65,6 +65,8 @@ class News:
     ([(0, 8)], [])
     >>> news.write(8, 2); news.take()
     ([(0, 10)], [])
+    >>> news.free(0, 8); news.take()
+    ([(8, 2)], [(0, 8)])
     >>> news.heard(); news.take()
     ([], [])
     """
@@ -72,7 +74,7 @@ class News:
     def __init__(self) -> None:
         self._written = Ranges()
         self._freed = Ranges()
-        self._told = Ranges(), Ranges()  # the same, of the last message
+        self._told: tuple[Ranges, Ranges] | None = None  # the same, of the last message
 
     def write(self, start: int, length: int) -> None:
         """A range has been written."""
@@ -88,17 +90,21 @@ class News:
 
         Told again, until it is heard.
         """
-        written, freed = self._told
-        if not (written or freed or self._written or self._freed):
-            return [], []
-        for start, stop in self._freed:
-            written.discard(start, stop)
-            freed.add(start, stop)
-        for start, stop in self._written:
-            written.add(start, stop)
+        if self._told is None:
+            if not (self._written or self._freed):
+                return [], []
+            self._told = self._written, self._freed
+        else:
+            written, freed = self._told
+            for start, stop in self._freed:
+                written.discard(start, stop)
+                freed.add(start, stop)
+            for start, stop in self._written:
+                written.add(start, stop)
         self._written, self._freed = Ranges(), Ranges()
+        written, freed = self._told
         return [(a, b - a) for a, b in written], [(a, b - a) for a, b in freed]
 
     def heard(self) -> None:
         """All know what was told last."""
-        self._told = Ranges(), Ranges()
+        self._told = None
