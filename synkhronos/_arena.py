@@ -173,6 +173,7 @@ class Arena:
             self._private = False
             self.buffer = _map(fd, self._bytes)
         self.address = ctypes.addressof(self.buffer)
+        self._memory = memoryview(np.ndarray((self._bytes,), np.uint8, self.buffer))
         self._drop = mmap.MADV_DONTNEED if self._private else _MADV_REMOVE
         if self._private:
             self.close_fd()
@@ -312,10 +313,15 @@ class Arena:
         if self._news is None or not array.nbytes:
             return
         if array.flags.c_contiguous:
-            self._news.write(self.offset(array), array.nbytes)
+            self.wrote(self.offset(array), array.nbytes)
             return
         start, stop = byte_bounds(array)
-        self._news.write(start - self.address, stop - start)
+        self.wrote(start - self.address, stop - start)
+
+    def wrote(self, offset: int, length: int) -> None:
+        """Bytes of the arena have been written; for a place that is known, as `note` is slower."""
+        if self._news is not None and length:
+            self._news.write(offset, length)
 
     def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Ranges (offset, bytes) written since the last time heard, and freed before that."""
@@ -327,20 +333,21 @@ class Arena:
         if self._news is not None:
             self._news.heard()
 
-    def bytes_at(self, offset: int, length: int) -> np.ndarray:
+    def bytes_at(self, offset: int, length: int) -> memoryview:
         """The bytes of a range."""
-        return np.ndarray((length,), np.uint8, self.buffer, offset)
+        return self._memory[offset : offset + length]
 
-    def mirrored(self, offset: int, length: int) -> np.ndarray:
+    def mirrored(self, offset: int, length: int) -> memoryview:
         """The bytes in the mirror for a range of the other machine's region, with their memory."""
         if offset + length > self.region_bytes:
             raise MemoryError(
                 f"asked for a copy of bytes {offset:,} to {offset + length:,} of the master's "
                 f"memory, this node has addresses for {self.region_bytes:,}: raise `ulimit -v`"
             )
-        for start, stop in self._mirrored.missing(offset, offset + length):
-            self._take(self._shift + start, stop - start)
-            self._mirrored.add(start, stop)
+        if not self._mirrored.covers(offset, offset + length):
+            for start, stop in self._mirrored.missing(offset, offset + length):
+                self._take(self._shift + start, stop - start)
+                self._mirrored.add(start, stop)
         return self.bytes_at(self._shift + offset, length)
 
     def free_mirrored(self, offset: int, length: int) -> None:

@@ -15,6 +15,7 @@ from synkhronos._group import Group
 from synkhronos._variables import Entry
 
 _ROWS = np.dtype(np.int64)
+_Place = tuple[np.ndarray, int]  # an array in the arena, and its offset there
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class _Made:
     how: Any
     stamps: tuple[int, ...]
     edition: int
-    staged: tuple[np.ndarray | None, ...]  # where each input's array was copied to; None: Data
+    staged: tuple[_Place | None, ...]  # where each input's array was copied to; None: Data
     count: int | None  # of listed rows
     length: int  # of the data they are rows of
 
@@ -38,16 +39,21 @@ class Latest:
         self._staging = staging
         self._order = order  # of the call's arguments: which inputs they are
         self._made: _Made | None = None
-        self._memory = np.empty(0, _ROWS)
+        self._memory: _Place = np.empty(0, _ROWS), 0
 
     def post(self, rows: np.ndarray) -> Piece:
         """Leave a list of rows where the members read it, over that of the call before."""
-        n = len(rows)
-        if len(self._memory) < n:
-            self._memory = self._group.arena.empty((n,), _ROWS)
-        self._memory[:n] = rows
-        self._group.arena.note(self._memory[:n])
-        return self._group.arena.piece(self._memory[:n], self._group.arena.generation)
+        n, arena = len(rows), self._group.arena
+        if len(self._memory[0]) < n:
+            memory = arena.empty((n,), _ROWS)
+            self._memory = memory, arena.offset(memory)
+        self._post(rows)
+        return arena.piece(self._memory[0][:n], arena.generation)
+
+    def _post(self, rows: np.ndarray) -> None:
+        memory, offset = self._memory
+        memory[: len(rows)] = rows
+        self._group.arena.wrote(offset, rows.nbytes)
 
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
         """Remember a call, if its inputs are Data, and arrays that were copied as they are."""
@@ -70,9 +76,9 @@ class Latest:
         edition = self._group.member.edition
         self._made = _Made(call, how, _stamps(args), edition, staged, count, length)
 
-    def _staged(self, call: Call, args: Sequence[Any]) -> tuple[np.ndarray | None, ...] | None:
+    def _staged(self, call: Call, args: Sequence[Any]) -> tuple[_Place | None, ...] | None:
         """Where each array among the inputs was copied to; None: it is not that simple."""
-        found: list[np.ndarray | None] = [None] * len(args)
+        found: list[_Place | None] = [None] * len(args)
         for i, argument in zip(self._order, call.arguments, strict=True):
             value = args[i]
             if type(value) is Data:
@@ -82,7 +88,7 @@ class Latest:
             target = self._staging.latest(i, value.shape)
             if target is None or target.dtype != value.dtype:
                 return None
-            found[i] = target
+            found[i] = target, argument.source.offset
         return tuple(found)
 
     def find(self, how: Any, args: Sequence[Any], batch: Any, entries: list[Entry]) -> Call | None:
@@ -101,19 +107,20 @@ class Latest:
             return made.call if self._copied(args, made.staged) else None
         return made.call if self._posted(batch, made) else None
 
-    def _copied(self, args: Sequence[Any], staged: Sequence[np.ndarray | None]) -> bool:
+    def _copied(self, args: Sequence[Any], staged: Sequence[_Place | None]) -> bool:
         """Whether all arrays are like those before; they are copied over them then."""
-        for value, target in zip(args, staged, strict=True):
-            if target is not None and (
+        for value, place in zip(args, staged, strict=True):
+            if place is not None and (
                 type(value) is not np.ndarray
-                or value.dtype != target.dtype
-                or value.shape != target.shape
+                or value.dtype != place[0].dtype
+                or value.shape != place[0].shape
             ):
                 return False
-        for value, target in zip(args, staged, strict=True):
-            if target is not None:
+        for value, place in zip(args, staged, strict=True):
+            if place is not None:
+                target, offset = place
                 np.copyto(target, value)
-                self._group.arena.note(target)
+                self._group.arena.wrote(offset, target.nbytes)
         return True
 
     def _posted(self, batch: Any, made: _Made) -> bool:
@@ -122,8 +129,7 @@ class Latest:
             return False
         if not made.count or batch.min() < 0 or batch.max() >= made.length:
             return False
-        self._memory[: made.count] = batch
-        self._group.arena.note(self._memory[: made.count])
+        self._post(batch)
         return True
 
 

@@ -131,19 +131,27 @@ class Leaders:
 
     def pump(self) -> None:
         """Take in what has arrived; orders are handed on at once."""
-        while (found := self._wire.receive()) is not None:
-            self._taken += 1
-            source, message = found
-            kind, number, meeting, word = _HEADER.unpack_from(message)
-            says = message[_HEADER.size :]
-            if kind == ADRIFT:
-                self._spread(number, bool(word), source)
-            elif kind <= LEAVE:
-                for child in self._children:
-                    self._wire.send(child, message)
-                self._take_order(kind, number, meeting, word, says)
-            else:
-                self._take_answer(self._branches[source], source, kind, number, meeting, word, says)
+        while self._take():
+            pass
+
+    def _take(self) -> bool:
+        """Take in one message; whether there was any."""
+        found = self._wire.receive()
+        if found is None:
+            return False
+        self._taken += 1
+        source, message = found
+        kind, number, meeting, word = _HEADER.unpack_from(message)
+        says = message[_HEADER.size :]
+        if kind == ADRIFT:
+            self._spread(number, bool(word), source)
+        elif kind <= LEAVE:
+            for child in self._children:
+                self._wire.send(child, message)
+            self._take_order(kind, number, meeting, word, says)
+        else:
+            self._take_answer(self._branches[source], source, kind, number, meeting, word, says)
+        return True
 
     def _take_order(self, kind: int, number: int, meeting: int, word: int, says: bytes) -> None:
         orders = self._orders
@@ -222,7 +230,7 @@ class Leaders:
         orders = self._orders
 
         def posted() -> bool:
-            self.pump()
+            self.pump()  # an end that follows a command on its heels overtakes it
             return bool(orders.commands) or orders.quit
 
         self._wait(posted)
@@ -237,7 +245,7 @@ class Leaders:
         orders = self._orders
 
         def spoken() -> bool:
-            self.pump()
+            self._take()
             if orders.judged >= self.number:
                 return True
             if orders.quit:
@@ -277,12 +285,14 @@ class Leaders:
         """
         self._meeting += 1
         here = self.number, self._meeting
-        self._await(lambda: all([b.entered == here for b in self._branches.values()]))
         heard = _part(self.rank, says) if says else b""
-        for branch in self._branches.values():
-            heard += branch.says
-            if branch.word != word:
-                word = DIFFERENT
+        if self._children:
+            branches = self._branches.values()
+            self._await(lambda: all([b.entered == here for b in branches]))
+            for branch in branches:
+                heard += branch.says
+                if branch.word != word:
+                    word = DIFFERENT
         if self._parent is None:
             self._order(GO, self._meeting, word, heard)
         else:
@@ -298,7 +308,7 @@ class Leaders:
 
         def ready() -> bool:
             nonlocal seen
-            self.pump()
+            self._take()
             if self._taken == seen:
                 return False
             seen = self._taken
@@ -390,15 +400,18 @@ class Leaders:
 
     def report(self, says: bytes) -> None:
         """Send the node's outcomes up, with those of the branch below."""
-        self._await_reports()
-        heard = _part(self.rank, says) + b"".join(b.report for b in self._branches.values())
+        heard = _part(self.rank, says)
+        self._collects = True
+        if self._children:
+            self._await_reports()
+            heard += b"".join([b.report for b in self._branches.values()])
         assert self._parent is not None
         self._send(self._parent, REPORT, says=heard)
 
     def collect(self, ready: Callable[[], bool] = lambda: True) -> dict[int, bytes]:
         """At the root: wait for the other nodes' outcomes (and until `ready`), by leader."""
         self._await_reports(ready)
-        return _parts(b"".join(b.report for b in self._branches.values()))
+        return _parts(b"".join([b.report for b in self._branches.values()]))
 
     def _await_reports(self, ready: Callable[[], bool] = lambda: True) -> None:
         seen = -1
@@ -406,7 +419,7 @@ class Leaders:
 
         def reported() -> bool:
             nonlocal seen, missing
-            self.pump()
+            self._take()
             if self._taken != seen:
                 seen = self._taken
                 missing = [c for c, b in self._branches.items() if b.reported != self.number]

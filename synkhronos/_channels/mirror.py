@@ -28,16 +28,17 @@ def news(arena: Arena) -> tuple[bytes, list[np.ndarray]]:
     written, freed = arena.take_news()
     if not written and not freed:
         return _NOTHING, []
-    beside = sum(n for _, n in written) > _INLINE
+    beside = sum([n for _, n in written]) > _INLINE
     head = [_COUNTS.pack(len(written), len(freed), beside)]
     head += [_RANGE.pack(*r) for r in written + freed]
-    arrays = [arena.bytes_at(*r) for r in written]
+    found = [arena.bytes_at(*r) for r in written]
     if beside:
-        return b"".join(head), [chunk for a in arrays for chunk in _chunks(a)]
-    return b"".join([*head, *arrays]), []
+        return b"".join(head), [chunk for m in found for chunk in _chunks(m)]
+    return b"".join([*head, *found]), []
 
 
-def _chunks(array: np.ndarray) -> list[np.ndarray]:
+def _chunks(memory: memoryview) -> list[np.ndarray]:
+    array = np.frombuffer(memory, np.uint8)
     return [array[at : at + _CHUNK] for at in range(0, array.size, _CHUNK)]
 
 
@@ -61,13 +62,14 @@ def take(message: bytes, arena: Arena, broadcast: Broadcast) -> tuple[bytes, Mem
             target = arena.mirrored(offset, length)
         except MemoryError as exc:
             trouble, target = exc, None
-        if beside:
+        if beside and target is None:
             for start in range(0, length, _CHUNK):
-                stop = min(start + _CHUNK, length)
-                scrap = np.empty(stop - start, np.uint8) if target is None else target[start:stop]
-                broadcast(scrap)
+                broadcast(np.empty(min(_CHUNK, length - start), np.uint8))
+        elif target is not None and beside:
+            for chunk in _chunks(target):
+                broadcast(chunk)
         else:
             if target is not None:
-                target[:] = np.frombuffer(message, np.uint8, length, at)
+                target[:] = message[at : at + length]
             at += length
     return message[at:], trouble

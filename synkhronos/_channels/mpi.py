@@ -25,6 +25,7 @@ from synkhronos._channels.waiting import GroupEnded, PeerDied
 from synkhronos._errors import GroupClosed, WorkerDied, member_named
 
 _SLOT = struct.Struct("=q")
+_MESSAGE, _FLOATS = b"\0", b"\1"  # how reports begin
 
 
 class MpiChannel:
@@ -121,15 +122,15 @@ class MpiChannel:
         heard = self._await_reports(number, self._local.what)
         self._all_reported = True
         found = self._local.collect(number, lent)
-        taken = True
+        told: list[tuple[int, Any]] = []  # what is more than floats
         for says in heard.values():
             outcomes = read_reports(says)
             found.update(outcomes)
-            if taken and any([type(o) is Failure for o in outcomes.values()]):
-                taken = False  # maybe for want of memory for the news
-        if taken:
+            if says[:1] == _MESSAGE:
+                told += outcomes.items()
+        if not any([type(o) is Failure for _, o in told]):  # maybe for want of memory for the news
             self.node.arena.heard()
-        gone = {r: o for r, o in found.items() if isinstance(o, Gone)}
+        gone = {r: o for r, o in told if isinstance(o, Gone)}
         if gone:
             raise self._died(gone)
         return found
@@ -221,10 +222,10 @@ def reports_of(outcomes: dict[int, Any]) -> bytes:
     """The outcomes of a node's members: nothing, floats as they are, or all as a message."""
     if not outcomes:
         return b""
-    floats = [b"\1"]
+    floats = [_FLOATS]
     for rank, outcome in outcomes.items():
         if type(outcome) is not list or any([type(v) is not float for v in outcome]):
-            return b"\0" + message_of(outcomes)
+            return _MESSAGE + message_of(outcomes)
         floats.append(struct.pack(f"=qq{len(outcome)}d", rank, len(outcome), *outcome))
     return b"".join(floats)
 
@@ -237,7 +238,7 @@ def read_reports(says: bytes) -> dict[int, Any]:
     """
     if not says:
         return {}
-    if says[0] == 0:
+    if says[:1] == _MESSAGE:
         return dict(read_message(says[1:]))
     found, at = {}, 1
     while at < len(says):
