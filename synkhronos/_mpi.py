@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import io
 import os
 import re
+import stat
 import struct
 import sys
+import termios
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +33,7 @@ _ORDERS, _LARGE = 7, 8
 _SLOT_BYTES = 1 << 16
 _ANNOUNCED = struct.Struct("<q")  # its length; the shortest message of leaders is longer
 _PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
+_READ_SECONDS = 1.0  # for a launcher to read what a process has printed, before it ends the others
 # of Open MPI's reductions; what it chooses itself takes up to three times as long
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
 # to the launcher, in PMI's own words: for a process that has not begun to speak MPI
@@ -179,8 +183,7 @@ def _end_launch() -> None:
     """
     failed = _ending.failed or getattr(sys, "last_exc", None) is not None
     if failed and not _ending.alone and launch() is not None and not is_initialised():
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _let_out()
         for pid in siblings():  # they may wait in the middle of MPI's initialisation
             with contextlib.suppress(OSError):
                 _unlink_segments(pid)
@@ -371,8 +374,7 @@ class World:
 
     def abort(self) -> NoReturn:
         """End all processes of the launch, by force."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _let_out()
         self._mpi.COMM_WORLD.Abort(1)
         os._exit(1)  # MPICH's may return before the launcher has ended this process
 
@@ -392,6 +394,25 @@ class World:
 
 def _unsent(messages: list[tuple[Any, bytes]]) -> list[tuple[Any, bytes]]:
     return [m for m in messages if not m[0].Test()]
+
+
+def _let_out(descriptors: Sequence[int] = (1, 2)) -> None:
+    """Wait a while until the launcher has read what was printed; MPICH's loses it at an abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    until = time.monotonic() + _READ_SECONDS
+    while any(map(_is_unread, descriptors)) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _is_unread(descriptor: int) -> bool:
+    """Whether a pipe holds something."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return False
+        return any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    except OSError:  # it is closed
+        return False
 
 
 def _flush_files() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +139,42 @@ def test_a_launcher_that_has_died_before_is_noticed() -> None:
     command = [sys.executable, "-c", LAUNCHER, LAUNCHED]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "left alone\n"
+
+
+def test_what_was_printed_is_read_before_the_end() -> None:
+    """MPICH's launcher loses what it has not read when a process ends the job."""
+    reading, writing = os.pipe()
+    os.write(writing, b"last words")
+    found = []
+
+    def read() -> None:
+        time.sleep(0.1)
+        found.append(os.read(reading, 100))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    _mpi._let_out((writing,))
+    assert not _mpi._is_unread(writing)
+    reader.join()
+    assert found == [b"last words"]
+    os.close(reading)
+    os.close(writing)
+
+
+def test_nobody_waits_for_a_reader_that_does_not_come(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor for files, nor for what is closed."""
+    monkeypatch.setattr(_mpi, "_READ_SECONDS", 0.05)
+    reading, writing = os.pipe()
+    os.write(writing, b"unheard")
+    _mpi._let_out((writing,))
+    assert _mpi._is_unread(writing)
+    os.close(reading)
+    os.close(writing)
+    assert not _mpi._is_unread(writing)
+    with (tmp_path / "out").open("wb") as file:
+        file.write(b"text")
+        file.flush()
+        file.seek(0)
+        assert not _mpi._is_unread(file.fileno())
