@@ -344,10 +344,9 @@ class Arena:
                 f"asked for a copy of bytes {offset:,} to {offset + length:,} of the master's "
                 f"memory, this node has addresses for {self.region_bytes:,}: raise `ulimit -v`"
             )
-        if not self._mirrored.covers(offset, offset + length):
-            for start, stop in self._mirrored.missing(offset, offset + length):
-                self._take(self._shift + start, stop - start)
-                self._mirrored.add(start, stop)
+        for start, stop in self._mirrored.missing(offset, offset + length):
+            self._take(self._shift + start, stop - start)
+            self._mirrored.add(start, stop)
         return self.bytes_at(self._shift + offset, length)
 
     def free_mirrored(self, offset: int, length: int) -> None:

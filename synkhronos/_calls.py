@@ -28,6 +28,7 @@ log = logging.getLogger("synkhronos")
 
 # From here on a value is reduced by all members in chunks; below, by the master alone.
 BIG_BYTES = 1 << 16
+_NUMBERS = (np.ndarray, float)  # what Python converts as it is
 
 
 @dataclass(frozen=True)
@@ -443,7 +444,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: list[Any]) 
     if not part.variant.rows or not call.outputs:
         return None
     if part.scalars:
-        return [_real(v) for v in outputs]
+        return [as_float(v) for v in outputs]
     owner = part.participants[0]
     values = _reduce_big(call, member, part, outputs)
     keep = member.rank == owner and member.master not in part.participants
@@ -508,9 +509,9 @@ def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] |
     return np.array(first) if hasattr(first, "__array__") or np.isscalar(first) else first
 
 
-def _real(value: Any) -> float:
-    """A 0-d value; JAX's own conversion takes five times as long as that of numpy."""
-    return value if type(value) is float else float(np.asarray(value))
+def as_float(value: Any) -> float:
+    """A real 0-d value; JAX's own conversion takes five times as long as that of numpy."""
+    return float(value if type(value) in _NUMBERS else np.asarray(value))
 
 
 def _combine_scalars(
@@ -520,7 +521,7 @@ def _combine_scalars(
     given = [reports[r] for r in part.participants]
     found = []
     for i, op in enumerate(call.reductions):
-        column = [_real(values[i]) for values in given]
+        column = [as_float(values[i]) for values in given]
         if op is Reduction.SUM:
             total = sum(column)
         elif op is Reduction.AVG:

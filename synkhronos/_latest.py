@@ -47,13 +47,13 @@ class Latest:
         if len(self._memory[0]) < n:
             memory = arena.empty((n,), _ROWS)
             self._memory = memory, arena.offset(memory)
-        self._post(rows)
+        self._write(rows)
         return arena.piece(self._memory[0][:n], arena.generation)
 
-    def _post(self, rows: np.ndarray) -> None:
+    def _write(self, rows: np.ndarray) -> None:
         memory, offset = self._memory
         memory[: len(rows)] = rows
-        self._group.arena.wrote(offset, rows.nbytes)
+        self._group.arena.wrote(offset, len(rows) * _ROWS.itemsize)
 
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
         """Remember a call, if its inputs are Data, and arrays that were copied as they are."""
@@ -129,7 +129,7 @@ class Latest:
             return False
         if not made.count or batch.min() < 0 or batch.max() >= made.length:
             return False
-        self._post(batch)
+        self._write(batch)
         return True
 
 

@@ -42,23 +42,15 @@ class Ranges:
         right = [(max(a, stop), b) for a, b in self._found[first:last] if b > stop]
         self._found = [*self._found[:first], *left, *right, *self._found[last:]]
 
-    def covers(self, start: int, stop: int) -> bool:
-        """Whether a range is in the set, as a whole.
-
-        >>> r = Ranges(); r.add(4, 6); r.covers(4, 5), r.covers(5, 7), r.covers(3, 5)
-        (True, False, False)
-        """
-        before = bisect.bisect_left(self._found, (start + 1,)) - 1
-        return before >= 0 and self._found[before][1] >= stop
-
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
         """What of a range is not in the set."""
-        first, last = self._touched(start, stop)
+        at = max(0, bisect.bisect_left(self._found, (start + 1,)) - 1)
         found = []
-        for a, b in self._found[first:last]:
+        while at < len(self._found) and self._found[at][0] < stop:
+            a, b = self._found[at]
             if start < a:
                 found.append((start, a))
-            start = max(start, b)
+            start, at = max(start, b), at + 1
         return [*found, (start, stop)] if start < stop else found
 
     def _touched(self, start: int, stop: int) -> tuple[int, int]:

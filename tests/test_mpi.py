@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -141,24 +141,25 @@ def test_a_launcher_that_has_died_before_is_noticed() -> None:
     assert ended.stdout == "left alone\n"
 
 
+ABORTED = """
+import os, sys
+from types import SimpleNamespace
+from synkhronos import _mpi
+print("last words", file=sys.stderr)
+comm = SimpleNamespace(Abort=lambda code: os._exit(2 if _mpi._is_unread(2) else 0))
+_mpi.World.abort(SimpleNamespace(_mpi=SimpleNamespace(COMM_WORLD=comm)))
+"""
+
+
 def test_what_was_printed_is_read_before_the_end() -> None:
     """MPICH's launcher loses what it has not read when a process ends the job."""
-    reading, writing = os.pipe()
-    os.write(writing, b"last words")
-    found = []
-
-    def read() -> None:
+    command = [sys.executable, "-c", ABORTED]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as ending:
+        assert ending.stderr is not None
+        select.select([ending.stderr], [], [], 60)
         time.sleep(0.1)
-        found.append(os.read(reading, 100))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    _mpi._let_out((writing,))
-    assert not _mpi._is_unread(writing)
-    reader.join()
-    assert found == [b"last words"]
-    os.close(reading)
-    os.close(writing)
+        assert ending.stderr.read() == b"last words\n"
+        assert ending.wait(60) == 0
 
 
 def test_nobody_waits_for_a_reader_that_does_not_come(

@@ -401,7 +401,6 @@ class Leaders:
     def report(self, says: bytes) -> None:
         """Send the node's outcomes up, with those of the branch below."""
         heard = _part(self.rank, says)
-        self._collects = True
         if self._children:
             self._await_reports()
             heard += b"".join([b.report for b in self._branches.values()])

@@ -8,7 +8,7 @@ news of what was freed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -42,6 +42,11 @@ def _chunks(memory: memoryview) -> list[np.ndarray]:
     return [array[at : at + _CHUNK] for at in range(0, array.size, _CHUNK)]
 
 
+def _scrap(length: int) -> Iterator[np.ndarray]:
+    """As long chunks, of memory that nobody reads."""
+    return (np.empty(min(_CHUNK, length - at), np.uint8) for at in range(0, length, _CHUNK))
+
+
 def take(message: bytes, arena: Arena, broadcast: Broadcast) -> tuple[bytes, MemoryError | None]:
     """Write the news into the mirror; returns the rest of the message.
 
@@ -62,14 +67,11 @@ def take(message: bytes, arena: Arena, broadcast: Broadcast) -> tuple[bytes, Mem
             target = arena.mirrored(offset, length)
         except MemoryError as exc:
             trouble, target = exc, None
-        if beside and target is None:
-            for start in range(0, length, _CHUNK):
-                broadcast(np.empty(min(_CHUNK, length - start), np.uint8))
-        elif target is not None and beside:
-            for chunk in _chunks(target):
+        if beside:
+            for chunk in _scrap(length) if target is None else _chunks(target):
                 broadcast(chunk)
-        else:
-            if target is not None:
-                target[:] = message[at : at + length]
-            at += length
+            continue
+        if target is not None:
+            target[:] = message[at : at + length]
+        at += length
     return message[at:], trouble

@@ -11,7 +11,7 @@ import numpy as np
 
 from synkhronos import _parcels
 from synkhronos._arena import Arena, Piece
-from synkhronos._calls import Part, compute_call, contribute_call
+from synkhronos._calls import Part, as_float, compute_call, contribute_call
 from synkhronos._commands import Call, Collective, Command
 from synkhronos._errors import InputError
 from synkhronos._reductions import Reduction
@@ -259,7 +259,7 @@ class Step(Command):
                 shares = [
                     shares_of(part, member.size, avg)[member.rank] for _, avg in self.partials
                 ]
-                mine[:] = [float(v) * s for v, s in zip(values, shares, strict=True)]
+                mine[:] = [as_float(v) * s for v, s in zip(values, shares, strict=True)]
             member.communicator.all_reduce([mine], Reduction.SUM)
             for (leaf, _), value in zip(self.partials, mine, strict=True):
                 leaves[leaf] = np.array(value, leaves[leaf].dtype)

@@ -75,6 +75,27 @@ def test_what_is_written_reaches_every_node(
     assert "read-only" in said.splitlines()
 
 
+REPEATED = """
+d = synk.data(rows)
+for k in range(6):  # from the second on, the call before is posted again
+    check(f(rows + k), rows + k)
+    check(f(rows[:7] * k), rows[:7] * k)
+for k in range(6):
+    picked = rng.permutation(101)[:30]
+    check(f(d, batch=picked), rows[picked])
+for k in range(6):
+    check(f(rows + k), rows + k)
+"""
+
+
+@SHAPES
+def test_what_repeated_calls_change_reaches_every_node(
+    mpi: Launcher, tmp_path: Path, ranks: int, members: str
+) -> None:
+    """Arrays that are copied over those of the call before, and lists of rows."""
+    run(mpi, ranks, tmp_path, HEAD + REPEATED, members)
+
+
 def test_only_changed_ranges_travel(mpi: Launcher, tmp_path: Path) -> None:
     """Bytes that the master tells the others, counted where they are told."""
     text = """
