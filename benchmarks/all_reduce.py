@@ -24,8 +24,8 @@ import numpy as np
 from common import describe_machine, show
 
 import synkhronos as synk
-from synkhronos._commands import Command
-from synkhronos._reductions import Reduction
+from synkhronos._engine.commands import Command
+from synkhronos._plan.reductions import Reduction
 
 SIZES = {
     "8 B": 2,

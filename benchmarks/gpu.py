@@ -232,7 +232,7 @@ def measure(name: str, devices: str) -> dict[str, Any]:
 def missing() -> str:
     """What this machine lacks, in words."""
     import synkhronos as synk
-    from synkhronos._devices import has_plugin
+    from synkhronos._host.devices import has_plugin
 
     if not synk.get_n_gpu():
         return "gpu-check: this machine has no NVIDIA GPU, so there is nothing to check here"
@@ -325,11 +325,11 @@ def machine() -> dict[str, Any]:
         gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError) as exc:
         gpus = [f"nvidia-smi: {exc}"]
-    from synkhronos._communicators import nccl
+    from synkhronos._backends import nccl as nccl_backend
 
     try:
-        number: Any = nccl.version()
-    except nccl.NotServed as exc:
+        number: Any = nccl_backend.version()
+    except nccl_backend.NotServed as exc:
         number = str(exc)
     names = ("pytensor", "jax", "jaxlib", "nccl4py", "numpy")
     versions = {"synkhronos": version("synkhronos") or "from the checkout"}

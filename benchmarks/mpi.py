@@ -25,9 +25,9 @@ import pytensor.tensor as pt
 from common import describe_machine, microseconds, show
 
 import synkhronos as synk
-from synkhronos._commands import Command
-from synkhronos._group import current
-from synkhronos._reductions import Reduction
+from synkhronos._engine.commands import Command
+from synkhronos._engine.group import current
+from synkhronos._plan.reductions import Reduction
 
 SIZES = {"1 KB": 256, "16 KB": 1 << 12, "256 KB": 1 << 16, "5.1 MB": 1276810, "64 MB": 1 << 24}
 ROUNDS = 3

@@ -37,10 +37,10 @@ from common import describe_machine, show
 from mpi import launchers
 
 import synkhronos as synk
-from synkhronos._channels.leaders import ARITY
-from synkhronos._commands import Command
-from synkhronos._group import current
-from synkhronos._reductions import Reduction
+from synkhronos._engine.commands import Command
+from synkhronos._engine.group import current
+from synkhronos._plan.reductions import Reduction
+from synkhronos._transport.channels.leader_tree import ARITY
 
 RANKS = (2, 4, 8, 16)
 FIT = (2, 4)  # what the constants are taken from; the others check them

@@ -17,21 +17,26 @@ The house, in the order of a call ``f(x, batch=rows)``:
 `docs/architecture.rst` walks through it, door by door.
 """
 
-from synkhronos._collectives import all_gather as all_gather
-from synkhronos._collectives import all_reduce as all_reduce
-from synkhronos._collectives import broadcast as broadcast
-from synkhronos._collectives import gather as gather
-from synkhronos._collectives import get_lengths as get_lengths
-from synkhronos._collectives import get_shapes as get_shapes
-from synkhronos._collectives import get_value as get_value
-from synkhronos._collectives import reduce as reduce
-from synkhronos._collectives import reduce_scatter as reduce_scatter
-from synkhronos._collectives import scatter as scatter
-from synkhronos._collectives import set_value as set_value
-from synkhronos._consistency import check_consistency as check_consistency
-from synkhronos._consistency import sync as sync
-from synkhronos._data import Data as Data
-from synkhronos._devices import get_n_gpu as get_n_gpu
+from synkhronos._api.collectives import all_gather as all_gather
+from synkhronos._api.collectives import all_reduce as all_reduce
+from synkhronos._api.collectives import broadcast as broadcast
+from synkhronos._api.collectives import gather as gather
+from synkhronos._api.collectives import get_lengths as get_lengths
+from synkhronos._api.collectives import get_shapes as get_shapes
+from synkhronos._api.collectives import get_value as get_value
+from synkhronos._api.collectives import reduce as reduce
+from synkhronos._api.collectives import reduce_scatter as reduce_scatter
+from synkhronos._api.collectives import scatter as scatter
+from synkhronos._api.collectives import set_value as set_value
+from synkhronos._api.consistency import check_consistency as check_consistency
+from synkhronos._api.consistency import sync as sync
+from synkhronos._api.data import Data as Data
+from synkhronos._api.function import Function as Function
+from synkhronos._api.function import function as function
+from synkhronos._api.make_data import data as data
+from synkhronos._engine.group import Group as Group
+from synkhronos._engine.group import close as close
+from synkhronos._engine.group import fork as fork
 from synkhronos._errors import BackendMissing as BackendMissing
 from synkhronos._errors import BatchError as BatchError
 from synkhronos._errors import CheckpointError as CheckpointError
@@ -46,15 +51,10 @@ from synkhronos._errors import StateTorn as StateTorn
 from synkhronos._errors import SynkhronosError as SynkhronosError
 from synkhronos._errors import WorkerDied as WorkerDied
 from synkhronos._errors import WorkerError as WorkerError
-from synkhronos._functions import Function as Function
-from synkhronos._functions import function as function
-from synkhronos._group import Group as Group
-from synkhronos._group import close as close
-from synkhronos._group import fork as fork
-from synkhronos._making import data as data
+from synkhronos._host.devices import get_n_gpu as get_n_gpu
 
 __version__ = "2.0.0"
-from synkhronos._shipping import distribute as distribute
+from synkhronos._engine.shipping import distribute as distribute
 
 __all__ = [
     "BackendMissing",

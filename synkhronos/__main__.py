@@ -14,9 +14,9 @@ doctor   what works on this machine, with a real group in each mode
 def main() -> int:
     """Run the command that the arguments name."""
     if sys.argv[1:2] == ["doctor"] and set(sys.argv[2:]) <= {"--json"}:
-        from synkhronos import _doctor
+        from synkhronos.cli import doctor
 
-        return _doctor.main(sys.argv[2:])
+        return doctor.main(sys.argv[2:])
     wants_help = sys.argv[1:] in ([], ["-h"], ["--help"])
     (sys.stdout if wants_help else sys.stderr).write(USAGE)
     return 0 if wants_help else 2

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos._opening import Opening
+from synkhronos._engine.startup import Opening
 from synkhronos.testing import nodes
 
 pytest_plugins = ["synkhronos.testing.plugin"]

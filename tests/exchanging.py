@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos import _jax
-from synkhronos._commands import Command
-from synkhronos._reductions import Reduction
-from synkhronos.extensions._resident import Resident
+from synkhronos._backends import jax as jax_backend
+from synkhronos._engine.commands import Command
+from synkhronos._plan.reductions import Reduction
+from synkhronos.extensions._step.resident import Resident
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,24 @@ class Exchange(Command):
         """Where they lay, where the results lie, and what these are."""
         from nccl.bindings import nccl
 
-        arrays = [_jax.held(np.full(n, n * (member.rank + 1), np.float32)) for n in (3, 4)]
-        places = [_jax.pointer(a) for a in arrays]
-        ready = _jax.ready
+        arrays = [jax_backend.held(np.full(n, n * (member.rank + 1), np.float32)) for n in (3, 4)]
+        places = [jax_backend.pointer(a) for a in arrays]
+        ready = jax_backend.ready
 
         def noted(values: Any) -> None:
             ready(values)
-            nccl.calls.append(("ready", *map(_jax.pointer, values)))
+            nccl.calls.append(("ready", *map(jax_backend.pointer, values)))
 
-        _jax.ready = noted
+        jax_backend.ready = noted
         try:
             member.communicator.all_reduce(arrays, self.op, self.weights)
         finally:
-            _jax.ready = ready
-        return places, [_jax.pointer(a) for a in arrays], [np.asarray(a).tolist() for a in arrays]
+            jax_backend.ready = ready
+        return (
+            places,
+            [jax_backend.pointer(a) for a in arrays],
+            [np.asarray(a).tolist() for a in arrays],
+        )
 
     answer = Calls.answer
 
@@ -127,7 +131,7 @@ class Unequal(Command):
     def run(self, member: Any) -> list[float]:
         """The sums."""
         value = np.ones(2 if self.mixed else 2 + member.rank)
-        arrays = [value if self.mixed and member.rank else _jax.held(value)]
+        arrays = [value if self.mixed and member.rank else jax_backend.held(value)]
         member.communicator.all_reduce(arrays, Reduction.SUM)
         return np.asarray(arrays[0]).tolist()
 
@@ -175,13 +179,13 @@ class CannotPost(Exchange):
         """Where it waits for JAX."""
 
         def fails(values: Any) -> None:
-            _jax.ready = ready
+            jax_backend.ready = ready
             raise MemoryError("no memory for the result")
 
-        ready = _jax.ready
+        ready = jax_backend.ready
         if member.rank != self.rank:
             return super().run(member)
-        arrays = [_jax.held(np.full(n, 1.0, np.float32)) for n in (3, 4)]
-        _jax.ready = fails
+        arrays = [jax_backend.held(np.full(n, 1.0, np.float32)) for n in (3, 4)]
+        jax_backend.ready = fails
         member.communicator.all_reduce(arrays, self.op)
         return None

@@ -10,8 +10,8 @@ from pytensor.compile.ops import wrap_py
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
-from synkhronos._commands import Command
-from synkhronos._member import Member
+from synkhronos._engine.commands import Command
+from synkhronos._engine.member import Member
 
 Array = np.ndarray
 

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from synkhronos._arena import Arena
+from synkhronos._host.arena import Arena
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 

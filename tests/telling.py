@@ -7,8 +7,9 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from synkhronos import _devices, _jax
-from synkhronos._commands import Command
+from synkhronos._backends import jax as jax_backend
+from synkhronos._engine.commands import Command
+from synkhronos._host import devices
 
 NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_RAS_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE")
 
@@ -20,7 +21,7 @@ class Told(Command):
     def run(self, member: Any) -> dict[str, str]:
         """This member's."""
         names = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
-        every = (*names, _devices._FRACTIONS[1], *NCCL)
+        every = (*names, devices._FRACTIONS[1], *NCCL)
         return {n: v for n in every if (v := os.environ.get(n))}
 
     def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[dict[str, str]]:
@@ -107,7 +108,7 @@ class Copied(Command):
 
     def run(self, member: Any) -> bool:
         """This member's."""
-        return _jax.is_copied(member.variables[self.number].storage[0])
+        return jax_backend.is_copied(member.variables[self.number].storage[0])
 
     def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[bool]:
         """All members'."""

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from physical import physical_memory
 
-from synkhronos import _arena
-from synkhronos._arena import _FreeList
-from synkhronos._memory import Limit
+from synkhronos._host import arena as _arena
+from synkhronos._host.arena import _FreeList
+from synkhronos._host.memory_limits import Limit
 
 START, STOP = 4096, 4096 + 1000
 

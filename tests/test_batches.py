@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 import synkhronos as synk
-from synkhronos._batches import Picks, Selection, Span, edges, per_member, select, slices
+from synkhronos._plan.rows import Picks, Selection, Span, edges, per_member, select, slices
 
 INT_DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 LENGTHS = st.integers(0, 60)

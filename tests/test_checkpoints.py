@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as npst
 from running import run_script
 
 import synkhronos as synk
-from synkhronos.extensions import _streams
+from synkhronos.extensions import _random_streams
 from synkhronos.extensions import checkpoints as module
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -431,7 +431,7 @@ def test_every_kind_of_generator(kind: str) -> None:
     draws = np.random.Generator(getattr(np.random, kind)(5))
     draws.integers(0, 10, 3, dtype="int32")  # half of a word is left in the generator
     draws.spawn(1)
-    again = _streams.rebuild(_streams.describe(draws))
+    again = _random_streams.rebuild(_random_streams.describe(draws))
     assert type(again.bit_generator) is type(draws.bit_generator)
     for g, h in ((draws, again), (*draws.spawn(1), *again.spawn(1))):
         np.testing.assert_array_equal(g.integers(0, 99, 9, "int32"), h.integers(0, 99, 9, "int32"))
@@ -443,7 +443,7 @@ def test_a_strange_generator() -> None:
         pass
 
     with pytest.raises(synk.InputError, match="Strange"):
-        _streams.describe(np.random.Generator(Strange(1)))
+        _random_streams.describe(np.random.Generator(Strange(1)))
 
 
 def test_every_member_draws_on_where_it_was(size: int, folder: Path) -> None:
@@ -585,7 +585,7 @@ def test_a_torn_value_is_not_saved_and_can_be_restored(
     checkpoints.save(1)
     storage = w.container.storage
     torn = {id(storage): storage[0]}
-    monkeypatch.setattr("synkhronos._variables._torn", torn)
+    monkeypatch.setattr("synkhronos._engine.variables._torn", torn)
     with pytest.raises(synk.StateTorn):
         checkpoints.save(2)
     assert checkpoints.steps() == [1]

@@ -16,8 +16,8 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._batches import edges
-from synkhronos._reductions import Reduction, combine
+from synkhronos._plan.reductions import Reduction, combine
+from synkhronos._plan.rows import edges
 from synkhronos.testing.conformance import DTYPES
 
 OPS = ("avg", "sum", "prod", "min", "max")

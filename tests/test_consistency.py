@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._consistency import Checksums, check_consistency, checksum, difference, sync
+from synkhronos._api.consistency import Checksums, check_consistency, checksum, difference, sync
 from synkhronos.testing.conformance import DTYPES
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4,), (3, 2), (0, 3))

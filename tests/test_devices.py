@@ -19,10 +19,12 @@ import pytest
 from telling import NCCL, Fails, Told
 
 import synkhronos as synk
-from synkhronos import _devices, _doctor, _jax
-from synkhronos._devices import Device, choose, visible_gpus
-from synkhronos._mpi import Launch
-from synkhronos._opening import Opening
+from synkhronos._backends import jax as jax_backend
+from synkhronos._backends.mpi import Launch
+from synkhronos._engine.startup import Opening
+from synkhronos._host import devices as _devices
+from synkhronos._host.devices import Device, choose, visible_gpus
+from synkhronos.cli import doctor
 from synkhronos.testing.faults import Fault
 
 ASKED: list[tuple[Any, int | None, list[str]]] = [
@@ -184,7 +186,7 @@ def test_what_members_are_told() -> None:
         x = pt.dvector("x")
         assert synk.function([x], x.sum(), mode="FAST_COMPILE")(np.arange(5.0)) == 10
     assert dict(os.environ) == before
-    assert not _jax._bound
+    assert not jax_backend._bound
 
 
 @pytest.mark.usefixtures("three_gpus")
@@ -202,7 +204,7 @@ def test_what_cannot_be_started() -> None:
             assert first.devices == second.devices
         assert os.environ["JAX_CUDA_VISIBLE_DEVICES"] == "1"
     assert dict(os.environ) == before
-    assert not _jax._bound
+    assert not jax_backend._bound
 
 
 @pytest.mark.usefixtures("three_gpus")
@@ -219,7 +221,7 @@ def test_no_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_user_had_set_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last group that holds it has ended, in whatever order."""
     jax = pytest.importorskip("jax")
-    monkeypatch.setattr(_jax, "has_run", lambda: False)
+    monkeypatch.setattr(jax_backend, "has_run", lambda: False)
     names = ("jax_platforms", "jax_cuda_visible_devices")
 
     def options() -> list[Any]:
@@ -247,8 +249,8 @@ def test_what_the_user_had_set_comes_back(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_second_group_where_jax_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL is told the same in the master as in the workers."""
     runs = False
-    monkeypatch.setattr(_jax, "has_run", lambda: runs)
-    monkeypatch.setattr(_jax, "_bound", [])  # what JAX started on stays there
+    monkeypatch.setattr(jax_backend, "has_run", lambda: runs)
+    monkeypatch.setattr(jax_backend, "_bound", [])  # what JAX started on stays there
     before = dict(os.environ)
     for _ in range(2):
         with synk.Group(devices=["cuda:1", "cuda:1"]) as group:
@@ -273,7 +275,7 @@ def test_a_gpu_is_divided_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(jax, "devices", lambda: [Gpu])
-    monkeypatch.setattr(_jax, "has_run", lambda: True)
+    monkeypatch.setattr(jax_backend, "has_run", lambda: True)
     with pytest.raises(synk.GroupError, match=r"cuda:1 is for 2 members.*when JAX started"):
         synk.Group(devices=twice)
     with pytest.raises(synk.GroupError, match="runs on another one"):
@@ -285,8 +287,8 @@ def test_a_gpu_is_divided_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("three_gpus")
 def test_where_it_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
     """It can be moved no more; a device on which it runs may be asked for."""
-    monkeypatch.setattr(_jax, "has_run", lambda: True)
-    monkeypatch.setattr(_jax, "_runs_on", lambda device: str(device) == "cpu")
+    monkeypatch.setattr(jax_backend, "has_run", lambda: True)
+    monkeypatch.setattr(jax_backend, "_runs_on", lambda device: str(device) == "cpu")
     for asked in ("cuda", "cuda:1"):
         with pytest.raises(synk.GroupError, match=r"another one in this process already.*fork"):
             synk.Group(devices=asked)
@@ -378,19 +380,19 @@ def test_cores_by_name(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_doctor_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "get_n_gpu", lambda: 3)
-    monkeypatch.setattr(_doctor, "has_plugin", lambda: False)
+    monkeypatch.setattr(doctor, "get_n_gpu", lambda: 3)
+    monkeypatch.setattr(doctor, "has_plugin", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    found = _doctor._gpus()
+    found = doctor._gpus()
     assert (found.state, found.text) == (
         "note",
         "3 of NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX has no plugin for them",
     )
     assert 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]"' in found.fix
-    assert _doctor._devices_for("JAX") is None
-    monkeypatch.setattr(_doctor, "has_plugin", lambda: True)
-    assert _doctor._gpus().state == "ok"
-    assert _doctor._devices_for("NUMBA") is None
-    assert _doctor._devices_for("JAX") == ["cuda:0", "cuda:1"]
+    assert doctor._devices_for("JAX") is None
+    monkeypatch.setattr(doctor, "has_plugin", lambda: True)
+    assert doctor._gpus().state == "ok"
+    assert doctor._devices_for("NUMBA") is None
+    assert doctor._devices_for("JAX") == ["cuda:0", "cuda:1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert _doctor._devices_for("JAX") == ["cuda:0", "cuda:0"]
+    assert doctor._devices_for("JAX") == ["cuda:0", "cuda:0"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from synkhronos import __main__ as command_line
-from synkhronos import _doctor
-from synkhronos._communicators import nccl
+from synkhronos._backends import nccl as nccl_backend
+from synkhronos.cli import doctor
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -35,7 +35,7 @@ def test_here() -> None:
     assert report["works"] is True
     found = {(f["about"], f["name"]): f for f in report["findings"]}
     assert not [f for f in found.values() if f["state"] == "bad"]
-    assert {name for about, name in found if about == "modes"} == set(_doctor.MODES)
+    assert {name for about, name in found if about == "modes"} == set(doctor.MODES)
     assert all(f["text"] == "active" for (about, _), f in found.items() if about == "guards")
     for mode in ("FAST_COMPILE", "NUMBA", "JAX"):
         assert "2 members started by" in found["modes", mode]["text"]
@@ -53,10 +53,10 @@ def test_where_a_guard_is_missing(
     def refuses(*args: Any) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(_doctor, "MODES", {"FAST_COMPILE": ""})
-    monkeypatch.setattr(_doctor, "_deaths", lambda: iter(()))
+    monkeypatch.setattr(doctor, "MODES", {"FAST_COMPILE": ""})
+    monkeypatch.setattr(doctor, "_deaths", lambda: iter(()))
     monkeypatch.setattr(os, "pidfd_open", refuses)
-    assert _doctor.main([]) == 1
+    assert doctor.main([]) == 1
     out = capsys.readouterr().out
     assert "bad   pidfd (deaths are seen at once): OSError: [Errno 38]" in out
     assert "use Linux 5.3 or later" in out
@@ -65,17 +65,17 @@ def test_where_a_guard_is_missing(
 
 
 def test_a_killed_masters_worker_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "_SECONDS", 0.2)
+    monkeypatch.setattr(doctor, "_SECONDS", 0.2)
     # not a worker at all: nothing ends it with its parent
     script = "import subprocess; print(subprocess.Popen(['sleep', '3']).pid, flush=True); input()"
-    monkeypatch.setattr(_doctor, "_KILLED_MASTER", script)
-    [found] = _doctor._deaths()
+    monkeypatch.setattr(doctor, "_KILLED_MASTER", script)
+    [found] = doctor._deaths()
     assert (found.state, found.fix) == ("bad", "report this")
 
 
 def test_a_group_that_cannot_start_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "_KILLED_MASTER", "raise OSError('no room')")
-    [found] = _doctor._deaths()
+    monkeypatch.setattr(doctor, "_KILLED_MASTER", "raise OSError('no room')")
+    [found] = doctor._deaths()
     assert found.text == "no group could be started: OSError: no room"
 
 
@@ -96,22 +96,22 @@ def test_usage(
 def test_what_moves_arrays_between_gpus(
     start: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # with `start`, a stand-in for nccl4py is there
-    monkeypatch.setattr(_doctor, "get_n_gpu", lambda: 1)
-    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    monkeypatch.setattr(doctor, "get_n_gpu", lambda: 1)
+    [found] = [f for f in doctor._nccl() if f.name == "NCCL"]
     assert (found.state, found.text) == ("ok", "2.32.3")
     with monkeypatch.context() as patch:
-        patch.setattr(nccl, "version", lambda: 22907)
-        [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+        patch.setattr(nccl_backend, "version", lambda: 22907)
+        [found] = [f for f in doctor._nccl() if f.name == "NCCL"]
     assert (found.state, found.text) == ("note", "2.29.7")
     assert "need 2.30" in found.fix
     monkeypatch.setitem(sys.modules, "nccl.bindings", None)
-    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    [found] = [f for f in doctor._nccl() if f.name == "NCCL"]
     assert found.state == "note"
     assert "nccl4py cannot be imported" in found.text
-    monkeypatch.setattr(nccl, "is_installed", lambda: False)
-    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    monkeypatch.setattr(nccl_backend, "is_installed", lambda: False)
+    [found] = [f for f in doctor._nccl() if f.name == "NCCL"]
     assert (found.state, found.text) == ("note", "nccl4py is not installed")
     assert 'pip install "synkhronos[cuda12]"' in found.fix
-    monkeypatch.setattr(_doctor, "get_n_gpu", lambda: 0)
-    [found] = [f for f in _doctor._nccl() if f.name == "NCCL"]
+    monkeypatch.setattr(doctor, "get_n_gpu", lambda: 0)
+    [found] = [f for f in doctor._nccl() if f.name == "NCCL"]
     assert found.state == "ok"

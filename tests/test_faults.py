@@ -18,10 +18,10 @@ import pytest
 from running import alive, run_script, start_script
 
 import synkhronos as synk
-from synkhronos._channels import processes
-from synkhronos._channels.interrupts import Interrupts
-from synkhronos._commands import Command
-from synkhronos._communicators import shared_memory
+from synkhronos._engine.commands import Command
+from synkhronos._transport.channels import processes
+from synkhronos._transport.channels.interrupts import Interrupts
+from synkhronos._transport.communicators import shared_memory
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
@@ -114,7 +114,7 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
         import os, subprocess, time
         from dataclasses import dataclass
         import synkhronos as synk
-        from synkhronos._commands import Command
+        from synkhronos._engine.commands import Command
         @dataclass(frozen=True)
         class Spawn(Command):
             def run(self, member):
@@ -196,7 +196,7 @@ INTERRUPTED = """
     import os, signal, sys, time, threading, numpy as np, pytensor, pytensor.tensor as pt
     import synkhronos as synk
     from dataclasses import dataclass
-    from synkhronos._commands import Command
+    from synkhronos._engine.commands import Command
     @dataclass(frozen=True)
     class Nap(Command):
         def run(self, member):
@@ -339,7 +339,7 @@ def test_interrupts_are_noted() -> None:
 def test_an_interrupt_of_who_wants_to_be_killed(tmp_path: Path) -> None:
     text = """
         import os, signal
-        from synkhronos._channels.interrupts import Interrupts
+        from synkhronos._transport.channels.interrupts import Interrupts
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         with Interrupts():
             os.kill(os.getpid(), signal.SIGINT)

@@ -29,8 +29,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 
 import synkhronos as synk
-from synkhronos import _slicing
-from synkhronos._batches import edges
+from synkhronos._api import auto_slices
+from synkhronos._plan.rows import edges
 
 FAST = "FAST_COMPILE"
 SLOW_TO_MAKE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -414,7 +414,7 @@ def test_automatic_slices(group: synk.Group, monkeypatch: pytest.MonkeyPatch) ->
     same(total, wanted)
     assert longest == -(-60 // group.size)
     # a row has 50 products and as many tanhs, 800 bytes
-    monkeypatch.setattr(_slicing, "BUDGET_BYTES", 10 * 800)
+    monkeypatch.setattr(auto_slices, "BUDGET_BYTES", 10 * 800)
     total, longest = f(rows, num_slices="auto")
     same(total, wanted)
     assert 1 <= longest <= 10

@@ -16,7 +16,7 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
-from synkhronos import _devices
+from synkhronos._host import devices as _devices
 
 ROOT = Path(__file__).parent.parent
 

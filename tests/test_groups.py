@@ -25,14 +25,14 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
-from synkhronos import _cores
-from synkhronos._arena import Arena
-from synkhronos._channels import safety
-from synkhronos._channels.local import LocalChannel
-from synkhronos._channels.words import Words
-from synkhronos._commands import Command
-from synkhronos._cores import MasterShare, share_out
-from synkhronos._relay import Pen, Reader, RelayStream
+from synkhronos._engine.commands import Command
+from synkhronos._host import cores as _cores
+from synkhronos._host.arena import Arena
+from synkhronos._host.cores import MasterShare, share_out
+from synkhronos._transport.channels import fork_safety
+from synkhronos._transport.channels.control_words import Words
+from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._transport.worker_output import Pen, Reader, RelayStream
 from synkhronos.testing import leaks
 
 STARTS = ("fork", "exec")
@@ -179,7 +179,7 @@ def test_python_threads_choose_exec(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_quiet_process_forks(group2: synk.Group) -> None:
-    assert not safety.reasons_against_fork()
+    assert not fork_safety.reasons_against_fork()
     assert group2._channel.started == "fork"
 
 
@@ -223,7 +223,7 @@ def test_numba_parallel_ran_before(tmp_path: Path) -> None:
 def test_torch_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's thread pools do not survive a fork; there is no torch here, so its name stands in."""
     monkeypatch.setitem(__import__("sys").modules, "torch", object())
-    assert any("torch" in reason for reason in safety.reasons_against_fork())
+    assert any("torch" in reason for reason in fork_safety.reasons_against_fork())
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -302,7 +302,7 @@ def test_prints_and_logs_reach_the_master(tmp_path: Path) -> None:
         import logging, sys, io
         from dataclasses import dataclass
         import synkhronos as synk
-        from synkhronos._commands import Command
+        from synkhronos._engine.commands import Command
         @dataclass(frozen=True)
         class Speak(Command):
             def run(self, member):
@@ -328,7 +328,7 @@ def test_a_flood_of_prints_is_bounded(group2: synk.Group) -> None:
     """A worker that prints more than the ring holds neither hangs nor loses count."""
     from dataclasses import dataclass
 
-    from synkhronos._commands import Command
+    from synkhronos._engine.commands import Command
 
     @dataclass(frozen=True)
     class Flood(Command):
@@ -358,7 +358,7 @@ def test_members_keep_to_their_cores(group2: synk.Group) -> None:
     """S84: workers are bound, and their BLAS has as many threads as they have cores."""
     from dataclasses import dataclass
 
-    from synkhronos._commands import Command
+    from synkhronos._engine.commands import Command
 
     @dataclass(frozen=True)
     class Where(Command):
@@ -428,12 +428,12 @@ def test_import_has_no_side_effects(tmp_path: Path) -> None:
         import sys, threading, logging, os
         import pytensor.tensor
         limit = sys.getrecursionlimit()
-        import synkhronos, synkhronos._communicators.solo
+        import synkhronos, synkhronos._transport.communicators.solo
         assert sys.getrecursionlimit() == limit
         assert threading.active_count() == 1
         assert not logging.getLogger("synkhronos").handlers
         assert "jax" not in sys.modules and "rich" not in sys.modules
-        print(synkhronos._communicators.solo.Solo.size)
+        print(synkhronos._transport.communicators.solo.Solo.size)
     """
     assert run_script(tmp_path, text).strip() == "1"
 
@@ -749,4 +749,4 @@ def test_foreign_threads_beside_a_small_pool(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: found)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "listdir", lambda path: ["1", "2", "3"])
-    assert safety._foreign_threads() == 1
+    assert fork_safety._foreign_threads() == 1

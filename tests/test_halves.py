@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from synkhronos._communicators.halves import FORMATS, halved, restored
+from synkhronos._transport.communicators.half_precision import FORMATS, halved, restored
 
 FLOATS = of_numpy.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 BITS = {"fp16": 11, "bf16": 8}  # of precision, the hidden one counted

@@ -19,7 +19,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.raise_op import Assert
 from pytensor.scan.op import Scan
 
-from synkhronos._inference import Proof, Unproved, depends_on, prove
+from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
 
 try:
     from pytensor.conditional.op import ifelse

@@ -16,8 +16,8 @@ from running import run_script
 from telling import Copied, Counts, Listen
 
 import synkhronos as synk
-from synkhronos import _jax
-from synkhronos._arena import aligned_empty
+from synkhronos._backends import jax as jax_backend
+from synkhronos._host.arena import aligned_empty
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
 
@@ -491,13 +491,13 @@ def test_what_jax_copies() -> None:
         address = array.__array_interface__["data"][0]
         assert (address % 64 == 0) == (offset % 64 == 0)
         read = jax.device_put(array).unsafe_buffer_pointer()
-        assert _jax.is_copied(array) == (read != address)
-        assert _jax.is_far(array) == (read != address)
-        kept = _jax.brought(array)
+        assert jax_backend.is_copied(array) == (read != address)
+        assert jax_backend.is_far(array) == (read != address)
+        kept = jax_backend.brought(array)
         assert jax.device_put(kept).unsafe_buffer_pointer() == kept.__array_interface__["data"][0]
         np.testing.assert_array_equal(kept, array)
-    assert _jax.is_copied(np.asfortranarray(np.ones((200, 200))))
-    assert not _jax.is_copied(np.ones(100)[1:])  # too small to be worth it
+    assert jax_backend.is_copied(np.asfortranarray(np.ones((200, 200))))
+    assert not jax_backend.is_copied(np.ones(100)[1:])  # too small to be worth it
 
 
 def test_values_are_kept_where_jax_reads_them(jax_pair: synk.Group) -> None:
@@ -508,7 +508,7 @@ def test_values_are_kept_where_jax_reads_them(jax_pair: synk.Group) -> None:
     f = synk.function([x], x.sum() * w.sum(), mode="JAX")
     for n in range(2):
         assert f(rows) == pytest.approx(7 * float(w.get_value().sum(dtype="float64")), rel=1e-5)
-        assert not _jax.is_copied(w.get_value(borrow=True)), n
+        assert not jax_backend.is_copied(w.get_value(borrow=True)), n
     assert jax_pair.run(Copied(jax_pair.member.variables.of(w).number)) == [False, False]
     assert not jax_pair.member.variables.of(w).is_set
     w.set_value(np.ones(1 << 16, "float32")[1:])
@@ -534,7 +534,7 @@ def test_parts_off_a_border(jax_pair: synk.Group) -> None:
 
 def test_values_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where JAX does not compute in the host's memory, values become its arrays; all else holds."""
-    monkeypatch.setattr(_jax, "on_cpu", lambda: False)
+    monkeypatch.setattr(jax_backend, "on_cpu", lambda: False)
     x = pt.fmatrix("x")
     rows = np.arange(8, dtype="float32").reshape(4, 2)
     with synk.Group(1) as group:

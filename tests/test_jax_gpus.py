@@ -21,10 +21,10 @@ from exchanging import Breaks, Calls, CannotPost, Dies, Exchange, Stops, Unequal
 from running import run_script
 
 import synkhronos as synk
-from synkhronos import _jax
-from synkhronos._communicators.nccl import Link, element, new_id, operator
-from synkhronos._opening import Opening
-from synkhronos._reductions import Accumulator, Reduction
+from synkhronos._backends import jax as jax_backend
+from synkhronos._backends.nccl import Link, element, new_id, operator
+from synkhronos._engine.startup import Opening
+from synkhronos._plan.reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
 
 pytest.importorskip("jax")
@@ -254,27 +254,27 @@ def test_slices_are_combined_where_they_lie(op: Reduction) -> None:
     for dtype in conformance.DTYPES:
         if dtype == "bool" and op is Reduction.AVG:
             continue
-        here, there = Accumulator(op), _jax.Total(op)
+        here, there = Accumulator(op), jax_backend.Total(op)
         for rows in (3, 1, 2):
             value = draw.integers(0, 4, (2, 5)).astype(dtype)
             here.add(value, rows)
-            there.add(_jax.held(value), rows)
+            there.add(jax_backend.held(value), rows)
         wanted, found = here.result(), there.result()
-        assert _jax.is_held(found)
+        assert jax_backend.is_held(found)
         assert found.dtype == wanted.dtype
         np.testing.assert_allclose(found, wanted, 1e-3 if dtype == "float16" else 1e-6)
 
 
 def test_slices_of_one_shape() -> None:
-    total = _jax.Total(Reduction.SUM)
-    total.add(_jax.held(np.ones(3)), 1)
+    total = jax_backend.Total(Reduction.SUM)
+    total.add(jax_backend.held(np.ones(3)), 1)
     with pytest.raises(synk.InputError, match="must be equal"):
-        total.add(_jax.held(np.ones(4)), 1)
+        total.add(jax_backend.held(np.ones(4)), 1)
 
 
 def test_micro_batches_on_a_gpu(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of slices are added up on the device, and updates take them from there."""
-    monkeypatch.setattr(_jax, "on_cpu", lambda: False)
+    monkeypatch.setattr(jax_backend, "on_cpu", lambda: False)
     monkeypatch.setattr(Accumulator, "add", None)  # nothing but rows goes through the host
     start(1)
     x, w = pt.vector("x"), pytensor.shared(np.array(2.0), name="w")
@@ -293,8 +293,8 @@ def test_a_script_that_does_not_close(tmp_path: Path) -> None:
         sys.path[:0] = [sys.argv[1], sys.argv[1] + "/standin"]
         import synkhronos as synk
         from exchanging import Exchange
-        from synkhronos._group import current
-        from synkhronos._opening import Opening
+        from synkhronos._engine.group import current
+        from synkhronos._engine.startup import Opening
         Opening.on_one_gpu = 2
         synk.fork(2, devices="cpu", start="exec")
         current().run(Exchange())
@@ -344,7 +344,7 @@ def test_nccl_without_a_gpu(tmp_path: Path) -> None:
     script = """
         import logging
         import synkhronos as synk
-        from synkhronos._opening import Opening
+        from synkhronos._engine.startup import Opening
         from synkhronos.testing import conformance
         logging.basicConfig()
         Opening.on_one_gpu = 1

@@ -17,11 +17,11 @@ from exchanging import DiesInUpdate, Traffic
 from test_train import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
-from synkhronos import _jax
-from synkhronos._opening import Opening
+from synkhronos._backends import jax as jax_backend
+from synkhronos._engine.startup import Opening
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._fused import Fused
-from synkhronos.extensions._resident import Resident
+from synkhronos.extensions._step.fused import Fused
+from synkhronos.extensions._step.resident import Resident
 from synkhronos.extensions.checkpoints import Checkpoints
 
 pytest.importorskip("jax")
@@ -118,7 +118,7 @@ def test_one_exchange_and_one_copy(start: Start) -> None:
         assert counts == [size]
         assert staged == 0
     found = [v.container.storage[0] for v in [*net.params, *train.state]]
-    assert all(_jax.is_held(value) for value in found)
+    assert all(jax_backend.is_held(value) for value in found)
     assert train.seconds()["reduce"][1] > 0
 
 
@@ -186,7 +186,7 @@ def test_two_training_functions(gpus: synk.Group, monkeypatch: pytest.MonkeyPatc
         for train in trains:
             train(*data)
         with monkeypatch.context() as patch:
-            patch.setattr(_jax, "held", None)  # nothing is copied any more
+            patch.setattr(jax_backend, "held", None)  # nothing is copied any more
             for train in (*trains, *trains):
                 train(*data)
         found.append(net.values())
@@ -359,7 +359,7 @@ def test_failures_in_a_group_of_one(start: Start, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_array_equal(a, b)
     monkeypatch.setattr(Fused, "__call__", run)
     with monkeypatch.context() as patch:
-        patch.setattr(_jax, "held", None)  # nothing is copied
+        patch.setattr(jax_backend, "held", None)  # nothing is copied
         train(*data)
     monkeypatch.setattr(Fused, "__call__", breaks)
     with pytest.raises(MemoryError, match="when it has begun"):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from synkhronos._channels.leaders import DIFFERENT, Leaders
-from synkhronos._channels.waiting import GroupEnded, PeerFailed
+from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
+from synkhronos._transport.channels.waiting import GroupEnded, PeerFailed
 
 LIMIT = 20.0  # seconds; a wait is milliseconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synkhronos._lengths import Lengths
+from synkhronos._plan.lengths import Lengths
 
 ROWS = st.integers(1, 5000)
 

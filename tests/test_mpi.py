@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from synkhronos import _cores, _mpi
+from synkhronos._backends import mpi as mpi_backend
+from synkhronos._host import cores
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -35,34 +36,36 @@ PMI_2 = {  # srun --mpi=pmi2
 @pytest.mark.parametrize(
     ("environ", "wanted"),
     [
-        (OPEN_MPI, _mpi.Launch("Open MPI", 3, 8, 1, 2)),
-        (MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),
-        (SLURM, _mpi.Launch("Slurm", 5, 7, 1, 2)),
-        (SLURM | {"SLURM_NODEID": "3"}, _mpi.Launch("Slurm", 5, 7, 1, 1)),
-        (SLURM | {"SLURM_STEP_NUM_TASKS": "6"}, _mpi.Launch("Slurm", 5, 6, 1, 2)),
-        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3"}, _mpi.Launch("Slurm", 5, 7, 1, 3)),
-        (PMI_2, _mpi.Launch("MPICH", 3, 8, 3, 8)),
-        (PMI_2 | MPICH, _mpi.Launch("MPICH", 1, 2, 1, 2)),  # Hydra's, in a job of Slurm's
-        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, _mpi.Launch("MPICH", 0, 4, 0, 1)),
+        (OPEN_MPI, mpi_backend.Launch("Open MPI", 3, 8, 1, 2)),
+        (MPICH, mpi_backend.Launch("MPICH", 1, 2, 1, 2)),
+        (SLURM, mpi_backend.Launch("Slurm", 5, 7, 1, 2)),
+        (SLURM | {"SLURM_NODEID": "3"}, mpi_backend.Launch("Slurm", 5, 7, 1, 1)),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "6"}, mpi_backend.Launch("Slurm", 5, 6, 1, 2)),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3"}, mpi_backend.Launch("Slurm", 5, 7, 1, 3)),
+        (PMI_2, mpi_backend.Launch("MPICH", 3, 8, 3, 8)),
+        (PMI_2 | MPICH, mpi_backend.Launch("MPICH", 1, 2, 1, 2)),  # Hydra's, in a job of Slurm's
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, mpi_backend.Launch("MPICH", 0, 4, 0, 1)),
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
         ({"SLURM_NTASKS": "4"}, None),  # a job's own shell, or a process that srun did not start
         ({}, None),
     ],
 )
-def test_launches_are_recognised(environ: dict[str, str], wanted: _mpi.Launch | None) -> None:
+def test_launches_are_recognised(
+    environ: dict[str, str], wanted: mpi_backend.Launch | None
+) -> None:
     given = dict(environ)
-    assert _mpi.launch(given) == wanted
-    assert _mpi.launch(given) == wanted, "again, in the same process"
+    assert mpi_backend.launch(given) == wanted
+    assert mpi_backend.launch(given) == wanted, "again, in the same process"
 
 
 def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:
     """A chain of PyMC, a worker of a pool: they inherit the environment."""
     given = dict(OPEN_MPI)
-    assert _mpi.launch(given) is not None
+    assert mpi_backend.launch(given) is not None
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
-        os.write(write, repr(_mpi.launch(given)).encode())
+        os.write(write, repr(mpi_backend.launch(given)).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(write)
@@ -73,17 +76,17 @@ def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:
 def test_a_launch_inside_of_a_launch_is_another() -> None:
     """A script that is under mpirun starts mpirun."""
     inside = OPEN_MPI | {"PMIX_NAMESPACE": "outer@1"}
-    assert _mpi.launch(inside) is not None
-    mark = {_mpi._LAUNCHED: inside[_mpi._LAUNCHED].replace(str(os.getpid()), "1")}
-    assert _mpi.launch(inside | mark) is None
-    assert _mpi.launch(inside | mark | {"PMIX_NAMESPACE": "inner@1"}) is not None
+    assert mpi_backend.launch(inside) is not None
+    mark = {mpi_backend._LAUNCHED: inside[mpi_backend._LAUNCHED].replace(str(os.getpid()), "1")}
+    assert mpi_backend.launch(inside | mark) is None
+    assert mpi_backend.launch(inside | mark | {"PMIX_NAMESPACE": "inner@1"}) is not None
 
 
 def test_a_process_without_its_launcher_s_connection_was_not_launched() -> None:
     """What a launched process has started, with its environment but not its descriptors."""
-    assert _mpi.launch(MPICH | {"PMI_FD": "999"}) is None
+    assert mpi_backend.launch(MPICH | {"PMI_FD": "999"}) is None
     read, write = os.pipe()
-    assert _mpi.launch(MPICH | {"PMI_FD": str(read)}) is None
+    assert mpi_backend.launch(MPICH | {"PMI_FD": str(read)}) is None
     os.close(read)
     os.close(write)
 
@@ -106,14 +109,15 @@ def test_processes_divide_the_cores_that_they_share(
     bound = {pid: set(mask) for pid, mask in zip(pids, masks, strict=True)}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: bound[pid or os.getpid()])
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(_cores, "_quota", lambda: 0)
-    monkeypatch.setattr(_cores, "_place", lambda core: (0, core))
-    assert _cores.slice_of_launch(place, max(len(masks), 2), pids) == wanted
+    monkeypatch.setattr(cores, "_quota", lambda: 0)
+    monkeypatch.setattr(cores, "_place", lambda core: (0, core))
+    assert cores.slice_of_launch(place, max(len(masks), 2), pids) == wanted
 
 
 LAUNCHED = """
 import os, sys, time
-from synkhronos import _mpi, _nodes
+from synkhronos._backends import mpi as _mpi
+from synkhronos._engine import nodes as _nodes
 
 def world():
     print("spoke MPI")
@@ -144,7 +148,7 @@ def test_a_launcher_that_has_died_before_is_noticed() -> None:
 ABORTED = """
 import os, sys
 from types import SimpleNamespace
-from synkhronos import _mpi
+from synkhronos._backends import mpi as _mpi
 print("last words", file=sys.stderr)
 comm = SimpleNamespace(Abort=lambda code: os._exit(2 if _mpi._is_unread(2) else 0))
 _mpi.World.abort(SimpleNamespace(_mpi=SimpleNamespace(COMM_WORLD=comm)))
@@ -166,16 +170,16 @@ def test_nobody_waits_for_a_reader_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nor for files, nor for what is closed."""
-    monkeypatch.setattr(_mpi, "_READ_SECONDS", 0.05)
+    monkeypatch.setattr(mpi_backend, "_READ_SECONDS", 0.05)
     reading, writing = os.pipe()
     os.write(writing, b"unheard")
-    _mpi._let_out((writing,))
-    assert _mpi._is_unread(writing)
+    mpi_backend._let_out((writing,))
+    assert mpi_backend._is_unread(writing)
     os.close(reading)
     os.close(writing)
-    assert not _mpi._is_unread(writing)
+    assert not mpi_backend._is_unread(writing)
     with (tmp_path / "out").open("wb") as file:
         file.write(b"text")
         file.flush()
         file.seek(0)
-        assert not _mpi._is_unread(file.fileno())
+        assert not mpi_backend._is_unread(file.fileno())

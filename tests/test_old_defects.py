@@ -20,7 +20,7 @@ import pytest
 import setuptools
 
 import synkhronos as synk
-from synkhronos import _parcels
+from synkhronos._transport import serialization
 
 ROOT = Path(__file__).parent.parent
 INSTALLED = Path(synk.__file__).parent
@@ -76,13 +76,13 @@ def test_the_package_is_whole() -> None:
 def test_a_function_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """S80: one recipe for all variants, packed when it is first needed, and never again."""
     packed: list[Any] = []
-    pack = _parcels.pack_graph
+    pack = serialization.pack_graph
 
     def counted(value: Any, *args: Any) -> bytes:
         packed.append(value)
         return pack(value, *args)
 
-    monkeypatch.setattr(_parcels, "pack_graph", counted)
+    monkeypatch.setattr(serialization, "pack_graph", counted)
     with synk.Group(2):
         x, s = pt.matrix("x", dtype="float64"), pytensor.shared(np.zeros(()), "s")
         f = synk.function([x], [x.mean(), x.sum()], updates=[(s, s + x.sum())], mode="FAST_COMPILE")

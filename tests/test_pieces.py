@@ -11,8 +11,8 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._compilations import Compilations
-from synkhronos._compile import plan
+from synkhronos._engine.compilations import Compilations
+from synkhronos._engine.compile import plan
 
 # lengths of one member's parts that leave none for 3 rows, which are then 2 and 1
 SOME = (5, 6, 7, 9)

@@ -11,9 +11,9 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._commands import AllReduce, Command, Program
-from synkhronos._reductions import Reduction
-from synkhronos._shipping import share_variables
+from synkhronos._engine.commands import AllReduce, Command, Program
+from synkhronos._engine.shipping import share_variables
+from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import Fault
 
 

@@ -14,8 +14,7 @@ from hypothesis.extra import numpy as npst
 from hypothesis.strategies import DrawFn
 
 import synkhronos as synk
-from synkhronos._batches import edges
-from synkhronos._reductions import (
+from synkhronos._plan.reductions import (
     Accumulator,
     Reduction,
     accumulator,
@@ -24,6 +23,7 @@ from synkhronos._reductions import (
     result_dtype,
     shares,
 )
+from synkhronos._plan.rows import edges
 from synkhronos.testing.conformance import DTYPES
 
 OPS = [op for op in Reduction if op is not Reduction.GATHER]

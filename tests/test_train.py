@@ -17,7 +17,7 @@ from pytensor.compile.mode import Mode
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
-from synkhronos.extensions._update import FlatUpdate
+from synkhronos.extensions._step.update import FlatUpdate
 
 FAST = "FAST_COMPILE"
 RULES: dict[str, tuple[Any, dict[str, Any]]] = {

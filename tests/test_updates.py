@@ -22,7 +22,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._batches import edges
+from synkhronos._plan.rows import edges
 from synkhronos.extensions import updates
 from synkhronos.extensions.updates import Split, rule_of, split
 

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synkhronos as synk
-from synkhronos import _slicing
+from synkhronos._api import auto_slices
 
 FAST = "FAST_COMPILE"
 
@@ -103,7 +103,7 @@ def test_slices_that_prove_nothing_are_refused(
     assert everywhere(s, group.size) == [0.0] * group.size
     f(ROWS)
     whole = everywhere(s, group.size)
-    monkeypatch.setattr(_slicing, "BUDGET_BYTES", 50)
+    monkeypatch.setattr(auto_slices, "BUDGET_BYTES", 50)
     synk.broadcast(s, 0.0)
     f(ROWS, num_slices="auto")
     assert everywhere(s, group.size) == whole

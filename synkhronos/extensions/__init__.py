@@ -12,9 +12,7 @@ from synkhronos.extensions.batches import Batches as Batches
 from synkhronos.extensions.loader import Loader as Loader
 from synkhronos.extensions.train import TrainFunction as TrainFunction
 from synkhronos.extensions.train import make_train_function as make_train_function
-from synkhronos.extensions.train import (
-    make_train_function_pytensor as make_train_function_pytensor,
-)
+from synkhronos.extensions.train import make_train_function_pytensor as make_train_function_pytensor
 from synkhronos.extensions.train import make_train_function_theano as make_train_function_theano
 
 __all__ = [

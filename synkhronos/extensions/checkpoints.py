@@ -32,7 +32,9 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._commands import Broadcast
+from synkhronos._engine.commands import Broadcast
+from synkhronos._engine.group import Group, current
+from synkhronos._engine.variables import check_whole
 from synkhronos._errors import (
     BackendMissing,
     CheckpointError,
@@ -41,9 +43,7 @@ from synkhronos._errors import (
     InputTypeError,
     SynkhronosError,
 )
-from synkhronos._group import Group, current
-from synkhronos._variables import check_whole
-from synkhronos.extensions._streams import fetch_states, rebuild, set_states
+from synkhronos.extensions._random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions.batches import Batches
 
 log = logging.getLogger("synkhronos")

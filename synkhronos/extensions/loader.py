@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._data import Data
+from synkhronos._api.data import Data
+from synkhronos._api.make_data import data
+from synkhronos._engine.group import Group, current
 from synkhronos._errors import GroupError, InputError, InputTypeError
-from synkhronos._group import Group, current
-from synkhronos._making import data
 from synkhronos.extensions.batches import Batches, Walk
 
 log = logging.getLogger("synkhronos")

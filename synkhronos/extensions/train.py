@@ -21,27 +21,27 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos import _parcels
-from synkhronos._batches import Picks, select
-from synkhronos._commands import Call
-from synkhronos._communicators.halves import FORMATS
-from synkhronos._compile import plan
-from synkhronos._cores import trim
-from synkhronos._data import Data
+from synkhronos._api.data import Data
+from synkhronos._api.function import Function
+from synkhronos._engine.commands import Call
+from synkhronos._engine.compile import plan
+from synkhronos._engine.graph_collectives import meets
+from synkhronos._engine.group import current
+from synkhronos._engine.member import Member
+from synkhronos._engine.shipping import distribute_in, share_variables
+from synkhronos._engine.variables import Entry, check_whole
 from synkhronos._errors import InputError, InputTypeError, enduring
-from synkhronos._functions import Function
-from synkhronos._group import current
-from synkhronos._meetings import meets
-from synkhronos._member import Member
-from synkhronos._shipping import distribute_in, share_variables
-from synkhronos._variables import Entry, check_whole
-from synkhronos.extensions._flat import lay_out, shapes_of
-from synkhronos.extensions._objective import Objective, objective
-from synkhronos.extensions._parting import Parting, part
-from synkhronos.extensions._resident import InstallResident, JoinResident, ResidentStep, Whole
-from synkhronos.extensions._slots import fitted_gradient, gradients, pairs, trainable
-from synkhronos.extensions._step import PHASES, Clocks, Install, Join, Step, set_scalar
+from synkhronos._host.cores import trim
+from synkhronos._plan.rows import Picks, select
+from synkhronos._transport import serialization
+from synkhronos._transport.communicators.half_precision import FORMATS
+from synkhronos.extensions._step.command import PHASES, Clocks, Install, Join, Step, set_scalar
+from synkhronos.extensions._step.flat import lay_out, shapes_of
+from synkhronos.extensions._step.objective import Objective, objective
+from synkhronos.extensions._step.partition import Parting, part
+from synkhronos.extensions._step.resident import InstallResident, JoinResident, ResidentStep, Whole
 from synkhronos.extensions.updates import rule_of
+from synkhronos.extensions.updates._slots import fitted_gradient, gradients, pairs, trainable
 
 log = logging.getLogger("synkhronos")
 
@@ -284,7 +284,7 @@ class TrainFunction:
             entry = registry.find(obj) if isinstance(obj, SharedVariable) else None
             return None if entry is None else entry.number
 
-        packed = _parcels.pack_graph(flat, numbered) if group.size > 1 else b""
+        packed = serialization.pack_graph(flat, numbered) if group.size > 1 else b""
         group.run(install(packed, self._number), "train", hand=flat)
         self._update = group.member.updates[self._number]
         if self._resident:

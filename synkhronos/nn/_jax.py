@@ -22,7 +22,7 @@ from jax import lax
 from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._meetings import is_held, mean_over_members, quietly
+from synkhronos._engine.graph_collectives import is_held, mean_over_members, quietly
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient

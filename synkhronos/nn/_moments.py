@@ -17,7 +17,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synkhronos._meetings import MeetingOp, mean_over_members
+from synkhronos._engine.graph_collectives import MeetingOp, mean_over_members
 
 _numbers = itertools.count(1)
 

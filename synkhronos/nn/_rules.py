@@ -7,8 +7,8 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
-from synkhronos._inference._values import Factors, Reduced, Rows, Same, Stuck, Value, summed
-from synkhronos._inference._walk import Transferred, Walk, transfer
+from synkhronos._plan.inference.values import Factors, Reduced, Rows, Same, Stuck, Value, summed
+from synkhronos._plan.inference.walk import Transferred, Walk, transfer
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments
 from synkhronos.nn._pooling import Pooling, PoolingGradient

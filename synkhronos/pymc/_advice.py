@@ -20,9 +20,9 @@ from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag
 from threadpoolctl import threadpool_limits
 
-from synkhronos import _cores
-from synkhronos._jax import runs_jax
-from synkhronos._replicas import compiled
+from synkhronos._backends.jax import runs_jax
+from synkhronos._engine.replicas import compiled
+from synkhronos._host import cores as _cores
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
 SECONDS = 0.15  # of measuring, for each figure

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synkhronos import _cores
+from synkhronos._engine.group import Group
 from synkhronos._errors import GroupClosed
-from synkhronos._group import Group
+from synkhronos._host import cores as _cores
 from synkhronos.pymc._alarm import Alarm
 from synkhronos.pymc._round import Round
 from synkhronos.pymc._rows import is_smooth

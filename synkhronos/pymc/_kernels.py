@@ -10,13 +10,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 
-from synkhronos.pymc._fast import (
-    FastExp,
-    FastLog,
-    FastLog1p,
-    FastSigmoid,
-    FastSoftplus,
-)
+from synkhronos.pymc._fast import FastExp, FastLog, FastLog1p, FastSigmoid, FastSoftplus
 
 _I64, _F64 = ir.IntType(64), ir.DoubleType()
 

@@ -14,9 +14,10 @@ from pymc.model.core import BaseModel
 from pytensor.graph.replace import clone_replace
 
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
-from synkhronos import _cores, _group
+from synkhronos._engine import group
+from synkhronos._engine.group import Group
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._group import Group
+from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
     Advice,
     ChainPlan,
@@ -257,7 +258,7 @@ def point_of(model: Any) -> dict[Any, Any]:
 
 def group_for(members: int | None) -> tuple[Group, bool]:
     """The current group if it is alive and of that size, else a new one (True)."""
-    found = _group._current
+    found = group._current
     if found is not None and found.alive and members in (None, found.size):
         return found, False
     return Group(members), True

@@ -19,8 +19,8 @@ from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import switch
 
-from synkhronos._inference._values import Rows, Same
-from synkhronos._inference._walk import Walk, seed
+from synkhronos._plan.inference.values import Rows, Same
+from synkhronos._plan.inference.walk import Walk, seed
 
 _PLAIN = Mode(linker="py", optimizer="fast_compile")
 

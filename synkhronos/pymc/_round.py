@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
-from synkhronos._arena import Piece
-from synkhronos._calls import compute_call
-from synkhronos._commands import Call, Command
-from synkhronos._compile import plan
-from synkhronos._data import Data
+from synkhronos._api.data import Data
+from synkhronos._api.function import Function
+from synkhronos._api.make_data import data
+from synkhronos._engine.calls import compute_call
+from synkhronos._engine.commands import Call, Command
+from synkhronos._engine.compile import plan
+from synkhronos._engine.group import Group
+from synkhronos._engine.shipping import distribute_in
 from synkhronos._errors import InputError
-from synkhronos._functions import Function
-from synkhronos._group import Group
-from synkhronos._making import data
-from synkhronos._shipping import distribute_in
+from synkhronos._host.arena import Piece
 from synkhronos.pymc._rows import is_smooth
 
 if TYPE_CHECKING:
-    from synkhronos._member import Member
+    from synkhronos._engine.member import Member
     from synkhronos.pymc._likelihood import Likelihood
 
 _F8 = np.dtype(np.float64)

@@ -30,8 +30,8 @@ from pytensor.tensor.math import All
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.type import TensorType
 
-from synkhronos._inference._values import Position, Rows, Same, Stuck, Unknown
-from synkhronos._inference._walk import Walk, constant_of, name_of, transfer
+from synkhronos._plan.inference.values import Position, Rows, Same, Stuck, Unknown
+from synkhronos._plan.inference.walk import Walk, constant_of, name_of, transfer
 
 Lengths = tuple[int, ...]
 Place = tuple[Variable, int | None]  # a variable and its row axis; None: it is needed whole

@@ -20,7 +20,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from synkhronos._errors import InputError
-from synkhronos._inference._walk import name_of
+from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
 _PLAIN = Mode(linker="py", optimizer=None)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synkhronos._batches import edges
-from synkhronos._commands import Command
-from synkhronos._jax import dtype as jax_dtype
-from synkhronos._jax import held
-from synkhronos._reductions import Reduction, combine
+from synkhronos._backends.jax import dtype as jax_dtype
+from synkhronos._backends.jax import held
+from synkhronos._engine.commands import Command
+from synkhronos._plan.reductions import Reduction, combine
+from synkhronos._plan.rows import edges
 
 if TYPE_CHECKING:
-    from synkhronos._group import Group
-    from synkhronos._member import Member
+    from synkhronos._engine.group import Group
+    from synkhronos._engine.member import Member
 
 Shape = tuple[int, ...]
 

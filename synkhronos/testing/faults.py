@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from synkhronos._commands import Command
+from synkhronos._engine.commands import Command
 
 if TYPE_CHECKING:
-    from synkhronos._member import Member
+    from synkhronos._engine.member import Member
 
 
 @dataclass(frozen=True)

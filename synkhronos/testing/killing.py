@@ -37,12 +37,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synkhronos._commands import Command
+from synkhronos._engine.commands import Command
 from synkhronos.testing import leaks
 
 if TYPE_CHECKING:
-    from synkhronos._group import Group
-    from synkhronos._member import Member
+    from synkhronos._engine.group import Group
+    from synkhronos._engine.member import Member
 
 LIMIT = 20.0  # seconds for a trial; what takes longer hangs
 _ATTACH = 5.0  # for strace to take hold

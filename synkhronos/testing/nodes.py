@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from synkhronos import _mpi
-from synkhronos._nodes import expect
-from synkhronos._opening import serve
+from synkhronos._backends import mpi as mpi_backend
+from synkhronos._engine.nodes import expect
+from synkhronos._engine.startup import serve
 
 
 def serve_first() -> int:
@@ -26,7 +26,7 @@ def serve_first() -> int:
     >>> serve_first()
     1
     """
-    launch = _mpi.launch()
+    launch = mpi_backend.launch()
     if launch is None:
         return 1
     if launch.rank:

@@ -46,8 +46,8 @@ class Mutant:
         return self.source().replace(self.text, self.instead)
 
 
-GUARDS, LOCAL = "_channels/guards.py", "_channels/local.py"
-WAITING, PROCESSES = "_channels/waiting.py", "_channels/processes.py"
+GUARDS, LOCAL = "_transport/channels/guards.py", "_transport/channels/local.py"
+WAITING, PROCESSES = "_transport/channels/waiting.py", "_transport/channels/processes.py"
 FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/test_checkpoints.py"
@@ -149,49 +149,49 @@ MUTANTS = (
     ),
     Mutant(
         "posix_fallocate",
-        "_arena.py",
+        "_host/arena.py",
         "            os.posix_fallocate(self.fd, offset, length)\n",
         "            pass\n",
         "tests/faults/test_guards.py",
     ),
     Mutant(
         "limits of the machine and the cgroup",
-        "_arena.py",
+        "_host/arena.py",
         "            self._check(length)\n",
         "            pass\n",
         "tests/faults/test_guards.py",
     ),
     Mutant(
         "seals",
-        "_arena.py",
+        "_host/arena.py",
         "        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)\n",
         "",
         SECURITY,
     ),
     Mutant(
         "freed memory is given back",
-        "_arena.py",
+        "_host/arena.py",
         "        gone.also = _Gone(block, free)\n",
         "",
         SECURITY,
     ),
     Mutant(
         "a fork frees nothing of its parent's",
-        "_arena.py",
+        "_host/arena.py",
         "        self._blocks.clear()\n",
         "        pass\n",
         "tests/test_groups.py tests/test_data.py",
     ),
     Mutant(
         "no core dumps of the data",
-        "_arena.py",
+        "_host/arena.py",
         "        self._advise(0, self._bytes, mmap.MADV_DONTDUMP)\n",
         "",
         SECURITY,
     ),
     Mutant(
         "words begin at zero after a restart",
-        "_arena.py",
+        "_host/arena.py",
         "            self._advise(region * self.region_bytes, HEAD_BYTES, self._drop)\n",
         "",
         "tests/faults/test_restarts.py",
@@ -205,84 +205,84 @@ MUTANTS = (
     ),
     Mutant(
         "failures are seen while GPUs exchange",
-        "_channels/node.py",
+        "_transport/channels/node.py",
         "any(words[ADRIFT] >= self.number for words in others)",
         "False",
         f"{GPUS} -k 'error_of_nccl or cannot_be_served'",
     ),
     Mutant(
         "an abort of NCCL's has a limit",
-        "_communicators/nccl.py",
+        "_backends/nccl.py",
         "_thread.join(ABORT_SECONDS)",
         "_thread.join()",
         f"{GPUS} -k abort_that_hangs",
     ),
     Mutant(
         "an event is recorded when NCCL has taken what was posted",
-        "_communicators/nccl.py",
+        "_backends/nccl.py",
         "            self._watch(self._settled)\n",
         "            pass\n",
         f"{GPUS} -k posting",
     ),
     Mutant(
         "members agree before GPUs exchange",
-        "_communicators/gpus.py",
+        "_transport/communicators/gpus.py",
         "if not vote[0] or vote[0] != -vote[1]:",
         "if not vote[0]:",
         f"{GPUS} -k unequal",
     ),
     Mutant(
         "the host waits for NCCL",
-        "_communicators/gpus.py",
+        "_transport/communicators/gpus.py",
         "                link.finish(event)\n",
         "",
         f"{GPUS} -k float32",
     ),
     Mutant(
         "a transfer between nodes can be left",
-        "_mpi.py",
+        "_backends/mpi.py",
         "self._wait(request.Test)",
         "request.Wait()",
         f"{NODES} -k 'stopped and transfer'",
     ),
     Mutant(
         "a torn transfer is told",
-        "_communicators/between.py",
+        "_transport/communicators/between_nodes.py",
         "            self._leaders.tear()\n",
         "",
         f"{NODE_SHORTAGES} -k 'failure_in and mpich'",
     ),
     Mutant(
         "news that was not heard is told again",
-        "_channels/mpi.py",
+        "_transport/channels/mpi.py",
         "        if not any([type(o) is Failure for _, o in told]):",
         "        if True:",
         f"{NODE_SHORTAGES} -k 'told_again and mpich'",
     ),
     Mutant(
         "the master alone has a limit",
-        "_nodes.py",
+        "_engine/nodes.py",
         "        channel.inspector.limit = channel.inspector.warning = math.inf",
         "        pass",
         f"{NODES} -k pause",
     ),
     Mutant(
         "leaders agree before a transfer",
-        "_communicators/between.py",
+        "_transport/communicators/between_nodes.py",
         '            heard = self.agree_on(arrays, b"\\1" if undefined else b"")\n',
         "            heard = {}\n",
         f"{NODES} -k 'exceptions'",
     ),
     Mutant(
         "SIGINT is held back",
-        "_channels/interrupts.py",
+        "_transport/channels/interrupts.py",
         "        if self._depth == 0:\n            self._exchange()\n",
         "",
         f"{FAULTS} -k interrupt",
     ),
     Mutant(
         "a command left without its verdict is settled",
-        "_group.py",
+        "_engine/group.py",
         "                if self._unsettled or self._left:\n                    self._leave()\n"
         "\n    @contextlib.contextmanager\n    def limited",
         "                pass\n\n    @contextlib.contextmanager\n    def limited",
@@ -290,7 +290,7 @@ MUTANTS = (
     ),
     Mutant(
         "what failed is undone",
-        "_member.py",
+        "_engine/member.py",
         "        for entry, value in self._undo.values():\n            entry.storage[0] = value\n"
         "        self._forget_command()",
         "        self._forget_command()",
@@ -298,28 +298,28 @@ MUTANTS = (
     ),
     Mutant(
         "half-written values are marked",
-        "_member.py",
+        "_engine/member.py",
         "                mark_torn(entry)\n        self.in_place = ()",
         "                pass\n        self.in_place = ()",
         f"{FAULTS} tests/faults/test_restarts.py -k 'reduction_writes or half'",
     ),
     Mutant(
         "writing in place begins when all have come",
-        "_channels/node.py",
+        "_transport/channels/node.py",
         "                self._await(words, here)\n            if gate",
         "                pass\n            if gate",
         f"{FAULTS} tests/test_communicators.py tests/test_train.py",
     ),
     Mutant(
         "who leaves a command frees those at its barriers",
-        "_channels/node.py",
+        "_transport/channels/node.py",
         "peer[BARRIER] < here:\n            raise PeerFailed",
         "peer[BARRIER] < here:\n            pass",
         "tests/faults/test_exceptions.py -k raising",
     ),
     Mutant(
         "limit of a wait",
-        "_channels/stalls.py",
+        "_transport/channels/stalls.py",
         "if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):",
         "if False:",
         "tests/faults/test_stalls.py",

@@ -21,7 +21,7 @@ from oracle import NAMES, Array, Crew, rows_of, same, start_value
 from order_draws import slow, which
 
 import synkhronos as synk
-from synkhronos._commands import GetValue
+from synkhronos._engine.commands import GetValue
 from synkhronos.testing import leaks
 
 LONGEST = 300.0  # seconds that a step may take; few take two, on a busy machine

@@ -11,7 +11,7 @@ BEGIN = """
     import atexit, gc, multiprocessing, os, signal, sys, threading, time, weakref
     import numpy as np, pytensor.tensor as pt, synkhronos as synk
     from dataclasses import dataclass
-    from synkhronos._commands import Command
+    from synkhronos._engine.commands import Command
     from synkhronos.testing import leaks
     from synkhronos.testing.faults import Fault
 

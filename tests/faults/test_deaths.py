@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos._commands import Command
-from synkhronos._opening import GRACE_SECONDS
-from synkhronos._reductions import Reduction
+from synkhronos._engine.commands import Command
+from synkhronos._engine.startup import GRACE_SECONDS
+from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import KINDS, Fault
 
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTERM")

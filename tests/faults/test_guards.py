@@ -12,20 +12,20 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
-from synkhronos import _arena
-from synkhronos._channels import local, waiting
-from synkhronos._memory import Limit
+from synkhronos._host import arena
+from synkhronos._host.memory_limits import Limit
+from synkhronos._transport.channels import local, waiting
 
 
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
     text = """
         import os, synkhronos as synk
-        from synkhronos._channels import guards, local
+        from synkhronos._transport.channels import guards, local
         guard = guards.guard
         def seen(wiring):
             guard(wiring)
             print("serves", flush=True)
-        from synkhronos import _member
+        from synkhronos._engine import member as _member
         _member.guard = seen
         wiring = local.LocalChannel._wiring
         def orphan(self, *args):
@@ -77,7 +77,7 @@ def test_memory_is_taken_when_it_is_allocated(group2: synk.Group) -> None:
 def test_limits_are_asked_first(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """An allocation above a cgroup's limit would end in the OOM killer."""
     limit = Limit(30_000_000, 50_000_000, "the limit of cgroup /x is 50,000,000")
-    monkeypatch.setattr(_arena, "available", lambda: limit)
+    monkeypatch.setattr(arena, "available", lambda: limit)
     with pytest.raises(MemoryError, match=r"asked for 33,554,432 bytes.*the limit of cgroup /x is"):
         synk.data(np.zeros(1 << 22))
     assert synk.data(np.zeros(1 << 18)).data.sum() == 0

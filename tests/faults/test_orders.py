@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from orders import Orders, how
 
-from synkhronos import _data
-from synkhronos._member import Member
+from synkhronos._api import data
+from synkhronos._engine.member import Member
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ DEFECTS: dict[str, tuple[object, str, Callable[..., Any], Callable[[Orders], Non
         lambda o: o.call_with_updates(0, "checked", 0, NEGATIVE_BELOW, None, 1, 1),
     ),
     "rows that are not cleared": (
-        _data,
+        data,
         "_keep_common",
         lambda keep: lambda old, new, same_memory: None,
         lambda o: (o.resize(0, 2, 0, "l"), o.resize(0, 9, 0, "l")),

@@ -13,7 +13,10 @@ import synkhronos as synk
 
 PACKAGE = Path(synk.__file__).parent
 # Where a process is killed by its number: one that has just been made, one not reaped yet.
-BY_NUMBER = {("_channels/processes.py", "__post_init__"), ("_channels/processes.py", "reap")}
+BY_NUMBER = {
+    ("_transport/channels/processes.py", "__post_init__"),
+    ("_transport/channels/processes.py", "reap"),
+}
 
 
 def kills(node: ast.AST) -> bool:

@@ -12,7 +12,7 @@ TEXT = """
     import os, random, signal, sys, time
     import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
     from synkhronos.extensions import Batches, make_train_function, updates
-    from synkhronos.extensions._streams import fetch_states
+    from synkhronos.extensions._random_streams import fetch_states
     from synkhronos.extensions.checkpoints import Checkpoints
 
     EPOCHS, rows = 3, np.random.default_rng(1).normal(size=(30, 4))

@@ -22,7 +22,7 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
-from synkhronos._commands import Command
+from synkhronos._engine.commands import Command
 
 STARTS = ("fork", "exec")
 
@@ -183,7 +183,7 @@ IMPORTED = """
         assert pytensor.function([x], x.sum(), mode=mode)(np.ones(3)) == 3
     before = others()
     import synkhronos as synk
-    from synkhronos._commands import Command
+    from synkhronos._engine.commands import Command
     class Imported(Command):
         def run(self, member):
             return others()

@@ -95,7 +95,7 @@ TOGETHER = """
     f = begin()
     group = synk._group.current()
     from dataclasses import dataclass
-    from synkhronos._commands import Command
+    from synkhronos._engine.commands import Command
 
     @dataclass(frozen=True)
     class Take(Command):

@@ -142,7 +142,7 @@ def test_who_is_stopped_does_not_compile() -> None:
 
 def test_a_member_that_stands_still_in_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group ends: nothing but its end keeps the member from writing later."""
-    from synkhronos._communicators import shared_memory
+    from synkhronos._transport.communicators import shared_memory
 
     master, original = os.getpid(), shared_memory.in_place
 

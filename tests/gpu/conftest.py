@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import synkhronos as synk
-from synkhronos._communicators import nccl
-from synkhronos._devices import has_plugin
+from synkhronos._backends import nccl as nccl_backend
+from synkhronos._host.devices import has_plugin
 
 HERE = Path(__file__).parent
 
@@ -21,7 +21,7 @@ def missing() -> str:
         return "this machine has no NVIDIA GPU"
     if importlib.util.find_spec("jax") is None or not has_plugin():
         return 'JAX has no plugin for CUDA: pip install "synkhronos[cuda12]" or "[cuda13]"'
-    if not nccl.is_installed():
+    if not nccl_backend.is_installed():
         return 'nccl4py is not installed: pip install "synkhronos[cuda12]" or "[cuda13]"'
     return ""
 

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from synkhronos._group import current
+from synkhronos._engine.group import current
 from synkhronos.extensions import make_train_function, make_train_function_pytensor
 from synkhronos.extensions import updates as rules
 from synkhronos.testing import conformance

@@ -53,9 +53,9 @@ MEMORY = """
     from dataclasses import dataclass
     import numpy as np, pytensor, pytensor.tensor as pt
     import synkhronos as synk
-    from synkhronos import _arena
-    from synkhronos._commands import Command
-    from synkhronos._group import current
+    from synkhronos._host import arena as _arena
+    from synkhronos._engine.commands import Command
+    from synkhronos._engine.group import current
 
     @dataclass(frozen=True)
     class Arenas(Command):
@@ -205,7 +205,7 @@ def test_a_killed_job_leaves_no_named_memory(mpi: Launcher, tmp_path: Path, firs
 
 MESSAGES = """
     import time
-    from synkhronos import _mpi
+    from synkhronos._backends import mpi as _mpi
 
     world = _mpi.World()
     edge = _mpi._SLOT_BYTES
@@ -250,7 +250,7 @@ def test_messages_of_all_lengths_in_order(mpi: Launcher, tmp_path: Path) -> None
 OFFERS = """
     import time
     from pathlib import Path
-    from synkhronos import _mpi
+    from synkhronos._backends import mpi as _mpi
 
     world = _mpi.World()
     for length in (40, 3 * _mpi._SLOT_BYTES):

@@ -14,8 +14,8 @@ import sys
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from synkhronos._group import current
-from synkhronos._commands import Command
+from synkhronos._engine.group import current
+from synkhronos._engine.commands import Command
 
 pytensor.config.mode = "FAST_COMPILE"
 rng = np.random.default_rng(7)
@@ -99,7 +99,7 @@ def test_what_repeated_calls_change_reaches_every_node(
 def test_only_changed_ranges_travel(mpi: Launcher, tmp_path: Path) -> None:
     """Bytes that the master tells the others, counted where they are told."""
     text = """
-        from synkhronos._arena import Arena
+        from synkhronos._host.arena import Arena
         told = []
         take = Arena.take_news
         def counted(arena):

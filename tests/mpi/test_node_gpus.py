@@ -25,8 +25,8 @@ import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from exchanging import *
-from synkhronos._group import current
-from synkhronos._opening import Opening
+from synkhronos._engine.group import current
+from synkhronos._engine.startup import Opening
 from synkhronos.testing import conformance
 
 logging.basicConfig(format="%(message)s")

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from synkhronos import _mpi
-from synkhronos._arena import Arena
-from synkhronos._channels import mpi
-from synkhronos._channels.local import LocalChannel
-from synkhronos._commands import Command
-from synkhronos._group import current
+from synkhronos._backends import mpi as _mpi
+from synkhronos._host.arena import Arena
+from synkhronos._transport.channels import mpi
+from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._engine.commands import Command
+from synkhronos._engine.group import current
 
 pytensor.config.mode = "FAST_COMPILE"
 node = _mpi.launch().rank

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from synkhronos import _nodes
-from synkhronos._commands import Command
-from synkhronos._group import current
+from synkhronos._engine import nodes as _nodes
+from synkhronos._engine.commands import Command
+from synkhronos._engine.group import current
 
 pytensor.config.mode = "FAST_COMPILE"
 _nodes._COUNT_SECONDS = 0.0  # in all processes: counts go up as often as they are made

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from synkhronos._commands import Command
-from synkhronos._group import current
-from synkhronos._reductions import Reduction
+from synkhronos._engine.commands import Command
+from synkhronos._engine.group import current
+from synkhronos._plan.reductions import Reduction
 from synkhronos.extensions import make_train_function, make_train_function_pytensor
 from synkhronos.extensions import updates as rules
 from synkhronos.testing import conformance

@@ -13,7 +13,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos import nn
-from synkhronos._inference import Proof, prove
+from synkhronos._plan.inference import Proof, prove
 
 MODES = ("FAST_COMPILE", "JAX")
 NUMBA = pytest.param("NUMBA", marks=pytest.mark.slow)

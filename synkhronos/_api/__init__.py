@@ -1,0 +1,1 @@
+"""What the user holds: functions, Data, collectives, checks of consistency."""

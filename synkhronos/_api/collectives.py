@@ -1,0 +1,524 @@
+"""Collectives: the values of shared variables moved and combined between members."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._api.data import Data, as_literal
+from synkhronos._engine import commands
+from synkhronos._engine.group import Group, current
+from synkhronos._engine.shipping import distribute_in, share_variables
+from synkhronos._engine.variables import Entry, check_whole, is_array, warn_differs
+from synkhronos._errors import InputError, InputTypeError, enduring
+from synkhronos._plan.reductions import Reduction, parse
+from synkhronos._plan.rows import Picks, Selection, edges, select
+
+Variables = SharedVariable | str | Sequence[SharedVariable | str]
+
+_REPLACING = ("scatter", "set_value")  # whatever members held, they get other values
+
+
+@enduring
+def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> None:
+    """Give all members the master's value, or the value given.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    values : array or Data, or a list with one for each variable, optional
+    nccl : bool
+        Accepted as in 2017; the group knows its fastest transport.
+
+    Notes
+    -----
+    Cost: one round for all variables; each member copies the values once.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.zeros(2), name="s")
+    >>> synk.broadcast(s, np.array([1.0, 2.0])); synk.get_value(1, s).tolist()
+    [1.0, 2.0]
+    >>> synk.close()
+    """
+    del nccl
+    group, entries, single = _entries(shared_vars, "broadcast", arrays=False)
+    given = None if values is None else _values(entries, values, single, "broadcast")
+    others = [e for e in entries if not is_array(e)]
+    if others:
+        held = tuple(e.storage[0] for e in others)
+        group.run(commands.Send(_numbers(others), held), "broadcast")
+    group.run(commands.Broadcast(_numbers(entries)), "broadcast", hand=given)
+
+
+@enduring
+def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> None:
+    """Divide the rows of values over the members: each gets its part as its own value.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    values : array or Data, or a list with one for each variable, optional
+        The master's own values unless given; all with the same number of rows.
+    batch : as in a call, optional
+        Rows to select before they are divided.
+
+    Notes
+    -----
+    Cost: one round; each member copies its rows once.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.zeros(1), name="s")
+    >>> synk.scatter(s, np.arange(5.0)); synk.get_lengths(s)
+    [3, 2]
+    >>> synk.close()
+    """
+    group, entries, single = _entries(shared_vars, "scatter")
+    if values is None:
+        values = entries[0].storage[0] if single else [e.storage[0] for e in entries]
+    arrays = _values(entries, values, single, "scatter")
+    lengths = {len(a) for a in arrays if a.ndim}
+    if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
+        raise InputError(
+            f"scatter: values of shapes {[a.shape for a in arrays]} have no rows in "
+            "common; give arrays of equal length"
+        )
+    rows = select(batch, lengths.pop())
+    chosen = [_chosen(a, rows) for a in arrays]
+    borders = edges(len(rows), group.size)
+    _check_lengths(entries, {b - a for a, b in itertools.pairwise(borders)}, "scatter")
+    group.run(commands.Scatter(_numbers(entries), borders), "scatter", hand=chosen)
+
+
+@enduring
+def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
+    """Bring all members' values to the master.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    nd_up : {0, 1}
+        1 stacks the values on a new first axis (equal shapes needed), 0 concatenates them along
+        axis 0 (any lengths).
+
+    Returns
+    -------
+    numpy.ndarray, or list of them
+        The variables are not changed.
+
+    Notes
+    -----
+    Cost: one round; the master copies all values once.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.ones(2), name="s")
+    >>> synk.gather(s).shape, synk.gather(s, nd_up=0).shape
+    ((2, 2), (4,))
+    >>> synk.close()
+    """
+    del nccl
+    if nd_up not in (0, 1):
+        raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
+    group, entries, single = _entries(shared_vars, "gather")
+    join: Any = "stack" if nd_up else "concatenate"
+    found = group.run(commands.Gather(_numbers(entries), join), "gather")
+    return found[0] if single else found
+
+
+@enduring
+def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
+    """Give every member all members' values, concatenated along axis 0.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.ones(2), name="s")
+    >>> synk.all_gather(s); s.get_value().shape
+    (4,)
+    >>> synk.close()
+
+    Notes
+    -----
+    Cost: one round; each member copies all values once. 0-d variables cannot hold the result.
+    """
+    del nccl
+    group, entries, _ = _entries(shared_vars, "all_gather")
+    flat = [e.label for e in entries if e.storage[0].ndim == 0]
+    if flat:
+        raise InputError(f"all_gather: {flat} are 0-d and cannot hold several values; use gather")
+    _check_lengths(entries, None, "all_gather")
+    group.run(commands.AllGather(_numbers(entries)), "all_gather")
+
+
+@enduring
+def reduce(
+    shared_vars: Variables,
+    op: str = "avg",
+    in_place: bool = True,
+    nccl: bool = True,
+    weights: Sequence[float] | None = None,
+) -> Any:
+    """Combine all members' values in the master.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
+    in_place : bool
+        Set the master's variables to the results, else return them.
+    weights : sequence of float, optional
+        For avg: one for each rank.
+
+    Returns
+    -------
+    None, numpy.ndarray, or list of them
+        Averages of integers are float64, and rounded where they are put in place.
+
+    Notes
+    -----
+    Cost: one round; the members divide the work. Values are combined in the order of ranks.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.array([1.0, 2.0]), name="s")
+    >>> synk.reduce(s, "sum", in_place=False).tolist()
+    [2.0, 4.0]
+    >>> synk.close()
+    """
+    del nccl
+    group, entries, single = _entries(shared_vars, "reduce")
+    kind = _op(op, "reduce")
+    shares = _weights(weights, kind, group.size)
+    command = commands.Reduce(_numbers(entries), kind, shares, in_place)
+    found = group.run(command, "reduce")
+    return found[0] if single and not in_place else found
+
+
+@enduring
+def all_reduce(
+    shared_vars: Variables,
+    op: str = "avg",
+    nccl: bool = True,
+    weights: Sequence[float] | None = None,
+) -> None:
+    """Combine all members' values, and give every member the result.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+        Equal shapes and dtypes in all members.
+    op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
+    weights : sequence of float, optional
+        For avg: one for each rank, such as the rows that its part had.
+
+    Notes
+    -----
+    Cost: one round for all variables. The values live in shared memory from the first time on, and
+    each member reduces its own chunk of them in place, in the order of ranks: results are
+    bit-equal in all members. Averages of integers are rounded.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.array([1.0, 2.0]), name="s")
+    >>> synk.all_reduce(s, "sum"); s.get_value().tolist()
+    [2.0, 4.0]
+    >>> synk.close()
+    """
+    del nccl
+    group, entries, _ = _entries(shared_vars, "all_reduce")
+    kind = _op(op, "all_reduce")
+    shares = _weights(weights, kind, group.size)
+    if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
+        entries = [e for e in entries if not e.settle()]  # equal in all members as they are
+    if entries:
+        group.run(_all_reduce(_numbers(entries), kind, shares), "all_reduce")
+
+
+@enduring
+def reduce_scatter(
+    shared_vars: Variables, op: str = "avg", weights: Sequence[float] | None = None
+) -> None:
+    """Combine all members' values, and give each member its rows of the result.
+
+    Parameters are those of `all_reduce`; the rows are divided as a call divides its inputs.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.arange(3.0), name="s")
+    >>> synk.reduce_scatter(s, "sum"); s.get_value().tolist(), synk.get_value(1, s).tolist()
+    ([0.0, 2.0], [4.0])
+    >>> synk.close()
+
+    Notes
+    -----
+    Cost: one round; each member reads all values of its rows once.
+    """
+    group, entries, _ = _entries(shared_vars, "reduce_scatter")
+    lengths = {e.storage[0].shape[:1] for e in entries}
+    if len(lengths) != 1 or () in lengths:
+        raise InputError(f"reduce_scatter: values of shapes {sorted(lengths)} have no common rows")
+    borders = edges(lengths.pop()[0], group.size)
+    _check_lengths(entries, {b - a for a, b in itertools.pairwise(borders)}, "reduce_scatter")
+    kind = _op(op, "reduce_scatter")
+    shares = _weights(weights, kind, group.size)
+    group.run(commands.ReduceScatter(_numbers(entries), kind, borders, shares), "reduce_scatter")
+
+
+@enduring
+def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None) -> None:
+    """Set the values in one member only.
+
+    Parameters
+    ----------
+    rank : int
+    shared_vars : shared variable, name, or list of them
+    values : array or Data, or a list with one for each variable
+    batch : as in a call, optional
+        Rows of the values to use.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.zeros(2), name="s")
+    >>> synk.set_value(1, s, np.array([3.0, 4.0])); synk.get_value(1, s).tolist()
+    [3.0, 4.0]
+    >>> synk.close()
+
+    Notes
+    -----
+    Cost: one round; one copy.
+    """
+    _check_rank(current("synk.set_value"), rank)
+    group, entries, single = _entries(shared_vars, "set_value")
+    arrays = _values(entries, values, single, "set_value")
+    if batch is not None:
+        flat = [e.label for e, a in zip(entries, arrays, strict=True) if not a.ndim]
+        if flat:
+            raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
+        arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
+    group.run(commands.SetValue(_numbers(entries), rank), "set_value", hand=arrays)
+
+
+@enduring
+def get_value(rank: int, shared_vars: Variables) -> Any:
+    """Fetch the values of one member.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.get_value(1, pytensor.shared(np.ones(2))).tolist()
+    [1.0, 1.0]
+    >>> synk.close()
+
+    Notes
+    -----
+    Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
+    """
+    _check_rank(current("synk.get_value"), rank)
+    group, entries, single = _entries(shared_vars, "get_value")
+    found = group.run(commands.GetValue(_numbers(entries), rank), "get_value")
+    return found[0] if single else found
+
+
+@enduring
+def get_lengths(shared_vars: Variables) -> Any:
+    """The length of each member's value, in the order of ranks.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.get_lengths(pytensor.shared(np.ones(4)))
+    [4, 4]
+    >>> synk.close()
+
+    Notes
+    -----
+    Cost: one round. For a list of variables, a list of lists.
+    """
+    found = _shapes(shared_vars, "get_lengths")
+    if any(shape == () for column in found for shape in column):
+        raise InputError("get_lengths: a 0-d value has no length")
+    lengths = [[shape[0] for shape in column] for column in found]
+    return lengths[0] if _is_single(shared_vars) else lengths
+
+
+@enduring
+def get_shapes(shared_vars: Variables) -> Any:
+    """The shape of each member's value, in the order of ranks.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.get_shapes(pytensor.shared(np.ones((4, 1))))
+    [(4, 1), (4, 1)]
+    >>> synk.close()
+
+    Notes
+    -----
+    Cost: one round. For a list of variables, a list of lists.
+    """
+    found = _shapes(shared_vars, "get_shapes")
+    return found[0] if _is_single(shared_vars) else found
+
+
+def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:
+    group, entries, _ = _entries(shared_vars, what)
+    found: list[list[tuple[int, ...]]] = group.run(commands.Shapes(_numbers(entries)), what)
+    return found
+
+
+# the same object again for the same variables: posted by its slot, and not pickled again
+_all_reduce = functools.lru_cache(64)(commands.AllReduce)
+
+
+def _is_single(shared_vars: Variables) -> bool:
+    return isinstance(shared_vars, SharedVariable | str)
+
+
+def _entries(
+    shared_vars: Variables, what: str, arrays: bool = True
+) -> tuple[Group, list[Entry], bool]:
+    """The variables asked for, known to all members and with the master's latest values."""
+    group = current(f"synk.{what}")
+    single = _is_single(shared_vars)
+    given: Any = shared_vars
+    if not single and not isinstance(given, list | tuple):
+        raise InputTypeError(f"{what}: {given!r} is no shared variable, name, or list of them")
+    asked = [given] if single else list(given)
+    if any(not (f._shipped or f.refused) for f in group.functions.values()):
+        distribute_in(group, ())
+    variables = [_variable(group, v, what) for v in asked]
+    if len(set(variables)) < len(variables):
+        raise InputError(f"{what}: a variable is listed twice")
+    known = share_variables(group, variables)
+    entries = [known[v] for v in variables]
+    wrong = [e.label for e in entries if not is_array(e)]
+    if arrays and wrong:
+        raise InputTypeError(f"{what}: the values of {wrong} are no arrays; broadcast takes them")
+    if what != "broadcast":
+        _send_values_set(group, entries, what)
+    return group, entries, single
+
+
+def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
+    if isinstance(asked, str):
+        return group.member.variables.named(asked).variable
+    if isinstance(asked, SharedVariable):
+        return asked
+    raise InputTypeError(f"{what}: {asked!r} is no shared variable and no name of one")
+
+
+def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
+    """Values that the user has set in the master count in every member, as in a call."""
+    found = [e for e in entries if is_array(e) and e.is_set]
+    for entry in found:
+        check_whole(entry.variable)
+        if entry.differs and what not in _REPLACING:
+            warn_differs(entry)
+    changed = [e for e in found if not e.differs and not e.settle()]
+    if changed:
+        group.run(commands.Broadcast(_numbers(changed)), what)
+
+
+def _check_lengths(entries: Sequence[Entry], lengths: set[int] | None, what: str) -> None:
+    """A variable whose type fixes its length takes no value of another."""
+    for entry in entries:
+        kind: Any = entry.variable.type
+        if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
+            raise InputError(
+                f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and the "
+                "members would get other lengths: make it without a shape"
+            )
+
+
+def _numbers(entries: Sequence[Entry]) -> tuple[int, ...]:
+    return tuple(e.number for e in entries)
+
+
+def _values(entries: Sequence[Entry], values: Any, single: bool, what: str) -> list[np.ndarray]:
+    """One array for each variable, of its dtype and ndim."""
+    if single or (len(entries) == 1 and not isinstance(values, list | tuple)):
+        values = [values]
+    if not isinstance(values, list | tuple):
+        raise InputTypeError(f"{what}: give a list with a value for each of the variables")
+    if len(values) != len(entries):
+        raise InputError(f"{what}: {len(entries)} variables and {len(values)} values")
+    return [_value(e, v, what) for e, v in zip(entries, values, strict=True)]
+
+
+def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
+    kind: Any = entry.variable.type
+    try:
+        plain = (
+            np.asarray(value)
+            if isinstance(value, Data)
+            else as_literal(value, np.dtype(kind.dtype))
+        )
+        found = kind.filter(plain, allow_downcast=None)
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise InputTypeError(f"{what}: {entry.label} is {kind}: {exc}") from None
+    return np.ascontiguousarray(found) if np.ndim(found) else np.asarray(found)
+
+
+def _chosen(array: np.ndarray, rows: Selection) -> np.ndarray:
+    if isinstance(rows, Picks):
+        return array[rows.rows]
+    return array[rows.start : rows.stop]
+
+
+def _op(op: str, what: str) -> Reduction:
+    found = parse(op, f"{what}: reduction")
+    if found is None or found is Reduction.GATHER:
+        raise InputError(f"{what}: op={op!r} combines nothing; use avg, sum, prod, min or max")
+    return found
+
+
+def _weights(weights: Sequence[float] | None, op: Reduction, size: int) -> tuple[float, ...] | None:
+    if weights is None:
+        return None
+    if op is not Reduction.AVG:
+        raise InputError(f"weights are for averages; op={str(op)!r} takes none")
+    try:
+        found = tuple(float(w) for w in weights)
+    except (TypeError, ValueError):
+        raise InputTypeError(
+            f"weights={weights!r} is no list of numbers: give one for each of the {size} ranks"
+        ) from None
+    if len(found) != size or min(found) < 0 or not 0 < sum(found) < math.inf:
+        raise InputError(
+            f"weights={list(weights)}: give one for each of the {size} ranks, none negative and "
+            "not all 0"
+        )
+    return found
+
+
+def _check_rank(group: Group, rank: int) -> None:
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
+        raise InputTypeError(f"rank={rank!r} is no rank: the rank comes first, then the variables")
+    if not 0 <= rank < group.size:
+        raise InputError(f"rank={rank}: the group has ranks 0 to {group.size - 1}")

@@ -1,0 +1,213 @@
+"""Whether the members hold equal values, and making local statistics equal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos._api.collectives import Variables, _entries, _numbers, _op, _weights, all_reduce
+from synkhronos._engine.commands import Collective, GetValue
+from synkhronos._engine.group import Group
+from synkhronos._engine.variables import Entry, is_array
+from synkhronos._errors import GroupError, InputTypeError, enduring
+
+if TYPE_CHECKING:
+    from synkhronos._engine.member import Member
+
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Checksums(Collective):
+    """A checksum of each variable in each member."""
+
+    pure = True
+
+    def run(self, member: Member) -> tuple[bytes, ...]:
+        """This member's."""
+        return tuple([checksum(np.asarray(a)) for a in self.arrays(member)])
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[list[int]]:
+        """For each variable, the ranks whose checksum is not the master's."""
+        return [
+            [r for r, sums in sorted(reports.items()) if sums[i] != mine]
+            for i, mine in enumerate(own)
+        ]
+
+
+def checksum(value: np.ndarray) -> bytes:
+    """BLAKE2b of an array's dtype, shape and bytes.
+
+    >>> a = np.arange(6.0).reshape(2, 3)
+    >>> checksum(a) == checksum(np.asfortranarray(a)), checksum(a) == checksum(a.reshape(3, 2))
+    (True, False)
+    """
+    found = hashlib.blake2b(f"{value.dtype.str}{value.shape}".encode(), digest_size=_DIGEST_BYTES)
+    found.update(_bytes_of(value).data)
+    return found.digest()
+
+
+@enduring
+def check_consistency(shared_vars: Variables) -> None:
+    """Raise unless every member holds the same values, bit for bit.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+        Random generators are left out: each member has a stream of its own. Variables that were
+        made to differ on purpose (`scatter`, local updates) are reported like any other.
+
+    Raises
+    ------
+    GroupError
+        Which variables differ from the master's in which ranks, in how many elements, and the
+        largest absolute difference. The group goes on, and no value has changed.
+
+    Notes
+    -----
+    Cost: one round; each member reads its values once, about 1 s for a GB. Values set in the
+    master since the last call are sent first, as a call would. Where something differs, one more
+    round for each rank that does, which sends the values in question.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> from synkhronos._api.consistency import check_consistency
+    >>> _ = synk.fork(2)
+    >>> s = pytensor.shared(np.zeros(3), name="s")
+    >>> check_consistency(s)
+    >>> synk.set_value(1, s, np.array([0.0, 0.5, 0.0]))
+    >>> check_consistency(s)
+    Traceback (most recent call last):
+        ...
+    synkhronos._errors.GroupError: check_consistency: 1 of 1 variables differ from the master's:
+      s (rank 1): 1 of 3 elements, by at most 0.5
+    Give all members the master's values with synk.broadcast, or average them with synk.sync
+    >>> synk.close()
+    """
+    group, entries, _ = _entries(shared_vars, "check_consistency", arrays=False)
+    entries = _comparable(entries)
+    differing = _differing(group, entries, "check_consistency")
+    if differing:
+        lines = _describe(group, differing)
+        raise GroupError(
+            f"check_consistency: {len(differing)} of {len(entries)} variables differ from the "
+            f"master's:\n  " + "\n  ".join(lines) + "\nGive all members the master's values with "
+            "synk.broadcast, or average them with synk.sync"
+        )
+
+
+@enduring
+def sync(shared_vars: Variables, op: str = "avg", weights: Sequence[float] | None = None) -> None:
+    """Make local statistics, such as the running means of batch norm, equal in all members.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+        Floats are combined. Integers and bools (counters) are not: they must be equal in all
+        members.
+    op : {"avg", "sum", "prod", "min", "max"}
+    weights : sequence of float, optional
+        For avg: one for each rank, such as the rows that it has seen.
+
+    Raises
+    ------
+    GroupError
+        Integers differ; nothing has changed then. Said as by `check_consistency`.
+
+    Notes
+    -----
+    Cost: one round for the floats, as `all_reduce`; one more where there are integers.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> from synkhronos._api.consistency import sync
+    >>> _ = synk.fork(2)
+    >>> mean = pytensor.shared(np.zeros(2), name="mean")
+    >>> synk.set_value(1, mean, np.array([1.0, 3.0]))
+    >>> sync(mean); mean.get_value().tolist(), synk.get_value(1, mean).tolist()
+    ([0.5, 1.5], [0.5, 1.5])
+    >>> synk.close()
+    """
+    group, entries, _ = _entries(shared_vars, "sync")
+    _weights(weights, _op(op, "sync"), group.size)
+    floats = [e for e in entries if _dtype(e).kind in "fc"]
+    counters = [e for e in entries if _dtype(e).kind not in "fc"]
+    differing = _differing(group, counters, "sync")
+    if differing:
+        raise GroupError(
+            "sync: integers are not averaged and must be equal in all members; these differ:\n  "
+            + "\n  ".join(_describe(group, differing))
+            + "\nGive all members the master's with synk.broadcast"
+        )
+    if floats:
+        all_reduce([e.variable for e in floats], op, weights=weights)
+
+
+def _dtype(entry: Entry) -> np.dtype:
+    kind: Any = entry.variable.type
+    return np.dtype(kind.dtype)
+
+
+def _comparable(entries: Sequence[Entry]) -> list[Entry]:
+    found = [e for e in entries if not e.is_stream]
+    wrong = [e.label for e in found if not is_array(e)]
+    if wrong:
+        raise InputTypeError(f"check_consistency: the values of {wrong} are no arrays")
+    return found
+
+
+def _differing(group: Group, entries: list[Entry], what: str) -> dict[Entry, list[int]]:
+    """The variables that differ, and the ranks in which they do."""
+    if not entries:
+        return {}
+    ranks = group.run(Checksums(_numbers(entries)), what)
+    return {e: found for e, found in zip(entries, ranks, strict=True) if found}
+
+
+def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
+    """A line for each variable and rank; the values of one rank at a time are fetched."""
+    lines: dict[Entry, list[str]] = {e: [] for e in differing}
+    for rank in sorted({r for ranks in differing.values() for r in ranks}):
+        wanted = [e for e, ranks in differing.items() if rank in ranks]
+        values = group.run(GetValue(_numbers(wanted), rank), "check_consistency")
+        for entry, value in zip(wanted, values, strict=True):
+            said = difference(np.asarray(group.member.array(entry)), value)
+            lines[entry].append(f"{entry.label} (rank {rank}): {said}")
+    return [line for found in lines.values() for line in found]
+
+
+def difference(mine: np.ndarray, other: np.ndarray) -> str:
+    """In words, how another member's value differs from the master's.
+
+    >>> difference(np.array([1, 2, 250], "uint8"), np.array([1, 4, 0], "uint8"))
+    '2 of 3 elements, by at most 250'
+    """
+    if mine.shape != other.shape or mine.dtype != other.dtype:
+        return f"{other.dtype} {other.shape} in place of {mine.dtype} {mine.shape}"
+    unequal = (_bytes_of(mine) != _bytes_of(other)).reshape(mine.size, -1).any(axis=1)
+    a, b = mine.reshape(-1)[unequal], other.reshape(-1)[unequal]
+    return f"{len(a)} of {mine.size} elements, by at most {_largest_gap(a, b)}"
+
+
+def _largest_gap(a: np.ndarray, b: np.ndarray) -> str:
+    if a.dtype.kind == "b":
+        return "1"
+    if a.dtype.kind in "iu":  # unsigned, no difference of two integers is out of range
+        gaps = (np.maximum(a, b) - np.minimum(a, b)).view(a.dtype.str.replace("i", "u"))
+        return str(gaps.max())
+    finite = np.isfinite(a) & np.isfinite(b)
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    with np.errstate(over="ignore"):
+        gaps = np.abs(a[finite].astype(wide) - b[finite].astype(wide))
+    rest = "" if finite.all() else f" ({np.count_nonzero(~finite)} of them not finite)"
+    return (f"{gaps.max():.6g}" if len(gaps) else "nan") + rest
+
+
+def _bytes_of(value: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

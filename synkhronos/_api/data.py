@@ -1,0 +1,419 @@
+"""Data: an array in shared memory that every member can read; the input of functions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.group import Group
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._host.arena import Arena, FilePiece, Piece
+from synkhronos._plan.rows import Picks, Selection
+
+_stamps = itertools.count()
+
+
+class Staging:
+    """Memory in which a function's calls leave arrays for the members to read."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._memory: dict[int, np.ndarray] = {}
+
+    def copy(self, index: int, value: np.ndarray, rows: Selection) -> Piece:
+        """Copy rows of input `index`, over those of the call before."""
+        shape = (len(rows), *value.shape[1:])
+        count = int(np.prod(shape, dtype=np.int64))
+        memory = self._memory.get(index)
+        if memory is None or memory.size < count:
+            memory = self._memory[index] = self._arena.empty((max(1, count),), value.dtype)
+        target = memory[:count].reshape(shape)
+        if isinstance(rows, Picks):
+            np.take(value, rows.rows, axis=0, out=target, mode="clip")
+        else:
+            np.copyto(target, value[rows.start : rows.stop])
+        self._arena.note(target)
+        return self._arena.piece(target, self._arena.generation)
+
+    def latest(self, index: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Where the latest rows of input `index` are, if they were of this shape."""
+        memory, count = self._memory.get(index), math.prod(shape)
+        return None if memory is None or memory.size < count else memory[:count].reshape(shape)
+
+
+class _ReadOnly(np.ndarray):
+    """The contents of Data that other nodes have copies of."""
+
+    def __array_finalize__(self, made_of: Any) -> None:
+        if isinstance(made_of, np.ndarray) and not isinstance(made_of, _ReadOnly):
+            self.flags.writeable = False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not self.flags.writeable:
+            raise InputError(
+                "d.data is read-only in a group of several nodes, which would not see the change: "
+                "write d[...] = value, or d.set_value(value)"
+            )
+        super().__setitem__(key, value)
+
+
+class Data:
+    """A numpy-like array that all members of a group see.
+
+    Made by `synk.data`. The dtype and the number of dimensions are fixed, the shape is not. The
+    memory is freed when the last reference goes, views included.
+
+    After the end of its group it can be read and written; what changes the shape raises
+    GroupClosed.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> d = synk.data([[1, 2], [3, 4]], dtype="float32")
+    >>> d[0, 1] = 9; d.data.tolist()
+    [[1.0, 9.0], [3.0, 4.0]]
+    >>> synk.close()
+    >>> d[1] = 0; d.data.tolist()
+    [[1.0, 9.0], [0.0, 0.0]]
+    """
+
+    __array_priority__ = 10.0
+
+    def __init__(
+        self, group: Group, dtype: np.dtype, ndim: int, name: str | None, minibatch: bool
+    ) -> None:
+        self._group = group
+        self._dtype = dtype
+        self._ndim = ndim
+        self.name = name
+        self.minibatch = minibatch
+        self._memory = np.empty(0, dtype)  # all that is allocated, 1-D
+        self._view = np.zeros((0,) * ndim, dtype)
+        self._piece: Piece | FilePiece | None = None
+        self._generation = 0
+        self._stamp = next(_stamps)  # another one for every place and shape of any Data
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array itself, a view of shared memory; write to it in place.
+
+        In a group of several nodes it is read-only: write to the Data itself, ``d[...] = value``,
+        or by `set_value`, so that the other nodes get it.
+        """
+        if self._group.arena.told:
+            return self._view.view(_ReadOnly)
+        return self._view
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The fixed dtype."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """The fixed number of dimensions."""
+        return self._ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The present shape."""
+        return self._view.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._view.size
+
+    @property
+    def alloc_size(self) -> int:
+        """The number of elements that memory is held for."""
+        return self._memory.size
+
+    @property
+    def piece(self) -> Piece | FilePiece:
+        """How members find the array."""
+        if self._piece is None:
+            self._piece = self._group.arena.piece(self._view, self._generation)
+        return self._piece
+
+    def __len__(self) -> int:
+        if not self._ndim:
+            raise TypeError("len() of 0-d Data")
+        return len(self._view)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._view[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._group.arena.told and isinstance(self._piece, FilePiece):
+            raise InputError(
+                f"{self!r} is a file that each node opens for itself, and other nodes might not "
+                "see the change: write to the file before any call reads it, or make Data of a "
+                "copy, synk.data(np.array(mapped))"
+            )
+        self._view[key] = value
+        self.wrote(key)
+
+    @property
+    def writable(self) -> np.ndarray:
+        """The array itself, for those who call `wrote` after they have written."""
+        return self._view
+
+    def wrote(self, key: Any = ...) -> None:
+        """After a write to `writable`: other nodes get that part of it with the next command."""
+        arena = self._group.arena
+        if arena.told and not isinstance(self._piece, FilePiece):
+            arena.note(_written(self._view, key))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._view, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        flag = ", minibatch" if self.minibatch else ""
+        return f"<synkhronos.Data{name} {self._dtype} {self.shape}{flag}>"
+
+    def condition_data(self, input_data: Any, force_cast: bool = False) -> np.ndarray:
+        """Convert an array as `set_value` would, and return it; nothing is changed.
+
+        Parameters
+        ----------
+        input_data : array_like, of this ndim
+        force_cast : bool
+            Also cast to a smaller dtype.
+
+        Raises
+        ------
+        InputTypeError
+            Another number of dimensions, or a dtype that does not cast safely.
+
+        Examples
+        --------
+        >>> import numpy as np, synkhronos as synk
+        >>> with synk.Group(1):
+        ...     synk.data(shape=(3,), dtype="float64").condition_data(np.array([1, 2], "int32"))
+        array([1., 2.])
+        """
+        value = as_literal(input_data, self._dtype)
+        if value.ndim != self._ndim:
+            raise InputTypeError(
+                f"{self!r} takes arrays of {self._ndim} dimensions, found {value.ndim} "
+                f"(shape {value.shape})"
+            )
+        if not force_cast and not np.can_cast(value.dtype, self._dtype, "safe"):
+            raise InputTypeError(
+                f"{self!r} does not take {value.dtype} without loss: pass force_cast=True to cast"
+            )
+        return value.astype(self._dtype, copy=False)
+
+    def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
+        """Replace the contents, of any length.
+
+        Parameters
+        ----------
+        input_data : array_like, of this ndim
+            A numpy.memmap is not loaded: each member maps its file (mode "c", whose changes are
+            the user's alone, is copied).
+        force_cast : bool
+            Also cast to a smaller dtype.
+        oversize : float, at least 1
+            Hold memory for at least that many times the elements, for growth.
+
+        Raises
+        ------
+        InputTypeError, MemoryError
+            Nothing has changed then.
+
+        Notes
+        -----
+        Cost: one copy; no meeting with the workers.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([1.0, 2.0], oversize=2)
+        ...     d.set_value([3.0, 4.0, 5.0]); d.data
+        array([3., 4., 5.])
+        """
+        value = self.condition_data(input_data, force_cast)
+        if self._mappable(input_data):
+            self._map(input_data)
+            return
+        self._reshape(value.shape, oversize, keep=False)
+        self._view[...] = value
+        self.wrote()
+
+    def set_length(self, length: int, oversize: float = 1) -> None:
+        """Change the length of axis 0; the rows that remain keep their contents.
+
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([1.0, 2.0])
+        ...     d.set_length(3); d.data
+        array([1., 2., 0.])
+        """
+        if not self._ndim:
+            raise InputError("0-d Data has no length")
+        self.set_shape((length, *self.shape[1:]), oversize)
+
+    def set_shape(self, shape: Sequence[int] | int, oversize: float = 1) -> None:
+        """Change the shape; what lies in both shapes keeps its contents, new elements are 0.
+
+        Raises
+        ------
+        InputError
+            Another number of dimensions, or a negative size.
+        MemoryError
+            With what was asked and what is free.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([[1.0, 2.0], [3.0, 4.0]])
+        ...     d.set_shape((1, 3)); d.data
+        array([[1., 2., 0.]])
+        """
+        wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if len(wanted) != self._ndim or any(s < 0 for s in wanted):
+            raise InputError(f"{self!r} cannot take the shape {wanted}")
+        self._reshape(tuple(int(s) for s in wanted), oversize, keep=True)
+
+    def free_memory(self) -> None:
+        """Give all memory back; the length becomes 0 (0-d Data becomes 0).
+
+        >>> import synkhronos as synk
+        >>> with synk.Group(1):
+        ...     d = synk.data([[1.0, 2.0]])
+        ...     d.free_memory(); d.shape, d.alloc_size
+        ((0, 0), 1)
+        """
+        self._group.check("Data")
+        self._memory = np.empty(0, self._dtype)
+        self._view = np.empty(0, self._dtype)
+        self._reshape((0,) * self._ndim, 1, keep=False)
+
+    def _reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
+        if not oversize >= 1:
+            raise InputError(f"oversize={oversize}: hold memory for at least 1 times the elements")
+        if shape == self.shape and self._memory.size >= int(self.size * oversize) > 0:
+            return
+        self._group.check("Data")
+        old, count = self._view, math.prod(shape)
+        want = max(1, int(count * oversize))
+        mapped = isinstance(self._piece, FilePiece)
+        fits = want <= self._memory.size and not mapped
+        if keep and fits and shape[1:] != old.shape[1:]:
+            fits = False  # rows of another length would overwrite one another
+        if not fits:
+            self._memory = self._group.arena.empty((want,), self._dtype)
+            self._group.arena.generation += 1
+        new = self._memory[:count].reshape(shape)
+        if keep:
+            _keep_common(old, new, same_memory=fits)
+        self._take(new)
+        if keep:
+            self.wrote()
+
+    def _take(self, view: np.ndarray) -> None:
+        self._view = view
+        self._piece = None
+        self._stamp = next(_stamps)
+        self._generation = self._group.arena.generation
+
+    def _mappable(self, value: Any) -> bool:
+        """Whether the members can map the array's file for themselves."""
+        return (
+            isinstance(value, np.memmap)
+            and value.filename is not None
+            and value.mode != "c"  # what the user has changed is not in the file
+            and value.dtype == self._dtype
+            and value.flags.c_contiguous
+            and value.size > 0
+        )
+
+    def _map(self, value: np.memmap) -> None:
+        self._group.check("Data")
+        self._group.arena.generation += 1
+        self._memory = np.empty(0, self._dtype)
+        self._view = value
+        self._stamp = next(_stamps)
+        self._generation = self._group.arena.generation
+        start = value.__array_interface__["data"][0]
+        base = value.base if isinstance(value.base, np.memmap) else value
+        inside = start - base.__array_interface__["data"][0]
+        self._piece = FilePiece(
+            str(value.filename),
+            int(base.offset) + inside,
+            value.shape,
+            value.dtype.str,
+            # copy-on-write: a read-only array would make numba compile every function anew
+            "c",
+            self._generation,
+        )
+
+
+def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
+    """An array; numbers and lists have no dtype of their own and take `dtype` if they fit."""
+    try:
+        value = np.asarray(given)
+    except ValueError as exc:
+        raise InputTypeError(f"a ragged list is no array ({exc})") from None
+    if not isinstance(given, int | float | complex | list | tuple):
+        return value
+    if value.dtype.kind in "iu" and dtype.kind in "fc":
+        return value.astype(dtype)
+    if value.dtype.kind in "fc" and dtype.kind in "fc" and not np.can_cast(value.dtype, dtype):
+        return value.astype(dtype) if value.dtype.kind == dtype.kind else value
+    if value.dtype.kind in "iu" and dtype.kind in "iu" and value.size:
+        limits = np.iinfo(dtype)
+        if limits.min <= value.min() and value.max() <= limits.max:
+            return value.astype(dtype)
+    return value
+
+
+def _written(array: np.ndarray, key: Any) -> np.ndarray:
+    """A view that holds all elements of `array[key]`, with what lies between the picked rows."""
+    found: list[Any] = []
+    for each in key if isinstance(key, tuple) else (key,):
+        if isinstance(each, np.ndarray) and not each.ndim:
+            each = each[()]
+        if each is None or each is ... or isinstance(each, slice):
+            found.append(each)
+        elif isinstance(each, bool | np.bool_):  # a new axis, of length 1 or 0
+            found.append(None)
+        elif isinstance(each, int | np.integer):
+            found.append(slice(int(each), int(each) + 1 or None))
+        else:
+            if ... not in found:
+                axis = sum(one is not None for one in found)
+                found.append(_span(np.asarray(each), array.shape[axis]))
+            break  # what follows may be of any axis
+    return array[tuple(found)] if ... in found else array[(*found, ...)]
+
+
+def _span(picks: np.ndarray, length: int) -> slice:
+    """The rows from the lowest that is picked to the highest, by numbers or a mask."""
+    rows = picks.nonzero()[0] if picks.dtype == bool else picks.astype(np.intp)
+    if not rows.size:
+        return slice(0)
+    rows = rows % length
+    return slice(int(rows.min()), int(rows.max()) + 1)
+
+
+def _keep_common(old: np.ndarray, new: np.ndarray, same_memory: bool) -> None:
+    common = tuple(slice(0, min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
+    if same_memory:
+        if new.ndim:
+            new[len(old) :] = 0
+        return
+    kept = old[common]
+    if new.size != kept.size:
+        new[...] = 0
+    new[common] = kept

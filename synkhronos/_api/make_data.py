@@ -1,0 +1,140 @@
+"""synk.data: which kind of Data is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from synkhronos._api.data import Data, as_literal
+from synkhronos._api.scattered_data import ScatteredData
+from synkhronos._engine.group import current
+from synkhronos._errors import InputError, InputTypeError
+
+_DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+
+def data(
+    value: Any = None,
+    var: Variable | None = None,
+    dtype: Any = None,
+    ndim: int | None = None,
+    shape: Sequence[int] | None = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1,
+    name: str | None = None,
+    scatter: bool = False,
+) -> Data:
+    """Make an array in shared memory, to be an input of functions.
+
+    Parameters
+    ----------
+    value : array_like or callable, optional
+        Its contents. A numpy.memmap is mapped by each member and not loaded; on several nodes the
+        file is opened under the same name on each. With `scatter` also a loader: ``value(start,
+        stop)`` returns these rows, of the `shape` and `dtype` given. On several nodes it runs in
+        every member, for the member's rows; on one machine once, in the master, for all.
+    var : Variable, optional
+        The input it is for: gives dtype, ndim and name.
+    dtype, ndim : optional
+        Else from `var`, else from `value` (ndim also from `shape`).
+    shape : sequence of int, optional
+        The shape, filled with 0, where there is no value.
+    minibatch : bool
+        The array holds only the rows of a call's batch: the lowest row of the batch is its row 0.
+    force_cast : bool
+        Cast the value to a smaller dtype.
+    oversize : float, at least 1
+        Hold memory for that many times the elements.
+    name : str, optional
+    scatter : bool
+        On several nodes, each keeps only the rows that its members compute on. Such Data stay as
+        they are, and batches of them are in ascending order. On one machine it changes nothing.
+
+    Returns
+    -------
+    Data
+
+    Raises
+    ------
+    InputTypeError
+        dtype and ndim cannot be told, or the value does not fit them.
+    MemoryError
+        With what was asked and what is free.
+
+    Notes
+    -----
+    Cost: one copy of the value; no meeting with the workers. On several nodes what has been
+    written travels with the next call to all of them; with `scatter`, at once, each row to one.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.data(shape=(3, 2), dtype="float32")
+    <synkhronos.Data float32 (3, 2)>
+    >>> synk.close()
+    """
+    group = current("synk.data")
+    label = name or getattr(var, "name", None)
+    loader = value if callable(value) else None
+    try:
+        kind, dimensions = _kind(None if loader else value, var, dtype, ndim, shape)
+    except TypeError as exc:
+        raise InputTypeError(f"synk.data: {exc}") from None
+    if scatter or loader:
+        _check_scattered(dimensions, shape, loader, scatter, minibatch)
+        if group.member.communicator.nodes > 1 and not isinstance(value, np.memmap):
+            if loader:
+                return ScatteredData(group, kind, tuple(shape or ()), loader, None, label)
+            given = Data(group, kind, dimensions, label, False).condition_data(value, force_cast)
+            return ScatteredData(group, kind, given.shape, None, given, label)
+        if loader and shape is not None:
+            value = loader(0, shape[0])
+    made = Data(group, kind, dimensions, label, bool(minibatch))
+    if value is not None:
+        made.set_value(value, force_cast, oversize)
+        if shape is not None and tuple(shape) != made.shape:
+            raise InputError(f"the value has shape {made.shape}, and shape={tuple(shape)} is given")
+    else:
+        made._reshape(tuple(shape or (0,) * dimensions), oversize, keep=True)
+    return made
+
+
+def _check_scattered(
+    ndim: int, shape: Sequence[int] | None, loader: Any, scatter: bool, minibatch: bool
+) -> None:
+    if not scatter:
+        raise InputError("synk.data: a loader is for scatter=True; give its array as the value")
+    if not ndim or minibatch:
+        raise InputError("synk.data: scatter=True is for rows, all of them: not 0-d, no minibatch")
+    if loader and shape is None:
+        raise InputError("synk.data: a loader needs shape= (of the whole) and dtype= or var=")
+
+
+def _kind(
+    value: Any, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
+) -> tuple[np.dtype, int]:
+    if var is not None:
+        kind: Any = var.type
+        dtype, ndim = kind.dtype, kind.ndim
+    if value is not None:
+        array = as_literal(value, np.dtype(np.float64 if dtype is None else dtype))
+        dtype = np.asarray(value).dtype if dtype is None else dtype
+        ndim = array.ndim if ndim is None else ndim
+    if ndim is None and shape is not None:
+        ndim = len(shape)
+    if dtype is None or ndim is None:
+        raise InputTypeError("no dtype and ndim: give var, value, or both")
+    if ndim < 0 or (shape is not None and len(shape) != ndim) or min(shape or (0,)) < 0:
+        raise InputError(f"synk.data: shape={shape} does not go with ndim={ndim}")
+    found = np.dtype(dtype)
+    if found.name not in _DTYPES:
+        raise InputTypeError(f"PyTensor has no dtype {found}")
+    return found.newbyteorder("="), int(ndim)

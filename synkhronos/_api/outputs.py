@@ -1,0 +1,102 @@
+"""A function's outputs as its user has asked for them, made of the values that members computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.compile import Plan
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._plan.reductions import Reduction
+
+
+class Outputs:
+    """The outputs of a plan: which are wanted, how they are finished, in what structure."""
+
+    def __init__(self, plan: Plan, what: str) -> None:
+        self._outputs = plan.outputs
+        self._keys = plan.keys
+        self._form = plan.structure
+        self._what = what
+        self._everything = list(range(len(plan.outputs)))
+        # whether the computed values are the user's, one by one
+        self._in_order = [o.partials for o in plan.outputs] == [(i,) for i in self._everything]
+        self._finishing = any(o.finish is not None for o in plan.outputs)
+
+    def modes(self) -> Any:
+        """The reduction of each, in the structure of the outputs."""
+        return self.structured([mode_name(o.mode, o.finish) for o in self._outputs])
+
+    def subset(self, wanted: Sequence[Any] | None) -> list[int]:
+        """The numbers of the outputs that are wanted by number or key; None: all."""
+        n = len(self._outputs)
+        if wanted is None:
+            return self._everything
+        if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+            raise InputTypeError(
+                f"{self._what}: output_subset={wanted!r} is no list of outputs: give [{wanted!r}]"
+            )
+        found = []
+        for one in wanted:
+            if isinstance(one, str) and one in self._keys:
+                found.append(self._keys.index(one))
+            elif isinstance(one, int | np.integer) and not isinstance(one, bool) and -n <= one < n:
+                found.append(int(one) % n)
+            else:
+                raise InputError(f"{self._what} has {n} outputs; output_subset names {one!r}")
+        return found
+
+    def finishing(
+        self, computed: tuple[int, ...], subset: list[int]
+    ) -> Callable[[list[Any]], list[Any]] | None:
+        """What makes outputs of the reduced values where more than a choice is to be done."""
+        if not self._finishing:
+            return None
+        return lambda values: self._finished(computed, subset, values)
+
+    def _finished(
+        self, computed: tuple[int, ...], subset: list[int], values: list[Any]
+    ) -> list[Any]:
+        at = dict(zip(computed, values, strict=True))
+        found = []
+        for i in subset:
+            output = self._outputs[i]
+            reduced = [at[p] for p in output.partials]
+            found.append(reduced[0] if output.finish is None else output.finish(reduced))
+        return _distinct(found)
+
+    def chosen(self, computed: tuple[int, ...], subset: list[int], values: list[Any]) -> list[Any]:
+        """The wanted ones of values that need no finishing."""
+        if subset is self._everything and self._in_order:
+            return values
+        at = computed.index
+        return _distinct([values[at(self._outputs[i].partials[0])] for i in subset])
+
+    def structured(self, values: list[Any], subset: list[int] | None = None) -> Any:
+        """The values as the outputs were given: one, a list, a dict."""
+        whole = subset is None or subset is self._everything
+        if self._form == "single" and whole:
+            return values[0]
+        if self._form == "dict":
+            numbers = self._everything if subset is None else subset
+            return {self._keys[i]: v for i, v in zip(numbers, values, strict=True)}
+        return None if self._form == "none" else values
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """Outputs that are one expression are computed once, and returned as arrays of their own."""
+    seen: set[int] = set()
+    found = []
+    for value in values:
+        found.append(np.array(value) if id(value) in seen else value)
+        seen.add(id(value))
+    return found
+
+
+def mode_name(op: Reduction | None, finish: Any) -> str | None:
+    """How users read a reduction."""
+    if finish is not None:
+        return "inferred"
+    return None if op is None else str(op)

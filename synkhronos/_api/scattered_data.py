@@ -1,0 +1,145 @@
+"""Data of which each node keeps its own rows only: more than one machine's memory holds."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from synkhronos._api.data import Data
+from synkhronos._engine.calls import Share
+from synkhronos._engine.commands import Command
+from synkhronos._engine.group import Group
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._plan.rows import edges
+
+if TYPE_CHECKING:
+    from synkhronos._engine.member import Member
+
+Loader = Callable[[int, int], Any]  # rows start to stop, of the whole
+
+
+@dataclass(frozen=True)
+class Load(Command):
+    """Let each member bring its own rows into the memory of its node.
+
+    Attributes
+    ----------
+    number : int
+        Under which members know the rows.
+    shape, dtype
+        Of the whole.
+    loader : callable, optional
+        Else the master hands the whole over.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    loader: Loader | None
+
+    @property
+    def foreign(self) -> bool:
+        """A loader is the user's function."""
+        return self.loader is not None
+
+    def run(self, member: Member) -> None:
+        """Allocate in the node's first member, fill by all, so that each touches its own first."""
+        comm = member.communicator
+        home, borders = comm.home, edges(self.shape[0], member.size)
+        first = member.rank - home.rank
+        start, stop = borders[first], borders[first + home.size]
+        shape = (stop - start, *self.shape[1:])
+        leads = home.rank == comm.leader
+        made = [home.empty(shape, np.dtype(self.dtype))] if leads else []
+        whole = home.expose(made)[comm.leader][0]
+        lo, hi = borders[member.rank], borders[member.rank + 1]
+        whole[lo - start : hi - start] = self._rows(member, lo, hi, borders)
+        member.shares[self.number] = whole, start
+        comm.barrier()
+
+    def _rows(self, member: Member, lo: int, hi: int, borders: Sequence[int]) -> np.ndarray:
+        if self.loader is None:
+            mine = member.rank == member.master
+            given = [member.hand] if mine else None
+            return member.communicator.scatter(given, member.master, borders)[0]
+        rows = np.asarray(self.loader(lo, hi))
+        if rows.shape != (hi - lo, *self.shape[1:]) or not np.can_cast(rows.dtype, self.dtype):
+            raise InputTypeError(
+                f"the loader's rows {lo} to {hi} should be {self.dtype} of shape "
+                f"{(hi - lo, *self.shape[1:])}, found {rows.dtype} of shape {rows.shape}"
+            )
+        return rows
+
+
+class ScatteredData(Data):
+    """Data whose rows are divided among the nodes; made by ``synk.data(..., scatter=True)``.
+
+    Each member has the rows that it gets of the whole in a call without `batch`. A batch is the
+    rows of it that each member has: it must be in ascending order.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        loader: Loader | None,
+        value: np.ndarray | None,
+        name: str | None,
+    ) -> None:
+        super().__init__(group, dtype, len(shape), name, minibatch=False)
+        self._shape = shape
+        number = group.number()
+        group.run(Load(number, shape, dtype.str, loader), "synk.data", hand=value)
+        weakref.finalize(self, group.forgotten.append, number)
+        self._take(group.member.shares[number][0])
+        self._share = Share(number)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        return self._shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the whole."""
+        return int(np.prod(self._shape, dtype=np.int64))
+
+    @property
+    def piece(self) -> Any:
+        """How members find their rows."""
+        return self._share
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self._refuse("to have it whole")
+
+    def __getitem__(self, key: Any) -> Any:
+        self._refuse("to read rows (those of this node are in d.data)")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._refuse("to write to it")
+
+    def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
+        """Refused: make another Data."""
+        self._refuse("to set it")
+
+    def set_shape(self, shape: Sequence[int] | int, oversize: float = 1) -> None:
+        """Refused: make another Data."""
+        self._refuse("to give it another shape")
+
+    def free_memory(self) -> None:
+        """Refused: the memory is freed with the last reference, when functions are next shipped."""
+        self._refuse("to free it; drop the last reference instead (del)")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InputError(
+            f"{self!r} was made with scatter=True and is divided among the nodes: there is no way "
+            f"{what}. Make another, or make it without scatter="
+        )

@@ -1,0 +1,578 @@
+"""JAX: the only file that imports it, and only where a function is compiled for it or runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.ops import DeepCopyOp
+from pytensor.graph.basic import Constant
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.basic import Alloc, constant
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.random.type import RandomType
+
+from synkhronos._errors import GroupError, InputTypeError
+from synkhronos._host.arena import BORDER, aligned_empty
+from synkhronos._host.devices import Device
+from synkhronos._plan.reductions import Reduction, accumulator, check_alike, result_dtype
+
+_LAST = 1000.0  # after all rewrites of PyTensor's own
+_NOTHING = contextlib.nullcontext()
+_WORD, _HALF = (1 << 32) - 1, (1 << 64) - 1
+_BIG = 1 << 16  # bytes from which on a copy is worth looking for
+
+
+def runs_jax(mode: Any) -> bool:
+    """Whether functions of a mode are compiled by JAX."""
+    return isinstance(get_mode(mode).linker, JAXLinker)
+
+
+@node_rewriter([CAReduce])  # type: ignore[untyped-decorator]
+def _declared_sum(fgraph: Any, node: Any) -> Any:
+    """Let a reduction give the dtype it declares.
+
+    JAX sums in the dtype of the input whatever is asked, and PyTensor 3.3 casts that to the dtype
+    of the accumulator. So float32 leaves a sum as float64, and all that follows, a gradient's
+    matrix products above all, takes twice as long.
+    """
+    del fgraph
+    dtype = node.outputs[0].type.dtype
+    if node.op.acc_dtype in (None, dtype) or node.inputs[0].type.dtype != dtype:
+        return None
+    return [node.op.clone(acc_dtype=dtype)(*node.inputs)]
+
+
+@node_rewriter([Alloc])  # type: ignore[untyped-decorator]
+def _declared_fill(fgraph: Any, node: Any) -> Any:
+    """Let an array filled with a constant have the dtype it declares.
+
+    PyTensor 3.3 hands 0-d constants to JAX as Python's numbers, which make it float64; gradients of
+    indexing are written into such arrays.
+    """
+    del fgraph
+    value, *shape = node.inputs
+    if not isinstance(value, Constant) or value.type.ndim or not shape:
+        return None
+    return [node.op(constant(np.reshape(value.data, (1,)), dtype=value.type.dtype), *shape)]
+
+
+class _HandedOn(DeepCopyOp):
+    """What becomes of the copy of a generator from which nothing is drawn; JAX copies arrays."""
+
+
+def _hand_on(op: Any, **kwargs: Any) -> Any:
+    del op, kwargs
+    return lambda state: state
+
+
+class Program:
+    """A function of JAX's that can be compiled before it is called."""
+
+    def __init__(self, jitted: Any) -> None:
+        self._jitted = jitted
+        self._run = jitted
+        self._made: dict[Any, Any] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._run(*inputs)
+
+    def chosen(self, key: Any) -> bool:
+        """Whether it has been compiled for what has this key, and is called as that now."""
+        found = self._made.get(key)
+        if found is not None:
+            self._run = found
+        return found is not None
+
+    def compile(self, key: Any, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Compile for inputs of these shapes and dtypes, without any; it is called as that now."""
+        import jax
+
+        with wide():
+            given = [jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in inputs]
+            self._run = self._made[key] = self._jitted.lower(*given).compile()
+
+
+class _Declared(JAXLinker):
+    """JAX, with the outputs in the dtypes that the graph declares; to be used in `wide`.
+
+    JAX's own rules for mixed dtypes are not PyTensor's: they widen some values and narrow others.
+    """
+
+    def fgraph_convert(  # type: ignore[override]
+        self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any
+    ) -> Any:
+        """Convert; constants go to JAX as they are, for PyTensor compiles a copy of each shape."""
+        import jax
+        from pytensor.link.jax.dispatch import jax_funcify
+
+        jax_funcify.register(_HandedOn, _hand_on)
+        for node in fgraph.apply_nodes:
+            if isinstance(node.op, DeepCopyOp) and isinstance(node.outputs[0].type, RandomType):
+                node.op = _HandedOn()
+        for variable, held in storage_map.items():
+            if isinstance(variable, Constant) and isinstance(held[0], np.ndarray) and held[0].ndim:
+                held[0] = jax.device_put(held[0])
+        return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
+
+    donated: tuple[int, ...] = ()  # inputs whose memory becomes that of outputs
+    programs: list[Program] = []  # noqa: RUF012 (a class of its own for each function that donates)
+
+    def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile, the casts included."""
+        import jax
+        import jax.numpy as jnp
+
+        graph: Any = self.fgraph
+        dtypes = [getattr(v.type, "dtype", None) for v in graph.outputs]
+
+        @functools.wraps(fn)
+        def declared(*inputs: Any) -> Any:
+            found = fn(*inputs)
+            if not dtypes:
+                return found
+            return tuple(
+                value if dtype is None else jnp.asarray(value, dtype)
+                for value, dtype in zip(found, dtypes, strict=True)
+            )
+
+        if self.donated:
+            self.programs.append(Program(jax.jit(declared, donate_argnums=self.donated)))
+            return self.programs[-1]
+        compiled: Callable[..., Any] = super().jit_compile(declared)
+        return compiled
+
+
+def declared_dtypes(mode: Any) -> Mode:
+    """A mode of JAX whose float32 graphs stay float32, and whose results are as declared."""
+    found = get_mode(mode).register(
+        (dfs_rewriter(_declared_sum), _LAST), (dfs_rewriter(_declared_fill), _LAST)
+    )
+    kind = type(found.linker)
+    if not issubclass(kind, _Declared):
+        found = Mode(type(kind.__name__, (_Declared, kind), {})(), found.provided_optimizer)
+    return found
+
+
+def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[Program]]:
+    """The same for a function that overwrites inputs, by their places; its program is appended."""
+    found = declared_dtypes(mode)
+    kind = type(found.linker)
+    programs: list[Program] = []
+    members = {"donated": tuple(donated), "programs": programs}
+    return Mode(type(kind.__name__, (kind,), members)(), found.provided_optimizer), programs
+
+
+def wide() -> AbstractContextManager[Any]:
+    """A context in which JAX has 64-bit dtypes: PyTensor denies it them where floatX is float32."""
+    import jax
+
+    if jax.config.jax_enable_x64:
+        return _NOTHING
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64
+
+    return enable_x64()
+
+
+def typified(state: Any) -> Any:
+    """A random generator as JAX takes it: PyTensor draws from the lower half of a PCG64's state."""
+    if not isinstance(state, np.random.Generator):
+        return state
+    bits: Any = state.bit_generator.state["state"]
+    if not isinstance(bits, dict) or not isinstance(bits.get("state"), int):
+        raise InputTypeError(
+            f"JAX draws from generators of the kind PCG64, found {state}: share "
+            "numpy.random.default_rng(seed)"
+        )
+    low = bits["state"] & _HALF
+    return {"jax_state": np.array([low & _WORD, low >> 32], np.uint32)}
+
+
+def generator(state: Any, before: Any) -> Any:
+    """The generator from which JAX would go on as from a state that it has returned.
+
+    `before` is the generator that the state came from.
+    """
+    if not isinstance(before, np.random.Generator):
+        return state
+    low, high = np.asarray(state["jax_state"]).tolist()
+    old: Any = before.bit_generator
+    held = old.state
+    bits = type(old)(old.seed_seq)
+    whole = held["state"]["state"] & ~_HALF | high << 32 | low
+    bits.state = held | {"state": held["state"] | {"state": whole}}
+    return np.random.Generator(bits)
+
+
+def ready(values: Sequence[Any]) -> None:
+    """Wait until JAX has computed all of these."""
+    for value in values:
+        if hasattr(value, "block_until_ready"):
+            value.block_until_ready()
+
+
+@functools.cache
+def on_cpu() -> bool:
+    """Whether JAX computes on the CPU, in the host's memory."""
+    import jax
+
+    return bool(jax.default_backend() == "cpu")
+
+
+def is_copied(array: Any) -> bool:
+    """Whether JAX on the CPU would copy a large array into fresh memory at each call."""
+    if not isinstance(array, np.ndarray) or array.nbytes < _BIG:
+        return False
+    misplaced = array.__array_interface__["data"][0] % BORDER
+    return bool(misplaced or not array.flags.c_contiguous)
+
+
+def is_far(value: Any) -> bool:
+    """Whether JAX would copy a shared variable's value at each call, be it to a GPU."""
+    return isinstance(value, np.ndarray) and (not on_cpu() or is_copied(value))
+
+
+def brought(value: np.ndarray) -> Any:
+    """The same value where JAX need not copy it: on a 64-byte border, or as an array of JAX's."""
+    if not on_cpu():
+        import jax
+
+        with wide():
+            return jax.device_put(value)
+    found = aligned_empty(value.shape, value.dtype)
+    np.copyto(found, value)
+    return found
+
+
+def is_held(value: Any) -> bool:
+    """Whether a value is an array that lies whole in the memory of the device JAX computes on."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(value, jax.Array):
+        return False
+    return bool(value.devices() == {jax.devices()[0]})
+
+
+def dtype(name: str) -> Any:
+    """A dtype by its name, those of JAX's alone (bfloat16) too."""
+    import jax.numpy as jnp
+
+    return jnp.dtype(name)
+
+
+def ordinal() -> int:
+    """CUDA's number, in this process, of the GPU that JAX computes on."""
+    import jax
+
+    return int(getattr(jax.devices()[0], "local_hardware_id", None) or 0)
+
+
+def held(value: Any) -> Any:
+    """A fresh copy of a value in the memory of the device that JAX computes on."""
+    import jax.numpy as jnp
+
+    with wide():
+        return jnp.array(value, copy=True)
+
+
+def are_gone(arrays: Iterable[Any]) -> bool:
+    """Whether JAX has given the memory of any of these to others."""
+    return any(array.is_deleted() for array in arrays)
+
+
+def pointer(array: Any) -> int:
+    """Where an array lies in the device's memory, once it is there."""
+    return int(array.block_until_ready().unsafe_buffer_pointer())
+
+
+def blank(shape: Sequence[int], dtype: Any) -> Any:
+    """A fresh array to be written to at its `pointer`."""
+    import jax.numpy as jnp
+
+    with wide():
+        return jnp.zeros(shape, dtype)
+
+
+def weighted(array: Any, dtype: str, share: float | None) -> Any:
+    """The array times a number, in a dtype; the array itself where that changes nothing."""
+    if share is None:
+        return array if array.dtype.name == dtype else _cast(array, dtype)
+    with wide():
+        return _compiled("weighted", dtype)(array, share)
+
+
+def divided(array: Any, divisor: float) -> Any:
+    """Floats divided by a number, in their own dtype."""
+    with wide():
+        return _compiled("divided", array.dtype.name)(array, divisor)
+
+
+def finished(array: Any, dtype: Any) -> Any:
+    """Reduced values in another dtype; floats are rounded to the nearest integer."""
+    name = np.dtype(dtype).name
+    return array if array.dtype.name == name else _cast(array, name)
+
+
+def _cast(array: Any, dtype: str) -> Any:
+    with wide():
+        return _compiled("cast", dtype)(array)
+
+
+@functools.cache
+def _compiled(what: str, dtype: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def weighted(array: Any, share: Any) -> Any:
+        real = dtype.replace("complex128", "float64").replace("complex64", "float32")
+        return array.astype(dtype) * jnp.asarray(share, real)
+
+    def divided(array: Any, divisor: Any) -> Any:
+        return array / jnp.asarray(divisor, dtype)
+
+    def cast(array: Any) -> Any:
+        whole = jnp.issubdtype(np.dtype(dtype), jnp.integer)
+        rounds = whole and jnp.issubdtype(array.dtype, jnp.floating)
+        return (jnp.rint(array) if rounds else array).astype(dtype)
+
+    return jax.jit({"weighted": weighted, "divided": divided, "cast": cast}[what])
+
+
+def flat(arrays: Sequence[Any], dtype: str, share: float) -> Any:
+    """All arrays times a number, end to end, in a fresh vector."""
+    with wide():
+        return _flattening(dtype)(list(arrays), share)
+
+
+@functools.cache
+def _flattening(dtype: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def flattened(arrays: list[Any], share: Any) -> Any:
+        whole = jnp.concatenate([jnp.reshape(a, (-1,)).astype(dtype) for a in arrays])
+        return whole * jnp.asarray(share, dtype)
+
+    return jax.jit(flattened)
+
+
+class Total:
+    """What `Accumulator` is for numpy: the values of slices, combined where they lie."""
+
+    def __init__(self, op: Reduction) -> None:
+        self._op = op
+        self._total: Any = None
+        self._weight = 0.0
+        self._dtype: Any = None
+
+    def add(self, value: Any, rows: float) -> None:
+        """Take in the value of a slice of `rows` rows."""
+        if self._total is None:
+            self._dtype = np.dtype(value.dtype)
+        elif self._total.shape != value.shape:
+            check_alike([np.empty(v.shape, bool) for v in (self._total, value)])
+        wide_ = accumulator(self._dtype, self._op).name
+        with wide():
+            scaled = weighted(value, wide_, rows if self._op is Reduction.AVG else None)
+            first = self._total is None
+            self._total = scaled if first else _adding(str(self._op))(self._total, scaled)
+        self._weight += rows
+
+    def result(self) -> Any:
+        """The value of all slices together."""
+        found = self._total
+        if self._op is Reduction.AVG:
+            found = weighted(found, found.dtype.name, 1.0 / self._weight)
+        return finished(found, result_dtype(self._dtype, self._op))
+
+
+@functools.cache
+def _adding(op: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    kinds = {"prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}
+    return jax.jit(kinds.get(op, jnp.add))
+
+
+def combined(parts: Any, op: str) -> Any:
+    """The product, minimum or maximum over the first axis."""
+    import jax.numpy as jnp
+
+    with wide():
+        total = parts[0]
+        for part in parts[1:]:
+            combine = {"prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}[op]
+            total = combine(total, part)
+        return total
+
+
+_bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
+_OPTIONS = {"JAX_PLATFORMS": None, "JAX_CUDA_VISIBLE_DEVICES": "all"}  # read at JAX's import
+
+
+@dataclass
+class _Setting:
+    """What a variable of the environment was before groups set it, and how many of them do."""
+
+    before: str | None
+    option: Any  # what JAX has read from it, or was told
+    holders: int = 0
+
+
+_settings: dict[str, _Setting] = {}
+
+
+def has_run() -> bool:
+    """Whether JAX has started a backend in this process."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))
+
+
+def bind(device: Device, spans: bool = False) -> Callable[[], None]:
+    """Hold JAX in this process to a device, until what is returned is called.
+
+    `spans`: whether the group may span several machines.
+
+    Raises
+    ------
+    GroupError
+        JAX has started on another device, or with another share of its memory.
+    """
+    if not device.asked:
+        return lambda: None
+    started = has_run()
+    _check_free(device, started)
+    before = {n: s.before for n, s in _settings.items()}
+    environ = {n: v for n, v in {**os.environ, **before}.items() if v is not None}
+    settings = device.exchange(environ, spans) if device.kind == "cuda" else {}
+    if not started:
+        settings |= _start_of(device, environ)
+    _hold(settings)
+    if not started:
+        _bound.append(device)
+    return functools.partial(_release, device, not started, tuple(settings))
+
+
+def _start_of(device: Device, environ: Mapping[str, str]) -> dict[str, str]:
+    """What JAX reads when it starts."""
+    if device.kind == "cpu":
+        return {"JAX_PLATFORMS": "cpu"}
+    number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
+    return {"JAX_PLATFORMS": "cuda,cpu"} | number | device.memory(environ)
+
+
+def _check_free(device: Device, started: bool) -> None:
+    """Refuse a device that JAX cannot be held to any more."""
+    if device in _bound or not (started or _bound):
+        return
+    alike = _runs_on(device) if started else str(device) == str(_bound[-1])
+    if started and alike and device.sharers == 1:
+        return
+    early = "call synk.fork() before anything computes with JAX"
+    if alike:
+        held = "when JAX started in this process" if started else "in another group that is alive"
+        raise GroupError(
+            f"devices: {device} is for {device.sharers} members, and it was for another number "
+            f"{held}. JAX takes its share of a GPU's memory once in a process: "
+            + (early if started else "close that group first")
+        )
+    if started:
+        raise GroupError(
+            f"devices: the master's is {device}, and JAX runs on another one in this process "
+            f"already: {early}"
+        )
+    raise GroupError(
+        f"devices: the master's is {device}, and it is {_bound[-1]} in another group that is "
+        "alive: JAX has one in a process"
+    )
+
+
+def _runs_on(device: Device) -> bool:
+    """Whether JAX, which has started, is on this device."""
+    import jax
+
+    first: Any = jax.devices()[0]
+    if device.kind == "cpu":
+        return bool(first.platform == "cpu")
+    return bool(first.platform == "gpu" and first.local_hardware_id == device.number)
+
+
+def _release(device: Device, bound: bool, names: Sequence[str]) -> None:
+    if bound and not has_run():
+        _bound.remove(device)
+    for name in names:
+        setting = _settings[name]
+        setting.holders -= 1
+        if not setting.holders:
+            del _settings[name]
+            _set(name, setting.before, setting.option)
+
+
+def _hold(settings: Mapping[str, str]) -> None:
+    """Set variables of the environment, where no other group has set them already."""
+    for name, value in settings.items():
+        if name not in _settings:
+            _settings[name] = _Setting(os.environ.get(name), _option(name))
+            _set(name, value, value)
+        _settings[name].holders += 1
+
+
+def _option(name: str) -> Any:
+    """What JAX holds a variable of the environment for; None of one that is no option of it."""
+    jax = sys.modules.get("jax")
+    if jax is None or name not in _OPTIONS:
+        return os.environ.get(name, _OPTIONS.get(name))
+    return jax.config._read(name.lower())  # some are no attributes
+
+
+def _set(name: str, value: str | None, option: Any) -> None:
+    """Set or unset a variable of the environment, and what an imported JAX has read from it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+    jax = sys.modules.get("jax")
+    if jax is not None and name in _OPTIONS and not has_run():
+        jax.config.update(name.lower(), option)
+
+
+@contextlib.contextmanager
+def shared_cache() -> Iterator[None]:
+    """Keep what JAX compiles on disk meanwhile, unless the user does: the others load it."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.jax_compilation_cache_dir:
+        yield
+        return
+    wanted = {
+        "jax_compilation_cache_dir": str(Path(pytensor.config.base_compiledir) / "synkhronos-jax"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,  # else small programs are left out
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    before = {name: getattr(jax.config, name) for name in wanted}
+    try:
+        _configure(jax, wanted)
+        compilation_cache.reset_cache()  # JAX reads the folder once
+        yield
+    finally:
+        _configure(jax, before)
+        compilation_cache.reset_cache()
+
+
+def _configure(jax: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        jax.config.update(name, value)

@@ -1,0 +1,1 @@
+"""The group: its members, the commands they run, and the functions and variables they hold."""

@@ -1,0 +1,127 @@
+"""What the members have compiled of a function; and in JAX, the lengths that parts are cut into."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from synkhronos._engine.commands import Call
+from synkhronos._engine.replicas import Recipe, Slicing
+from synkhronos._plan.inference import Proof, depends_on, prove
+from synkhronos._plan.lengths import Lengths
+from synkhronos._plan.reductions import Reduction, parse
+from synkhronos._plan.rows import slices
+
+Pieces = tuple[tuple[int, ...], ...]  # for each member, the lengths that its part is cut into
+Outputs = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the parts of a call are computed.
+
+    Attributes
+    ----------
+    pieces : tuple of tuples of int, or None
+        The lengths of each member's slices, where they are others than were asked for.
+    first : bool
+        Some member has to compile.
+    """
+
+    pieces: Pieces | None
+    first: bool
+
+
+class Compilations:
+    """What the members of a group have compiled of a function.
+
+    JAX compiles for each length of a part. Where it is proved how the values of slices make those
+    of a part, parts of any length are computed in pieces of a few.
+    """
+
+    def __init__(self, recipe: Recipe, infer: bool) -> None:
+        self._recipe = recipe
+        self._infer = infer
+        self._compiled: set[tuple[Outputs, bool, int, int]] = set()  # ..., apart, rank, length
+        self._lengths: dict[tuple[Outputs, int], Lengths] = defaultdict(Lengths)
+        self._proved: dict[Outputs, bool] = {}
+
+    def cut(self, outputs: Outputs, num_slices: int, borders: Sequence[int] | None) -> Cut:
+        """Decide how the parts between these borders are computed."""
+        asked = self._asked(num_slices, borders)
+        pieces = tuple(
+            tuple([n for rows in lengths for n in self._lengths[outputs, rank].pieces(rows)])
+            for rank, lengths in enumerate(asked)
+        )
+        if pieces == asked or not self._may_cut(outputs):
+            return Cut(None, not self._needed(outputs, num_slices, asked) <= self._compiled)
+        return Cut(pieces, not self._needed(outputs, num_slices, pieces) <= self._compiled)
+
+    def note(self, call: Call) -> None:
+        """The members have computed this call."""
+        outputs = call.outputs + call.extra
+        asked = self._asked(call.slices, call.edges)
+        self._compiled |= self._needed(outputs, call.slices, call.pieces or asked)
+        for rank, lengths in enumerate(asked):
+            for rows in lengths:
+                self._lengths[outputs, rank].note(rows)
+
+    def _asked(self, num_slices: int, borders: Sequence[int] | None) -> Pieces:
+        """The lengths of each member's slices; nothing where they do not matter."""
+        if borders is None or not self._recipe.jax:
+            return ()
+        return tuple(
+            tuple([stop - start for start, stop in slices(hi - lo, num_slices)])
+            for lo, hi in itertools.pairwise(borders)
+        )
+
+    def _needed(
+        self, outputs: Outputs, num_slices: int, pieces: Pieces
+    ) -> set[tuple[Outputs, bool, int, int]]:
+        found = set()
+        for rank, lengths in enumerate(pieces or [(0,)]):
+            apart = self._recipe.apart(outputs, num_slices > 1 or len(lengths) > 1)
+            found |= {(outputs, apart, rank, n) for n in lengths}
+        return found
+
+    def _may_cut(self, outputs: Outputs) -> bool:
+        """Whether the values of any slices are proved to make those of parts.
+
+        Not where numbers are drawn: those of a group of one are to be the serial function's, and
+        pieces depend on what has come before, so that a resumed run would draw other numbers.
+        """
+        if outputs not in self._proved:
+            recipe = self._recipe
+            rows = [*recipe.inputs[: recipe.n_scattered], *recipe.places]
+            values = [(recipe.outputs[i], recipe.slicing[i]) for i in outputs]
+            values += [(u.new, u.slicing) for u in recipe.updates]
+            self._proved[outputs] = (
+                self._infer
+                and not recipe.streams
+                and not recipe.meets
+                and all(_exact(v, s, rows) for v, s in values)
+            )
+        return self._proved[outputs]
+
+
+def _exact(value: Variable, slicing: Slicing, rows: list[Variable]) -> bool:
+    """Whether it is proved, and not just told, that its slices make a value."""
+    if Reduction.AVG in slicing.reductions and np.dtype(_dtype(value)).kind in "biu":
+        return False  # their mean is no integer
+    if not depends_on(value, rows):
+        return not {Reduction.SUM, Reduction.PROD, Reduction.GATHER} & set(slicing.reductions)
+    proof = prove(value, rows)
+    if not isinstance(proof, Proof):
+        return False
+    if proof.finished is not None or slicing.finish is not None:
+        return proof.finished is not None and slicing.finish is not None
+    return parse(proof.partials[0].reduction) is slicing.reductions[0]
+
+
+def _dtype(value: Variable) -> str:
+    return str(getattr(value.type, "dtype", "float64"))

@@ -1,0 +1,512 @@
+"""What one process of a group has, and how a worker serves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos._engine.variables import Entry, Registry, is_torn, mark_torn
+from synkhronos._errors import SynkhronosError
+from synkhronos._host.arena import Arena, FilePiece, Piece, Views
+from synkhronos._host.cores import MasterShare, bind_worker
+from synkhronos._transport.channels import Failure, Left
+from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, Words, progress_word
+from synkhronos._transport.channels.guards import guard
+from synkhronos._transport.channels.interrupts import Interrupts
+from synkhronos._transport.channels.local import LocalEnd
+from synkhronos._transport.channels.node import Node
+from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
+from synkhronos._transport.channels.worker_start import Wiring
+from synkhronos._transport.communicators import Communicator
+from synkhronos._transport.communicators.gpus import Gpus
+from synkhronos._transport.communicators.hierarchy import Hierarchy
+from synkhronos._transport.communicators.shared_memory import SharedMemory
+from synkhronos._transport.worker_output import redirect
+
+if TYPE_CHECKING:
+    from synkhronos._engine.replicas import Replica
+
+log = logging.getLogger("synkhronos")
+
+_TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
+
+
+class Member:
+    """One process of a group: what commands find when they run.
+
+    Attributes
+    ----------
+    rank, size, master : int
+    communicator : Communicator
+    variables : Registry
+        The shared variables, by number.
+    replicas : dict of Replica
+        The functions, by number.
+    updates : dict
+        What belongs to a function beside its replica, by the same number.
+    resident : bool
+        Whether what is trained stays where JAX computes.
+    owned : dict of array
+        By the number of a variable, a value that nobody else holds and that may be overwritten.
+    shares : dict
+        Rows of scattered Data that this node has, and the number of the first.
+    hand : object
+        In the master: what the user has handed to the command under way.
+    above : Leader or None
+        In the leader of a node that is not the master's.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        master: int,
+        communicator: Communicator,
+        views: Views,
+        interrupts: Interrupts,
+        node: Node | None = None,
+        share: MasterShare | None = None,
+        resident: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.master = master
+        self.resident = resident
+        self._use(communicator)
+        self.variables = Registry(watched=rank == master and size > 1)
+        self.replicas: dict[int, Replica] = {}
+        self.hand: Any = None
+        self.share: AbstractContextManager[None] = share or nullcontext()
+        self._share = share
+        self._views = views
+        self._interrupts = interrupts
+        self._node = node
+        self._homes: dict[int, list[np.ndarray]] = {}
+        self._undo: dict[int, tuple[Entry, Any]] = {}
+        self._sent: list[Entry] = []
+        self._marks: dict[int, bool] = {}
+        self.edition = 0  # another one whenever it changes which variables differ
+        self._nested = False
+        self._in_place: Sequence[Entry] = ()
+        self._joined: dict[int, np.ndarray] = {}
+        self.updates: dict[int, Any] = {}
+        self.owned: dict[int, Any] = {}
+        self.shares: dict[int, tuple[np.ndarray, int]] = {}
+        self.above: Any = None
+
+    def enroll(self, communicator: Communicator) -> None:
+        """Take a place in a group of several nodes."""
+        self.rank, self.size = communicator.rank, communicator.size
+        self._use(communicator)
+
+    def _use(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self._gpus = communicator if isinstance(communicator, Gpus) else None
+        self.resident = self.resident or self._gpus is not None
+
+    def view(self, piece: Piece | FilePiece) -> np.ndarray:
+        """The array that a piece names."""
+        return self._views[piece]
+
+    def places(self, arrays: Sequence[np.ndarray]) -> list[int]:
+        """Where arrays of the arena are, in bytes from its start."""
+        return [self._views.offset(a) for a in arrays]
+
+    def confined(self) -> AbstractContextManager[None]:
+        """A context on this member's cores only (workers are bound to theirs for good)."""
+        return nullcontext() if self._share is None else self._share.confined()
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Compile in here: threads that a library starts keep to this member's cores.
+
+        Others wait longer for a member that does.
+        """
+        with self.confined():
+            if self._node is None:
+                yield
+                return
+            mine = self._node.words.of[self._node.rank]
+            mine[COMPILING] = 1
+            try:
+                yield
+            finally:
+                mine[COMPILING] = 0
+
+    def uninterrupted(self) -> AbstractContextManager[None]:
+        """A context in which Ctrl-C waits for a moment when no member is ahead of another."""
+        return self._interrupts
+
+    @property
+    def in_place(self) -> Sequence[Entry]:
+        """Variables that the members write in chunks just now: a failure leaves them torn.
+
+        Until there are none, Ctrl-C waits (inside `uninterrupted`).
+        """
+        return self._in_place
+
+    @in_place.setter
+    def in_place(self, entries: Sequence[Entry]) -> None:
+        self._interrupts.firm = bool(entries)
+        self._in_place = entries
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the master asks a long command to return (at once in a group of one)."""
+        if self.above is not None and self.above.stopping:
+            return True
+        return self._node is None or self._node.stopping
+
+    def progress(self, count: int) -> None:
+        """Tell the master how far a long command has come."""
+        if self._node is not None:
+            mine = self._node.words.of[self._node.rank]
+            mine[PROGRESS] = progress_word(self._node.number, count)
+            if self.above is not None:
+                self.above.count()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the command under way has changed values."""
+        return bool(self._undo)
+
+    def change(self, entry: Entry, value: Any) -> None:
+        """Give a variable a new value, which stands once every member has succeeded."""
+        placed = self._place(entry, value)
+        self._note(entry)
+        entry.storage[0] = placed
+
+    def _note(self, entry: Entry) -> None:
+        """Remember the value that an undo gives back: the one before the command's first change."""
+        if entry.number not in self._undo:
+            self._undo[entry.number] = entry, entry.storage[0]
+
+    def _place(self, entry: Entry, value: Any) -> Any:
+        """The value in the variable's home in the arena if it has one that fits.
+
+        A home is two arrays in turn, so that the value before the command stays intact.
+        """
+        home = self._homes.get(entry.number)
+        if home is None:
+            return value
+        array = np.asarray(value)
+        if array.shape != home[0].shape or array.dtype != home[0].dtype:
+            del self._homes[entry.number]
+            return value
+        if len(home) == 1:
+            home.append(self.communicator.empty(array.shape, array.dtype))
+        current = entry.storage[0]
+        if entry.number in self._undo:  # changed before in this command: the other is the way back
+            spare = current if any(current is h for h in home) else None
+        else:  # the value that other members have a copy of may come back, too
+            spare = next((h for h in home if h is not current and h is not entry.seen), None)
+        if spare is None:
+            return value
+        np.copyto(spare, array)
+        return spare
+
+    def join(self, entry: Entry, view: np.ndarray) -> None:
+        """Make an array that all members of the node share the value of a variable, in all."""
+        self._homes.pop(entry.number, None)
+        self._note(entry)
+        entry.storage[0] = view
+        self._joined[entry.number] = view
+
+    def keep(self) -> list[Entry]:
+        """The changes stand; the members hold what the master now knows they hold.
+
+        Returns the variables that the command was about.
+        """
+        for entry, _ in self._undo.values():
+            entry.seen = entry.storage[0]
+        for entry in self._sent:
+            entry.seen = entry.storage[0]
+        for number, differs in self._marks.items():
+            entry = self.variables[number]
+            self.edition += entry.differs != differs
+            entry.differs = differs
+            if entry.watched and entry.storage[0] is entry.seen:
+                entry.seen = entry.seen  # what was reduced in place has another fingerprint
+        touched = [e for e, _ in self._undo.values()] + self._sent
+        touched += [self.variables[number] for number in self._marks]
+        self._part(touched)
+        self._forget_command()
+        return touched
+
+    def _part(self, touched: list[Entry]) -> None:
+        """Note which variables now have one array in all members, and which have it no longer."""
+        once = {e.number: e for e in touched}.values()
+        left = [e for e in once if e.view is not None and e.number not in self._joined]
+        for entry in left:
+            entry.lent, entry.view = entry.view, None
+        for entry in once:
+            if not entry.differs:
+                entry.lent = None
+        for number, view in self._joined.items():
+            self.variables[number].view = view
+            self.variables[number].elsewhere = self.communicator.nodes > 1
+        if left and self.rank == self.master:
+            names = ", ".join(e.label for e in left)
+            log.info("every member has a value of its own of %s again", names)
+
+    def _forget_command(self) -> None:
+        self._undo.clear()
+        self._sent.clear()
+        self._marks.clear()
+        self._joined.clear()
+
+    def undo(self) -> None:
+        """Every variable as it was before the command; torn where it was being written in place."""
+        if self._gpus is not None:
+            self._gpus.drift()
+        for entry in self._in_place:
+            written = entry.storage[0]
+            if self._undo.get(entry.number, (entry, written))[1] is written:  # no way back
+                mark_torn(entry)
+        self.in_place = ()
+        for entry, value in self._undo.values():
+            entry.storage[0] = value
+        self._forget_command()
+
+    def mark(self, entry: Entry, differs: bool) -> None:
+        """Note whether the command makes members hold different values of a variable."""
+        self._marks[entry.number] = differs and self.size > 1
+
+    def differs(self, entry: Entry) -> bool:
+        """Whether members hold different values, as the command under way stands."""
+        return self._marks.get(entry.number, entry.differs)
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Inside a program: even a reduction in place must leave a way back."""
+        self._nested = True
+        try:
+            yield
+        finally:
+            self._nested = False
+
+    def forget(self, variables: Sequence[int]) -> None:
+        """Drop shared variables, and their memory."""
+        self.variables.remove(variables)
+        for number in variables:
+            self._homes.pop(number, None)
+            self.owned.pop(number, None)
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether arrays of JAX's move between the members as they are."""
+        return self._gpus is not None
+
+    def native(self, value: Any) -> Any:
+        """A value as the communicator moves it: an array of numpy's, or on GPUs of JAX's."""
+        return np.asarray(value) if self._gpus is None else self._gpus.native(value)
+
+    def adding_up(self, arrays: list[Any]) -> AbstractContextManager[None]:
+        """A context in which JAX's arrays, the caller's alone, are summed over the members.
+
+        At its end `arrays` hold the sums.
+        """
+        if self._gpus is not None:
+            return self._gpus.adding_up(arrays)
+        if self.size > 1:
+            raise TypeError("only members on GPUs add up arrays of JAX's")
+        return nullcontext()
+
+    def array(self, entry: Entry) -> Any:
+        """A variable's value as the communicator moves it."""
+        return self.native(entry.storage[0])
+
+    def take_masters(self, entries: Sequence[Entry], undo: bool = True) -> None:
+        """Give variables the master's values, in all members."""
+        if not entries:
+            return
+        self._sent += entries
+        mine = self.rank == self.master
+        values = [self.array(e) for e in entries] if mine else None
+        received = self.communicator.broadcast(values, self.master)
+        if mine or received is None:
+            return
+        for entry, value in zip(entries, received, strict=True):
+            if undo:
+                self.change(entry, value)
+            else:
+                entry.storage[0] = value
+
+    def adopt(self, entry: Entry) -> np.ndarray:
+        """Move a variable's value into the arena, where collectives need no copy of it."""
+        if self.size == 1:
+            return self.array(entry)
+        home = self._homes.get(entry.number)
+        value = entry.storage[0]
+        if home is None or not any(value is h for h in home):
+            array = np.asarray(value)
+            home = [self.communicator.empty(array.shape, array.dtype)]
+            np.copyto(home[0], array)
+            self._homes[entry.number] = home
+            entry.seen = home[0] if entry.seen is value else entry.seen
+            entry.storage[0] = home[0]
+        current: np.ndarray = entry.storage[0]
+        if self._nested and entry.number not in self._undo:
+            self.change(entry, current)
+            current = entry.storage[0]
+        return current
+
+    def is_placed(self, entry: Entry) -> bool:
+        """Whether a variable's value must stay where it is, since it is written in place."""
+        value = entry.storage[0]
+        return entry.view is value or self._views.hold(value)
+
+    def move(self, entry: Entry, value: Any) -> None:
+        """Keep the same value in another place, where a function reads it without a copy."""
+        if entry.seen is entry.storage[0]:
+            entry.seen = value
+        entry.storage[0] = value
+
+    def leave(self) -> None:
+        """Let go of the other members' GPUs."""
+        if self._gpus is not None:
+            self._gpus.close()
+
+    def release(self) -> None:
+        """Give every variable that lives in the arena a copy of its own."""
+        for entry in self.variables:
+            value = entry.storage[0]
+            if isinstance(value, np.ndarray) and self._views.hold(value):
+                known, torn = value is entry.seen, is_torn(entry)
+                entry.storage[0] = np.array(value)
+                entry.seen = entry.storage[0] if known else entry.seen
+                if torn:
+                    mark_torn(entry)
+            entry.view = None
+        self._homes.clear()
+        self.owned.clear()
+        self.leave()
+
+
+def communicator(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
+    """What moves arrays between members: NCCL where all are on GPUs; see Wiring."""
+    return Gpus(host, on_one_gpu > 1) if on_one_gpu else host
+
+
+def main(wiring_fields: dict[str, Any]) -> None:
+    """The life of a worker process, from its start to the group's end."""
+    wiring = Wiring(**wiring_fields)
+    if wiring.forked:  # a fresh interpreter has done it before its imports
+        guard(wiring)
+    _leave_stacks(wiring)
+    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
+    words = Words(arena)
+    waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
+    node = Node(wiring.rank, wiring.master, arena, words, waiter)
+    bind_worker(wiring.cores)
+    if not wiring.debug:
+        _leave_terminal()
+        redirect(words, wiring.rank, wiring.master)
+    comm = communicator(SharedMemory(node), wiring.on_one_gpu)
+    member = Member(
+        wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
+    )
+    with _profiled(wiring):
+        serve(member, LocalEnd(node))
+    member.leave()
+
+
+def _leave_terminal() -> None:
+    """Read nothing of what is meant for the master."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+def _leave_stacks(wiring: Wiring) -> None:
+    """At a crash or SIGUSR1 leave a stack for the master."""
+    import faulthandler
+    import signal
+
+    faulthandler.enable(wiring.stacks)
+    faulthandler.register(signal.SIGUSR1, file=wiring.stacks, all_threads=True)
+
+
+@contextlib.contextmanager
+def _profiled(wiring: Wiring) -> Iterator[None]:
+    if not wiring.profile:
+        yield
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(f"synk_worker_{wiring.rank}.prof")
+
+
+def serve(member: Member, end: LocalEnd) -> None:
+    """Run commands until the group ends."""
+    end.ready()
+    while (order := end.next()) is not None:
+        number, read = order
+        try:
+            outcome = read().run(member)
+        except GroupEnded:
+            return
+        except (PeerFailed, PeerDied):
+            member.undo()
+            end.report(number, Left())
+        except BaseException as exc:
+            member.undo()
+            end.report(number, failure_of(exc))
+        else:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            try:
+                end.report(number, outcome)
+            except Exception as exc:  # an outcome that cannot be pickled
+                end.report(number, failure_of(exc))
+            try:
+                stands = not member.changed or end.verdict(number)
+            except GroupEnded:
+                return
+            member.keep() if stands else member.undo()
+
+
+def failure_of(exc: BaseException) -> Failure:
+    """Describe an exception as text; neither it nor its class is trusted to behave."""
+    kind = type(exc)
+    name = _of(type, kind, "__name__")
+    try:
+        text = "".join(traceback.format_exception(exc))
+    except BaseException:  # what its own methods raise may be anything
+        text = "".join(traceback.format_tb(_of(BaseException, exc, "__traceback__"))) + name
+    try:
+        message = str(exc)
+    except BaseException:
+        message = "<its __str__ raised>"
+    return Failure(
+        f"{_of(type, kind, '__module__')}:{_of(type, kind, '__qualname__')}",
+        _shortened(f"{name}: {message}"),
+        _shortened(text),
+        issubclass(kind, SynkhronosError),
+    )
+
+
+def _of(base: type, thing: Any, name: str) -> Any:
+    """An attribute as `base` has it, whatever `thing` has in its place."""
+    return vars(base)[name].__get__(thing)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _TEXT_LIMIT:
+        return text
+    half = _TEXT_LIMIT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

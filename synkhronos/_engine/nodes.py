@@ -1,0 +1,589 @@
+"""Groups of several nodes: how their leaders find each other, and what all but the first one do.
+
+The first process of a launch runs the user's script. The others stop in `fork`: each serves the
+groups that the first one starts, one after the other, as the leader of its node, until the first
+process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import math
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import pytensor
+
+from synkhronos._backends import mpi as mpi_backend
+from synkhronos._engine.commands import Command
+from synkhronos._engine.member import Member, communicator, failure_of
+from synkhronos._errors import GroupError, StartFailed, WorkerDied
+from synkhronos._host.arena import Arena
+from synkhronos._host.cores import MasterShare
+from synkhronos._host.devices import Device
+from synkhronos._transport.channels import Gone, Left
+from synkhronos._transport.channels.guards import end_with_parent
+from synkhronos._transport.channels.leader_tree import Leaders
+from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._transport.channels.mpi import (
+    MpiChannel,
+    Received,
+    message_of,
+    read_message,
+    reports_of,
+)
+from synkhronos._transport.channels.placement import Placement
+from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.channels.worker_start import started_by_main_thread
+from synkhronos._transport.communicators.between_nodes import Between
+from synkhronos._transport.communicators.hierarchy import Hierarchy
+from synkhronos._transport.communicators.shared_memory import SharedMemory
+
+_SPIN_SECONDS = 0.001
+_NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
+_COUNT_SECONDS = 0.01  # between two messages on the progress of a long command
+_REST_SECONDS = 0.02  # between two looks for a command, where a worker has died
+_END_SECONDS = 5.0  # for leaders to leave a command when the first process ends
+
+log = logging.getLogger("synkhronos")
+
+
+class Start(Protocol):
+    """How a node's members are started; see `_opening.Opening`."""
+
+    launch: mpi_backend.Launch | None
+    devices: tuple[Device, ...]
+    options: dict[str, Any]
+
+    @property
+    def grace(self) -> float: ...
+
+    @property
+    def on_one_gpu(self) -> int: ...
+
+    def arena(self) -> Arena: ...
+
+    def local(self, arena: Arena) -> LocalChannel: ...
+
+    def share(self) -> MasterShare | None: ...
+
+    def bind(self) -> Callable[[], None]: ...
+
+
+@dataclass(frozen=True)
+class Open:
+    """The first process asks for a group.
+
+    Attributes
+    ----------
+    settings : dict
+        PyTensor's, which the script may have changed since the other processes stopped in `fork`.
+    """
+
+    options: dict[str, Any]
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
+class End:
+    """The first process ends."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a leader says of its node; `on_one_gpu` as in Opening."""
+
+    host: str
+    pids: list[int]
+    devices: tuple[Device, ...]
+    on_one_gpu: int
+    versions: dict[str, str]
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Enroll(Command):
+    """Tell the members of a node their places in the group."""
+
+    placement: Placement
+    node: int
+    on_one_gpu: int
+
+    def run(self, member: Member) -> None:
+        """Take the place."""
+        if isinstance(member.communicator, SharedMemory):
+            host = Hierarchy(member.communicator, self.placement, self.node, None)
+            member.enroll(communicator(host, self.on_one_gpu))
+
+
+@dataclass
+class Session:
+    """This process's end of MPI, for good.
+
+    Attributes
+    ----------
+    busy : bool
+        A group is alive.
+    """
+
+    world: mpi_backend.World
+    leaders: Leaders
+    busy: bool = False
+
+    def idle(self) -> None:
+        """There is no group to watch."""
+        self.leaders.watch(_wait)
+        self.world.watch(mpi_backend.poll)
+
+    def end(self) -> None:
+        """Let the other leaders go; end the job where one of them does not answer.
+
+        To leave MPI, all must come, and this process would wait for ever.
+        """
+        until = time.monotonic() + _END_SECONDS
+
+        def late() -> bool:
+            if time.monotonic() < until:
+                return False
+            nodes = self.leaders.missing()
+            log.error("nodes %s do not answer: the job is ended by MPI_Abort", nodes)
+            self.world.abort()
+
+        if self.leaders.torn:
+            log.error("a transfer between nodes has not ended: the job is ended by MPI_Abort")
+            self.world.abort()
+        self.leaders.watch(lambda ready: _wait(lambda: ready() or late()))
+        self.leaders.post(self.leaders.number + 1, message_of(End()))
+        self.leaders.collect()
+        self.world.finalize()
+
+
+_LAUNCHER = os.getppid()
+_sessions: list[Session] = []  # one at most
+_awaiting: list[dict[str, str]] = []  # the same: the settings when `expect` was called
+os.register_at_fork(after_in_child=_sessions.clear)
+os.register_at_fork(after_in_child=_awaiting.clear)
+
+
+def _join() -> Session:
+    """Initialise MPI, once."""
+    if not _sessions:
+        if started_by_main_thread():
+            end_with_parent()  # the launcher: where it is killed, some launchers' processes stay
+            if os.getppid() != _LAUNCHER:
+                os._exit(1)  # it has died before
+        world = mpi_backend.World()
+        _sessions.append(Session(world, Leaders(world, _wait)))
+    return _sessions[0]
+
+
+def expect() -> None:
+    """In the first process: the others serve from now on, whether it starts a group or not.
+
+    They are compared with the settings of now, since the first one may change its own later.
+    """
+    _awaiting[:] = [_settings()]
+
+
+def busy() -> bool:
+    """Whether a group of this process spans the nodes."""
+    return any(session.busy for session in _sessions)
+
+
+@atexit.register  # at the import: so it runs after the groups, which are imported later, are closed
+def _end() -> None:
+    """Let the other leaders go."""
+    if _awaiting:
+        _join()
+    for session in _sessions:
+        if session.world.rank == 0:
+            session.end()
+
+
+def _wait(ready: Callable[[], bool]) -> None:
+    """Wait where there is no group to watch."""
+    until, (nap, longest) = time.perf_counter() + _SPIN_SECONDS, _NAPS_MS
+    while not ready():
+        if time.perf_counter() > until:
+            time.sleep(nap / 1000)
+            nap = min(2 * nap, longest)
+
+
+def _settings() -> dict[str, str]:
+    return {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
+
+
+def _hello(
+    start: Start | None,
+    channel: LocalChannel | None,
+    settings: dict[str, str],
+    trouble: str = "",
+) -> Hello:
+    pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
+    devices, shared = ((), 0) if start is None else (start.devices, start.on_one_gpu)
+    versions = {
+        "Python": platform.python_version(),
+        "Synkhronos": sys.modules["synkhronos"].__version__,
+        "PyTensor": pytensor.__version__,
+        "numpy": np.__version__,
+        **settings,
+    }
+    return Hello(platform.node(), pids, devices, shared, versions, trouble)
+
+
+def _difference(hellos: list[Hello]) -> str:
+    """Why these nodes cannot be a group; nothing if they can."""
+    found = [f"node {i} ({h.host}): {h.trouble}" for i, h in enumerate(hellos) if h.trouble]
+    first = hellos[0]
+    for i, other in enumerate(hellos[1:], 1):
+        found += [
+            f"{what} is {value} on node {i} ({other.host}), {first.versions[what]} on node 0"
+            for what, value in other.versions.items()
+            if value != first.versions[what]
+        ]
+    return "; ".join(found)
+
+
+def _meet(session: Session, hello: Hello) -> list[Hello]:
+    """All leaders say hello, and hear the others; or an error in all of them."""
+    _, heard = session.leaders.agree(says=message_of(hello))
+    hellos: list[Hello] = [read_message(heard[r]) for r in range(session.world.size)]
+    if different := _difference(hellos):
+        raise GroupError(f"the nodes cannot be one group: {different}")
+    return hellos
+
+
+def _placement(hellos: list[Hello]) -> Placement:
+    return Placement(tuple(len(h.pids) for h in hellos))
+
+
+def _labels(hellos: list[Hello]) -> list[str]:
+    """Where each member is, and on what device."""
+    return [
+        f"{f'{device}, ' if device.kind != 'cpu' else ''}node {node} ({hello.host})"
+        for node, hello in enumerate(hellos)
+        for device in hello.devices
+    ]
+
+
+def _member(
+    session: Session, channel: LocalChannel, hellos: list[Hello], share: MasterShare | None
+) -> Member:
+    """The leader's own, after those of its node have taken their places."""
+    placement, shared = _placement(hellos), [h.on_one_gpu for h in hellos]
+    on_one_gpu = max(shared) if all(shared) else 0
+    node, rank = session.world.rank, placement.first[session.world.rank]
+    channel.count_from(rank)
+    if channel.workers:
+        number = channel.post(Enroll(placement, node, on_one_gpu), "start")
+        channel.collect(number)
+    between = Between(session.leaders, session.world, channel.interrupts)
+    host = Hierarchy(SharedMemory(channel.node), placement, node, between)
+    comm = communicator(host, on_one_gpu)
+    return Member(
+        rank, placement.size, 0, comm, channel.node.views, channel.interrupts, channel.node, share
+    )
+
+
+def _watch(session: Session, channel: LocalChannel) -> None:
+    waiter, check = channel.node.waiter, session.leaders.check_transfer
+    waiter.naps_ms = _NAPS_MS
+    session.leaders.watch(waiter.wait)
+    session.world.watch(lambda done: waiter.accompany(done, check))
+
+
+def lead_all(
+    start: Start, channel: LocalChannel, share: MasterShare | None
+) -> tuple[MpiChannel, Member]:
+    """In the first process, whose own members have started: meet the other nodes."""
+    try:
+        session = _join()
+        if session.leaders.torn:
+            raise GroupError(
+                "a transfer between nodes has not ended, so this job can start no other group: let "
+                "it end, and launch it again"
+            )
+        settings = _ask(session, start)
+        _watch(session, channel)
+        hellos = _meet(session, _hello(start, channel, settings))
+        member = _member(session, channel, hellos, share)
+    except BaseException:
+        for joined in _sessions:
+            joined.leaders.leave()
+        channel.quit(0.0)
+        channel.close()
+        raise
+    session.busy = True
+
+    def closed() -> None:
+        session.busy = False
+        session.idle()
+
+    pids = [pid for h in hellos for pid in h.pids]
+    places = _placement(hellos), pids, _labels(hellos)
+    made = MpiChannel(channel, session.leaders, *places, _broadcast(session), closed)
+    made.devices = tuple(device for h in hellos for device in h.devices)
+    return made, member
+
+
+def _ask(session: Session, start: Start) -> dict[str, str]:
+    """Ask the others for a group; returns the settings that theirs are compared with."""
+    settings = _awaiting[0] if _awaiting else _settings()
+    session.leaders.post(session.leaders.number + 1, message_of(Open(start.options, settings)))
+    return settings
+
+
+def call_off(start: Start, why: Exception) -> None:
+    """In the first process, whose own members cannot be started: the others wait for a group."""
+    session = _join()
+    if session.leaders.torn:
+        return
+    session.idle()
+    with contextlib.suppress(GroupError, PeerFailed):
+        _meet(session, _hello(None, None, _ask(session, start), _told(why)))
+
+
+def _told(why: Exception) -> str:
+    return f"{type(why).__name__}: {why}"
+
+
+def _broadcast(session: Session) -> Callable[[np.ndarray], None]:
+    return lambda buffer: session.world.broadcast(buffer, 0)
+
+
+def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
+    """In the other processes: serve until the first one ends.
+
+    `start` is that of the first group; `again` makes another, from the first process's options.
+    """
+    if started_by_main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process gets it too, and decides
+    first = None if start is None else _attempt(start)  # workers are forked before MPI
+    session, alike = _join(), False
+    while True:
+        session.idle()
+        session.leaders.renew()
+        order = session.leaders.next()
+        if order is None:
+            continue
+        asked = read_message(order[1])
+        if isinstance(asked, End):
+            break
+        make = first or functools.partial(_make, again, asked.options)
+        # the first process's settings may change later, and this one's cannot
+        settings = asked.settings if alike else _settings()
+        alike |= _serve_group(session, make, settings)
+        first = None
+    session.leaders.report(b"")
+    session.world.leave()
+
+
+@dataclass(frozen=True)
+class Started:
+    """A node's members; `undo` what was made for them, once they have ended."""
+
+    start: Start
+    arena: Arena
+    channel: LocalChannel
+    undo: contextlib.ExitStack
+
+
+def _started(start: Start) -> Started:
+    try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(start.bind())
+            arena = start.arena()
+            undo.callback(arena.close_fd)
+            channel = start.local(arena)
+            channel.inspector.limit = channel.inspector.warning = math.inf  # the master's see to it
+            return Started(start, arena, channel, undo.pop_all())
+    except OSError as exc:
+        raise StartFailed.of(len(start.devices), exc) from exc
+
+
+def _make(again: Callable[[dict[str, Any]], Start], options: dict[str, Any]) -> Started:
+    return _started(again(options))
+
+
+def _attempt(start: Start) -> Callable[[], Started]:
+    """Start them now; what goes wrong is raised once they are asked for."""
+    try:
+        started = _started(start)
+    except Exception as exc:
+        log.error("%s", exc)  # what it lacks MPI may lack too, and then nobody hears of it
+        return functools.partial(_raise, exc)
+    return lambda: started
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _serve_group(session: Session, make: Callable[[], Started], settings: dict[str, str]) -> bool:
+    """Serve until the group ends; returns whether the nodes were found to be alike."""
+    node: Started | None = None
+    share, trouble, alike = None, "", False
+    try:
+        node = make()
+        share = node.start.share()
+        _watch(session, node.channel)
+    except Exception as exc:
+        trouble = _told(exc)
+    try:
+        start, channel = (node.start, node.channel) if node else (None, None)
+        hellos = _meet(session, _hello(start, channel, settings, trouble))
+        alike = True
+        assert node is not None
+        member = _member(session, node.channel, hellos, share)
+        received = Received(node.arena, _broadcast(session), session.leaders.tear)
+        Leader(session.leaders, node.channel, member, _placement(hellos), received).serve()
+        member.leave()
+    except (GroupError, PeerFailed, GroupEnded):
+        pass  # the first process raises it, or has raised something else
+    finally:
+        if node is not None:
+            node.channel.quit(node.start.grace)
+            node.channel.close()
+            node.undo.close()
+    return alike
+
+
+class Leader:
+    """A node's leader that is not the master: commands from above are its node's."""
+
+    def __init__(
+        self,
+        leaders: Leaders,
+        channel: LocalChannel,
+        member: Member,
+        placement: Placement,
+        received: Received,
+    ) -> None:
+        self._leaders = leaders
+        self._channel = channel
+        self._member = member
+        self._ranks = placement.ranks(leaders.rank)
+        self._received = received
+        self._counted = 0.0
+
+    def serve(self) -> None:
+        """Run commands until the group ends."""
+        self._member.above = self
+        try:
+            with contextlib.suppress(GroupEnded):
+                self._serve()
+        finally:
+            self._member.above = None  # no cycle shall keep the memory until it is collected
+        for message in self._leaders.void:
+            self._received.skip(message)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                order = self._leaders.next()
+            except PeerDied:  # the next command will find it
+                time.sleep(_REST_SECONDS)
+                continue
+            if order is None:
+                return
+            self._run(order[1])
+
+    def _run(self, message: bytes) -> None:
+        try:
+            command = self._received.command(message)
+        except BaseException as exc:  # nobody on this node can do it
+            self._leaders.leave()
+            self._report({self._ranks.start: failure_of(exc)})
+            return
+        reports = self._outcomes(command)
+        self._report(reports)
+        if command.pure:
+            self._member.keep()
+        elif self._verdict():
+            self._channel.commit(self._channel.number)
+            self._member.keep()
+        else:
+            self._undo()
+
+    def _outcomes(self, command: Command) -> dict[int, Any]:
+        """What the members of this node answer, by rank."""
+        channel, first = self._channel, self._ranks.start
+        own: Any
+        try:
+            number = channel.post(command, "a command of another node's master")
+            try:
+                own = command.run(self._member)
+            except (PeerFailed, PeerDied):
+                own = Left()
+                self._leave()
+            except GroupEnded:
+                raise
+            except BaseException as exc:
+                own = failure_of(exc)
+                self._leave()
+            reports = channel.collect(number)
+        except WorkerDied as died:
+            self._leave()
+            notes = tuple(getattr(died, "__notes__", ()))
+            ended = {w.rank: w.ended for w in channel.workers}
+            return {first + r: Gone(channel.pid(r), ended[r], notes) for r in died.ranks}
+        found = {first + rank: outcome for rank, outcome in reports.items()}
+        if own is not None:
+            found[first] = own
+        return found
+
+    def _leave(self) -> None:
+        """This node's members come to no further meeting of the command."""
+        self._leaders.leave()
+        self._channel.abandon()
+        self._member.undo()
+
+    def _undo(self) -> None:
+        self._channel.abandon()
+        self._member.undo()
+
+    def _report(self, outcomes: dict[int, Any]) -> None:
+        try:
+            says = reports_of(outcomes)
+        except Exception as exc:  # an outcome that cannot be pickled
+            says = reports_of({self._ranks.start: failure_of(exc)})
+        while True:
+            try:
+                self._leaders.report(says)
+                return
+            except PeerDied:
+                time.sleep(0.001)
+
+    def _verdict(self) -> bool:
+        while True:
+            try:
+                return self._leaders.verdict()
+            except PeerDied:
+                time.sleep(0.001)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a long command shall return; this node's members are told."""
+        stopping = self._leaders.stopping
+        if stopping:
+            self._channel.stop(self._channel.number)
+        return stopping
+
+    def count(self) -> None:
+        """Send up what this node has counted, now and then."""
+        now = time.monotonic()
+        if now - self._counted < _COUNT_SECONDS:
+            return
+        self._counted = now
+        counts = self._channel.progress(self._channel.number)
+        self._leaders.count(np.array(counts, np.int64).tobytes())

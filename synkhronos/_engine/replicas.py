@@ -1,0 +1,448 @@
+"""A function as it lives in a member: compiled variants, slicing, accumulation."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
+
+from synkhronos._backends import jax as jax_backend
+from synkhronos._host.arena import aligned_empty
+from synkhronos._plan.reductions import Accumulator, Reduction
+
+
+@dataclass(eq=False)
+class Finish:
+    """An expression of reduced values, evaluated once: by the master, or over a member's slices."""
+
+    placeholders: tuple[Variable, ...]
+    finished: Variable
+    _function: Any = None
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """The value of the expression."""
+        if self._function is None:
+            self._function = pytensor.function(
+                self.placeholders,
+                self.finished,
+                mode=Mode(linker="py", optimizer="fast_compile"),  # small, and no compiler wait
+                on_unused_input="ignore",
+            )
+        typed = [
+            p.type.filter(v, allow_downcast=True)
+            for p, v in zip(self.placeholders, values, strict=True)
+        ]
+        return self._function(*typed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"placeholders": self.placeholders, "finished": self.finished}
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """What is computed of each slice of a part, and how that makes the part's value.
+
+    Without `finish` there is one variable, and its reduction is the value.
+    """
+
+    variables: tuple[Variable, ...]
+    reductions: tuple[Reduction | None, ...]
+    finish: Finish | None = None
+
+    def joined(self, values: Sequence[Any]) -> Any:
+        """The part's value, of what all slices together gave for each variable."""
+        return values[0] if self.finish is None else self.finish(values)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What becomes of a shared variable in a call."""
+
+    shared: SharedVariable
+    new: Variable
+    reduction: Reduction | None
+    slicing: Slicing
+    everywhere: bool = False  # reduced over members too, like an output
+    by_rows: bool = False  # its value depends on the scattered rows
+    alike: bool = False  # it does, and is the same in all members that have met
+    sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A random generator that a function draws from, and its state after a call (or None)."""
+
+    shared: SharedVariable
+    after: Variable | None
+    by_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a member needs to make its replica of a function.
+
+    Sliceable shared variables and random streams become inputs of the compiled function, so one
+    compiled variant serves every kind of `batch_s` and any number of slices. In the graphs,
+    `places` stand for the rows of the sliceables.
+    """
+
+    number: int
+    name: str | None
+    inputs: tuple[Variable, ...]
+    n_scattered: int
+    outputs: tuple[Variable, ...]
+    reductions: tuple[Reduction | None, ...]
+    slicing: tuple[Slicing, ...]  # of the outputs
+    updates: tuple[Update, ...]
+    sliceables: tuple[SharedVariable, ...]
+    places: tuple[Variable, ...]
+    streams: tuple[Stream, ...]
+    mode: Any
+    config: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    jax: bool = False  # compiled by JAX, anew for every length
+    meets: bool = False  # members meet while they compute it, so all must, each in one piece
+
+    def apart(self, outputs: Sequence[int], sliced: bool) -> bool:
+        """Whether other graphs than a whole part's make the values of slices."""
+        if not sliced:
+            return False
+        values = [(self.slicing[i], self.outputs[i]) for i in outputs]
+        values += [(u.slicing, u.new) for u in self.updates]
+        return any(s.finish is not None or s.variables[0] is not v for s, v in values)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which outputs of a recipe to compute; without rows: what does not depend on them.
+
+    `apart`: the values of slices, which the slicing of each output and update joins.
+    """
+
+    outputs: tuple[int, ...]
+    rows: bool = True
+    apart: bool = False
+
+
+@dataclass
+class Answer:
+    """What a replica has computed; nothing has been changed yet."""
+
+    outputs: list[Any]
+    updates: list[tuple[Update, Any]]
+    streams: list[tuple[SharedVariable, Any]]
+
+
+class Replica:
+    """One function in one member."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.last_part: Any = None  # what the latest call worked on, for its repetition
+        self.threaded = not recipe.jax and _may_use_threads(recipe)
+        self._compiled: dict[Variant, _Compiled] = {}
+        self._buffers: dict[Any, np.ndarray] = {}
+
+    def variant(self, variant: Variant) -> _Compiled:
+        """The compiled function of a variant, made at its first use."""
+        found = self._compiled.get(variant)
+        if found is None:
+            held = [s for s in self.shareds_of_jax if s not in self.recipe.sliceables]
+            found = self._compiled[variant] = _Compiled(self.recipe, variant, held)
+        return found
+
+    def compiles(self, variant: Variant, lengths: Sequence[int]) -> bool:
+        """Whether JAX has not yet compiled a variant for one of these lengths."""
+        found = self._compiled.get(variant)
+        return found is None or not found.lengths.issuperset(lengths)
+
+    @functools.cached_property
+    def shareds_of_jax(self) -> list[SharedVariable]:
+        """The shared variables whose values are given to JAX: all but random streams."""
+        if not self.recipe.jax:
+            return []
+        roots = [*self.recipe.outputs, *(u.new for u in self.recipe.updates)]
+        streams = {s.shared for s in self.recipe.streams}
+        found = [v for v in ancestors(roots) if isinstance(v, SharedVariable)]
+        return [v for v in dict.fromkeys([*found, *self.recipe.sliceables]) if v not in streams]
+
+    def repetition(
+        self, variant: Variant, arguments: Sequence[Any]
+    ) -> Callable[[], list[Any]] | None:
+        """The shortest way to compute the same again from other values of shared variables."""
+        compiled = self.variant(variant)
+        if not compiled.plain or not variant.rows:
+            return None
+        if not self.recipe.jax:
+            return functools.partial(compiled.function, *arguments)
+        if any([jax_backend.is_copied(a) for a in arguments]):
+            return None
+        return functools.partial(compiled, arguments, (), ())
+
+    def buffer(self, key: Any, rows: int, like: np.ndarray) -> np.ndarray:
+        """Memory for `rows` rows of an input, on a 64-byte border, used again in the next call."""
+        found = self._buffers.get(key)
+        fits = found is not None and (found.dtype, found.shape[1:]) == (like.dtype, like.shape[1:])
+        if found is None or not fits or len(found) < rows:
+            found = self._buffers[key] = aligned_empty((rows, *like.shape[1:]), like.dtype)
+        return found[:rows]
+
+    def run(
+        self,
+        variant: Variant,
+        arguments: Sequence[Any],
+        sliceables: Sequence[Any],
+        lengths: Sequence[int],
+    ) -> Answer:
+        """Compute outputs and new values from the values that stand.
+
+        Parameters
+        ----------
+        arguments : arrays
+            The part of each scattered input, then the broadcast inputs.
+        sliceables : arrays
+            The rows of each sliceable shared variable that this call is about.
+        lengths : sequence of int
+            Of the slices to cut the part into; all see the same shared values, random streams go
+            on from one to the next.
+        """
+        if self.recipe.jax:
+            return self._run_jax(variant, arguments, sliceables, lengths)
+        compiled = self._compiled.get(variant) or self.variant(variant)
+        whole = len(lengths) == 1 and not variant.apart
+        if compiled.plain and whole:
+            return Answer(compiled(arguments, sliceables, ()), [], [])
+        state = [s.shared.container.storage[0] for s in self.recipe.streams]
+        if whole:
+            values = compiled(arguments, sliceables, state)
+            return compiled.answer(values, state)
+        return self._run_slices(compiled, arguments, sliceables, state, lengths)
+
+    def _run_jax(
+        self,
+        variant: Variant,
+        arguments: Sequence[Any],
+        sliceables: Sequence[Any],
+        lengths: Sequence[int],
+    ) -> Answer:
+        """The same; generators are JAX's meanwhile, and arrays lie where it reads them in place."""
+        compiled = self.variant(variant)
+        before = [s.shared.container.storage[0] for s in self.recipe.streams]
+        state = [jax_backend.typified(s) for s in before]
+        if len(lengths) == 1 and not variant.apart:
+            values = compiled(self._placed(arguments), self._placed(sliceables, "s"), state)
+            answer = compiled.answer(values, state)
+        else:
+            answer = self._run_slices(compiled, arguments, sliceables, state, lengths)
+        compiled.lengths.update(lengths)
+        if answer.streams:
+            held = dict(zip([s.shared for s in self.recipe.streams], before, strict=True))
+            answer.streams = [(s, jax_backend.generator(new, held[s])) for s, new in answer.streams]
+        return answer
+
+    def _placed(self, arrays: Sequence[Any], kind: str = "") -> Sequence[Any]:
+        """Arrays that JAX would copy into fresh memory are copied into memory used again."""
+        copied = [i for i, a in enumerate(arrays) if jax_backend.is_copied(a)]
+        if not copied or not jax_backend.on_cpu():
+            return arrays
+        found = list(arrays)
+        for i in copied:
+            found[i] = self.buffer((kind, i), len(arrays[i]), arrays[i])
+            np.copyto(found[i], arrays[i])
+        return found
+
+    def _total(self, op: Reduction | None) -> Accumulator | jax_backend.Total:
+        """What combines the values of slices: on a GPU where they lie."""
+        if self.recipe.jax and op not in (None, Reduction.GATHER) and not jax_backend.on_cpu():
+            return jax_backend.Total(op)
+        return Accumulator(op)
+
+    def _run_slices(
+        self,
+        compiled: _Compiled,
+        arguments: Sequence[Any],
+        sliceables: Sequence[Any],
+        state: list[Any],
+        lengths: Sequence[int],
+    ) -> Answer:
+        n = self.recipe.n_scattered
+        totals = [self._total(op) for s in compiled.slicing for op in s.reductions]
+        last: list[Any] = []
+        for lo, hi in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+            piece: Sequence[Any] = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
+            rows: Sequence[Any] = [np.asarray(s)[lo:hi] for s in sliceables]
+            if self.recipe.jax:
+                piece, rows = self._placed(piece), self._placed(rows, "s")
+            last = compiled(piece, rows, state)
+            for total, value in zip(totals, last, strict=False):
+                total.add(value, hi - lo)
+            state = compiled.next_state(last, state)
+        values = compiled.joined([total.result() for total in totals])
+        return compiled.answer(values, state, taken=True)
+
+
+# Ops that run in one thread in every mode; any other may be BLAS or have one inside.
+_ONE_THREAD = (
+    *(Elemwise, CAReduce, DimShuffle, Shape_i, Shape, Reshape, SpecifyShape, MakeVector, Join),
+    *(Alloc, Subtensor, IncSubtensor, AdvancedSubtensor, AdvancedIncSubtensor),
+    *(ScalarFromTensor, TensorFromScalar),
+)
+
+
+def _may_use_threads(recipe: Recipe) -> bool:
+    roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
+    return any(
+        v.owner is not None and not isinstance(v.owner.op, _ONE_THREAD) for v in ancestors(roots)
+    )
+
+
+class _Compiled:
+    """A variant of a recipe, compiled by PyTensor.
+
+    Updates are computed as outputs: PyTensor's own would change the replica before it is known
+    whether every member succeeds.
+    """
+
+    def __init__(
+        self, recipe: Recipe, variant: Variant, held: Sequence[SharedVariable] = ()
+    ) -> None:
+        rows = variant.rows
+        self._held = held  # given as inputs: the linker of JAX would copy their values
+        self._storages = [s.container.storage for s in held]
+        self.lengths: set[int] = set()  # of parts, that JAX has compiled it for
+        outputs = variant.outputs if rows else ()
+        self._updates = [u for u in recipe.updates if rows or not u.by_rows]
+        self._streams = [s.shared for s in recipe.streams]
+        self._moves = [s.after is not None and (rows or not s.by_rows) for s in recipe.streams]
+        self._goes_on: list[Any] = [
+            s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m
+        ]
+        self.slicing = [recipe.slicing[i] for i in outputs] + [u.slicing for u in self._updates]
+        self._n_outputs = len(outputs)
+        self._values: list[Any] = [recipe.outputs[i] for i in outputs]
+        self._values += [u.new for u in self._updates]
+        self._n_inputs = len(recipe.inputs) if rows else 0
+        self._jax = recipe.jax
+        self.plain = not self._updates and not self._streams
+        self.function = self._compile(recipe, variant)
+
+    def _compile(self, recipe: Recipe, variant: Variant) -> Any:
+        given = [*self._streams, *self._held]
+        places = [s.type(name=s.name) for s in given]
+        values = [v for s in self.slicing for v in s.variables] if variant.apart else self._values
+        computed: list[Any] = [*values, *self._goes_on]
+        inputs = list(recipe.inputs) if variant.rows else []
+        with (
+            configured(recipe.config),
+            jax_backend.wide() if recipe.jax else contextlib.nullcontext(),
+        ):
+            function = compiled(
+                [*inputs, *recipe.places, *places],
+                computed,
+                givens=list(zip(given, places, strict=True)),
+                mode=jax_backend.declared_dtypes(recipe.mode) if recipe.jax else recipe.mode,
+                name=recipe.name,
+                **recipe.options,
+            )
+        function.trust_input = True
+        return function
+
+    def __call__(
+        self, arguments: Sequence[Any], sliceables: Sequence[Any], state: Sequence[Any]
+    ) -> list[Any]:
+        """Outputs, then new values, then the streams' next states."""
+        if self._n_inputs != len(arguments):
+            arguments = arguments[: self._n_inputs]
+        if not self._jax:
+            plain: list[Any] = self.function(*arguments, *sliceables, *state)
+            return plain
+        held = [storage[0] for storage in self._storages]
+        with jax_backend.wide():
+            values: list[Any] = self.function(*arguments, *sliceables, *state, *held)
+        jax_backend.ready(values)  # memory that JAX reads in place is the user's after the call
+        return values
+
+    def joined(self, totals: Sequence[Any]) -> list[Any]:
+        """Outputs and new values of a part, of what its slices together gave."""
+        left = iter(totals)
+        values = [s.joined([next(left) for _ in s.variables]) for s in self.slicing]
+        n = self._n_outputs
+        return values[:n] + [
+            _held(v, x.type.dtype) for v, x in zip(values[n:], self._values[n:], strict=True)
+        ]
+
+    def next_state(self, values: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """The random states after a slice."""
+        following = iter(values[len(values) - len(self._goes_on) :])
+        return [
+            next(following) if moves else old for moves, old in zip(self._moves, state, strict=True)
+        ]
+
+    def answer(self, values: list[Any], state: Sequence[Any], taken: bool = False) -> Answer:
+        """Sort what was computed into outputs, new values and random states."""
+        n, m = self._n_outputs, len(self._updates)
+        after = state if taken else self.next_state(values, state)
+        return Answer(
+            values[:n],
+            list(zip(self._updates, values[n : n + m], strict=True)),
+            [
+                (s, new)
+                for s, new, moves in zip(self._streams, after, self._moves, strict=True)
+                if moves
+            ],
+        )
+
+
+def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options: Any) -> Any:
+    """pytensor.function that changes no variable, not even by a default_update."""
+    options["on_unused_input"] = "ignore"
+    if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
+        return pytensor.function(list(inputs), list(outputs), **options)
+    with warnings.catch_warnings():  # the option is as deprecated as what it is for
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pytensor.function(list(inputs), list(outputs), no_default_updates=True, **options)
+
+
+def _held(value: Any, dtype: str) -> Any:
+    """A new value as the variable holds it: averages of integer slices come as floats."""
+    if jax_backend.is_held(value):
+        return jax_backend.finished(value, dtype)
+    array = np.asarray(value)
+    rounded = np.rint(array) if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f" else array
+    return rounded.astype(dtype, copy=False)
+
+
+@contextlib.contextmanager
+def configured(config: dict[str, Any]) -> Iterator[None]:
+    """PyTensor's configuration as it was in the master when the function was made."""
+    with pytensor.config.change_flags(**config):
+        yield
+
+
+# Settings that may change in a running process (workers have the others from the environment).
+_SETTINGS = ("mode", "linker", "floatX", "exception_verbosity", "on_opt_error")
+
+
+def settings() -> dict[str, Any]:
+    """The settings that a recipe carries."""
+    return {name: getattr(pytensor.config, name) for name in _SETTINGS}

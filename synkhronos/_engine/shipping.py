@@ -1,0 +1,198 @@
+"""Making functions and shared variables known to all members."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pytensor.compile.ops import FromFunctionOp
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import CAReduce
+
+from synkhronos._engine.commands import Define, Forget, Replicate
+from synkhronos._engine.group import Group, current
+from synkhronos._engine.variables import Entry, check_dense, define, is_array
+from synkhronos._errors import InputError, enduring
+from synkhronos._transport import serialization
+
+
+@enduring
+def distribute() -> None:
+    """Ship all functions that have not been shipped yet; a first call does it by itself.
+
+    Notes
+    -----
+    Cost: two rounds for any number of functions; the values of new shared variables are
+    broadcast. Graphs travel without values: tens of kilobytes each.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> _ = synk.fork(2)
+    >>> synk.distribute()
+    >>> synk.close()
+    """
+    distribute_in(current("synk.distribute"))
+
+
+def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
+    """Ship the functions of a group.
+
+    One that cannot be shipped raises if it is among the `needed` (None: all are); else it is left
+    until it is called.
+    """
+    group.check("distribute")
+    pending = [f for f in list(group.functions.values()) if not f._shipped]
+    wanted = [f for f in pending if not f.refused or needed is None or f in needed]
+    try:
+        _ship(group, wanted)
+    except InputError:
+        if len(wanted) == 1 and (needed is None or wanted[0] in needed):
+            raise
+        _ship_each(group, wanted, needed)
+
+
+def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] | None) -> None:
+    """Ship those that can be shipped, one by one; then raise for a needed one."""
+    failed: InputError | None = None
+    for f in functions:
+        try:
+            _ship(group, [f])
+        except InputError as exc:
+            f.refused = True
+            failed = exc if needed is None or f in needed else failed
+    if failed is not None:
+        raise failed
+
+
+def _ship(group: Group, functions: Sequence[Any]) -> None:
+    shareds = list(dict.fromkeys(s for f in functions for s in f._plan.shareds))
+    entries = share_variables(group, shareds)
+    if functions and group.size > 1:
+        _forget_dropped(group)
+        _ship_recipes(group, [f._plan.recipe for f in functions])
+    for f in functions:
+        f.ship([entries[s] for s in f._plan.shareds])
+
+
+def _ship_recipes(group: Group, recipes: list[Any]) -> None:
+    variables = group.member.variables
+
+    def numbered(obj: Any) -> int | None:
+        if not isinstance(obj, SharedVariable):
+            return None
+        entry = variables.find(obj)
+        return None if entry is None else entry.number
+
+    packed = _pack(recipes, numbered)
+    group.run(Replicate(packed), "distribute")
+
+
+def _pack(recipes: list[Any], numbered: Any) -> bytes:
+    reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped, CAReduce: _reduce_reduction}
+    try:
+        return serialization.pack_graph((_in_order(recipes), recipes), numbered, reducers)
+    except Exception as exc:
+        raise _unshippable(recipes, numbered, reducers, exc) from exc
+
+
+def _in_order(recipes: list[Any]) -> list[Variable]:
+    """What recipes compute, inputs first: so pickle goes no deeper, however deep the graph is."""
+    roots = [v for r in recipes for v in r.outputs]
+    roots += [u.new for r in recipes for u in r.updates]
+    slicings = [s for r in recipes for s in (*r.slicing, *(u.slicing for u in r.updates))]
+    roots += [v for s in slicings for v in s.variables]
+    roots += [s.finish.finished for s in slicings if s.finish is not None]
+    return [v for node in toposort(roots) for v in node.outputs]
+
+
+def _reduce_wrapped(op: Any) -> Any:
+    """An Op of wrap_py: its own pickling needs an importable function, ours ships the function."""
+    kind = type(op)
+    if kind is not FromFunctionOp:  # a class derived from it knows better
+        return op.__reduce_ex__(4)
+    function = op._FromFunctionOp__fn
+    infer_shape = op._FromFunctionOp__infer_shape
+    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
+
+
+def _reduce_reduction(op: CAReduce) -> Any:
+    """A CAReduce: it may keep a ufunc, made when it first ran in Python, that does not pickle."""
+    reduced = op.__reduce_ex__(4)
+    state = reduced[2]
+    if isinstance(state, dict):
+        state = {name: value for name, value in state.items() if name != "_ufunc"}
+    return (*reduced[:2], state, *reduced[3:])
+
+
+def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:
+    """Name the operation that does not pickle."""
+    for recipe in recipes:
+        roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
+        for variable in ancestors(roots):
+            if variable.owner is None:
+                continue
+            try:
+                serialization.pack_graph(variable.owner.op, numbered, reducers)
+            except Exception as cause:
+                return InputError(
+                    f"function {recipe.name or recipe.number} cannot be shipped to the workers: "
+                    f"operation {variable.owner.op} does not pickle ({cause}). Define it in a "
+                    "module that can be imported, without lambdas or open files"
+                )
+    return InputError(f"the functions cannot be shipped to the workers: {exc}")
+
+
+def share_variables(
+    group: Group, shareds: Sequence[SharedVariable], values: bool = True
+) -> dict[SharedVariable, Entry]:
+    """Make shared variables known to all members, with the master's values.
+
+    Without `values`, new variables get none in the others: they will be joined to one array.
+    """
+    variables = group.member.variables
+    unknown = [s for s in shareds if variables.find(s) is None]
+    new: list[Entry] = []
+    try:
+        for shared in dict.fromkeys(unknown):
+            new.append(variables.add(shared))
+        if new:
+            _forget_dropped(group)
+            _define(group, new, values)
+    except BaseException:  # whatever some members may know of them by now
+        variables.dropped += [e.number for e in new]
+        variables.remove(e.number for e in new)
+        raise
+    for entry in new:
+        entry.seen = entry.storage[0] if values else None
+    complete = {s: variables.find(s) for s in shareds}
+    return {s: e for s, e in complete.items() if e is not None}
+
+
+def _define(group: Group, entries: list[Entry], values: bool) -> None:
+    if group.size == 1:
+        return
+    for entry in entries:
+        check_dense(entry.variable)
+    definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in entries]
+    arrays = tuple(e.number for e in entries if is_array(e) and values)
+    try:
+        packed = serialization.pack_graph(definitions, lambda obj: None)
+    except Exception as exc:
+        names = ", ".join(e.label for e in entries if not is_array(e))
+        raise InputError(
+            f"shared variables {names} cannot be shipped to the workers: a value does not pickle "
+            f"({exc})"
+        ) from exc
+    group.run(Define(packed, arrays), "distribute")
+
+
+def _forget_dropped(group: Group) -> None:
+    """Free in all members what the user has dropped: functions, and variables that none uses."""
+    functions, variables = tuple(group.forgotten), tuple(group.member.variables.dropped)
+    if functions or variables:
+        group.run(Forget(functions, variables), "distribute")
+        del group.forgotten[: len(functions)]
+        del group.member.variables.dropped[: len(variables)]

@@ -1,0 +1,237 @@
+"""From what is known of an output to the values that members compute and what is made of them.
+
+A Finished value is cut at the totals it is a function of. They become partials, each with a
+placeholder that stands for it once it is reduced, and what lies behind them is written anew in
+terms of the placeholders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import toposort
+
+from synkhronos._plan.inference.values import (
+    Count,
+    Entries,
+    Factor,
+    Factors,
+    Reduced,
+    Rows,
+    Same,
+    Stuck,
+)
+from synkhronos._plan.inference.walk import Walk, is_scalar
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What every member computes on its own rows, and how the results are combined.
+
+    `reduction` is "gather" (one after the other on axis 0), "sum", "avg" (weighted by the
+    number of rows), "max", "min", "prod", or None: the value is the same in all members.
+    """
+
+    variable: Variable
+    reduction: str | None
+
+
+class Cut:
+    """The partials of one output and the expressions that finish them."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._scaling = Scaling(walk)
+        self._finished: dict[Variable, Variable] = {}
+        self.partials: list[Partial] = []
+        self.placeholders: list[Variable] = []
+
+    def partial(self, variable: Variable, reduction: str | None) -> Partial:
+        """A partial, freed from values over all rows of which it only takes the shape."""
+        return Partial(self._scaling.freed(variable), reduction)
+
+    def finish(self, variable: Variable) -> Variable:
+        """The variable in terms of placeholders and of what doesn't depend on rows."""
+        edge = list(self._edge(variable))
+        for each in edge:
+            if each not in self._finished:
+                self._finished[each] = self._total(each)
+        for node in toposort([variable], blockers=edge):
+            _rebuild(node, [self._finished.get(v, v) for v in node.inputs], self._finished)
+        return self._finished.get(variable, variable)
+
+    def gather(self, variable: Variable, rows: Rows) -> Variable:
+        """Rows of all members one after the other, times their factors."""
+        factors = self._scaling.ordered(rows.factors)
+        if not factors:
+            return self._gathered(variable, rows.axis)
+        if not all(map(_is_separable, factors)) or (
+            len(factors) > 1 and not all(f.removable for f in factors)
+        ):
+            raise Stuck("its rows are scaled by values over all rows")
+        parts = [self._scaling.only(variable, f, factors) for f in factors]
+        held = [self._gathered(part, rows.axis) for part in parts]
+        return self._combined(held, factors).astype(variable.type.dtype)
+
+    def _gathered(self, variable: Variable, axis: int) -> Variable:
+        in_front = variable if axis == 0 else pt.moveaxis(variable, axis, 0)
+        placeholder = self._hold(in_front, "gather")
+        return placeholder if axis == 0 else pt.moveaxis(placeholder, 0, axis)
+
+    def _hold(self, variable: Variable, reduction: str | None) -> Variable:
+        """A placeholder for a new partial."""
+        self.partials.append(self.partial(variable, reduction))
+        self.placeholders.append(variable.type())
+        return self.placeholders[-1]
+
+    def _edge(self, variable: Variable) -> Iterator[Variable]:
+        """The totals, and the outputs of inlined Ops, that a variable is a function of."""
+        seen: set[Variable] = set()
+        ahead = [variable]
+        while ahead:
+            each = ahead.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            if self._is_total(each) or each in self._walk.inlined:
+                yield each
+            elif each.owner is not None:
+                ahead.extend(each.owner.inputs)
+
+    def _is_total(self, variable: Variable) -> bool:
+        match self._walk.value(variable):
+            case Same():
+                return not self._can_be_finished(variable)
+            case Reduced() | Count(power=1):
+                return True
+            case Entries(entries=entries):
+                return all(isinstance(v, Same) or _is_counted(v) for v in entries)
+        return False
+
+    def _can_be_finished(self, variable: Variable) -> bool:
+        """Whether a Same value is a function of Same values: no need for members to send it."""
+        if variable not in self._walk.reached or variable.owner is None:
+            return False
+        return all(isinstance(self._walk.value(v), Same) for v in variable.owner.inputs)
+
+    def _total(self, variable: Variable) -> Variable:
+        match self._walk.value(variable):
+            case Same() if variable not in self._walk.inlined:
+                depends = variable in self._walk.reached
+                return self._hold(variable, None) if depends else variable
+            case Reduced(by=by, factors=factors):
+                return self._sum(variable, factors) if factors else self._hold(variable, by)
+            case Count(power=1):
+                return self._hold(variable, "sum")
+            case Entries(entries=entries) if self._is_total(variable):
+                by = ["sum" if _is_counted(v) else None for v in entries]
+                held = [self._hold(variable[i], reduction) for i, reduction in enumerate(by)]
+                return pt.stack(held)
+        return self.finish(self._walk.inlined[variable])
+
+    def _sum(self, variable: Variable, factors: Factors) -> Variable:
+        """A sum with factors. Terms with 1 / n stay in one piece: their sum is an average."""
+        ordered = self._scaling.ordered(factors)
+        apart = [f for f in ordered if not f.per_row]
+        held = [self._hold(self._scaling.only(variable, f, ordered), "sum") for f in apart]
+        total = self._combined(held, apart)
+        if len(apart) < len(ordered):
+            total += self._hold(self._scaling.without(variable, apart), "avg")
+        return total.astype(variable.type.dtype)
+
+    def _combined(self, held: list[Variable], factors: list[Factor]) -> Variable:
+        numbers = [self.finish(f.variable).dimshuffle() for f in factors]
+        return reduce(
+            add,
+            (
+                part / number if factor.inverse else part * number
+                for part, number, factor in zip(held, numbers, factors, strict=True)
+            ),
+        )
+
+
+class Scaling:
+    """Takes factors out of a value, where they enter it."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        entered = [node.inputs[i] for node, i in walk.scalings]
+        self._order = {v: i for i, v in enumerate(dict.fromkeys(entered))}
+
+    def ordered(self, factors: Factors) -> list[Factor]:
+        """In the order of the graph: sums have the same rounding from run to run."""
+        return sorted(factors, key=lambda f: (self._order.get(f.variable, -1), f.inverse))
+
+    def freed(self, variable: Variable) -> Variable:
+        """The value computed without the values over all rows that it takes shapes from."""
+        return self._replace(variable, {}) if self._walk.unshaped else variable
+
+    def only(self, variable: Variable, factor: Factor, factors: list[Factor]) -> Variable:
+        """The value with one factor set to one and the others to zero."""
+        numbers = {f.variable: _filled(f.variable, int(f == factor)) for f in factors}
+        return self._replace(variable, numbers)
+
+    def without(self, variable: Variable, factors: list[Factor]) -> Variable:
+        """The value with some factors set to zero."""
+        return self._replace(variable, {f.variable: _filled(f.variable, 0) for f in factors})
+
+    def _replace(self, variable: Variable, numbers: dict[Variable, Variable]) -> Variable:
+        rebuilt: dict[Variable, Variable] = {}
+        self._rebuild_all(variable, [], numbers, rebuilt)
+        return rebuilt.get(variable, variable)
+
+    def _rebuild_all(
+        self,
+        variable: Variable,
+        blockers: list[Variable],
+        numbers: dict[Variable, Variable],
+        rebuilt: dict[Variable, Variable],
+    ) -> None:
+        for node in list(toposort([variable], blockers=blockers)):
+            inlined = [v for v in node.outputs if v in self._walk.inlined]
+            for output in inlined:
+                inner = self._walk.inlined[output]
+                self._rebuild_all(inner, node.inputs, numbers, rebuilt)
+                if inner in rebuilt or output in self._walk.unshaped:
+                    rebuilt[output] = rebuilt.get(inner, inner)
+            if not inlined:
+                inputs = [self._input(node, i, numbers, rebuilt) for i in range(len(node.inputs))]
+                _rebuild(node, inputs, rebuilt)
+
+    def _input(
+        self,
+        node: Apply,
+        i: int,
+        numbers: dict[Variable, Variable],
+        rebuilt: dict[Variable, Variable],
+    ) -> Variable:
+        variable = node.inputs[i]
+        if (node, i) in self._walk.scalings and variable in numbers:
+            return numbers[variable]
+        return rebuilt.get(variable, variable)
+
+
+def _rebuild(node: Apply, inputs: list[Variable], rebuilt: dict[Variable, Variable]) -> None:
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        rebuilt.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True))
+
+
+def _filled(variable: Variable, number: int) -> Variable:
+    """A constant where it can be one: a member alone may not be able to compute the variable."""
+    if not is_scalar(variable):
+        return pt.zeros_like(variable)  # c / n, of which only zeros are made
+    return pt.constant(np.full(variable.type.shape, number, dtype=variable.type.dtype))
+
+
+def _is_counted(value: object) -> bool:
+    return isinstance(value, Count) and value.power == 1
+
+
+def _is_separable(factor: Factor) -> bool:
+    return factor.variable is not None and is_scalar(factor.variable)

@@ -1,0 +1,87 @@
+"""Whether this process can be forked, and why not."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from synkhronos._backends import jax as jax_backend
+from synkhronos._backends import mpi as mpi_backend
+
+_LOOKS = 5
+
+
+def reasons_against_fork() -> list[str]:
+    """Why a fork of this process would be unsafe; empty where it is safe.
+
+    A child of fork has one thread. Locks that another thread held stay locked in it, and thread
+    pools are gone: after JAX or torch has run the child deadlocks, after a parallel numba
+    function the OpenMP runtime kills it. OpenBLAS rebuilds its pool and is safe.
+    """
+    found = []
+    if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
+        found.append(f"{threading.active_count()} Python threads are alive")
+    if jax_backend.has_run():
+        found.append("JAX has run")
+    if mpi_backend.is_initialised():
+        found.append("MPI is initialised")
+    if "torch" in sys.modules:
+        found.append("torch is loaded")
+    if numba_parallel_has_run():
+        found.append("a parallel numba function has run")
+    if cuda_is_open():
+        found.append("CUDA is initialised")
+    extra = 0 if found else _foreign_threads()
+    for _ in range(_LOOKS):  # a thread that has been joined takes a moment to leave /proc
+        if extra > 0:
+            time.sleep(0.002)
+            extra = _foreign_threads()
+    if extra > 0:
+        found.append(f"{extra} threads of unknown libraries are alive")
+    return found
+
+
+def numba_parallel_has_run() -> bool:
+    """Whether numba has started its own thread pool."""
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    return bool(getattr(parallel, "_is_initialized", False))
+
+
+def cuda_is_open() -> bool:
+    """Whether this process holds an NVIDIA device open."""
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            if os.readlink(link).startswith("/dev/nvidia"):
+                return True
+        except OSError:  # closed meanwhile
+            continue
+    return False
+
+
+def _foreign_threads() -> int:
+    """Native threads beyond Python's own, the pools of OpenBLAS and jemalloc's.
+
+    jemalloc (in pyarrow, which pandas and so PyMC import) sees to its background thread at a fork.
+    """
+    tasks = os.listdir("/proc/self/task")
+    alive = len(tasks) - sum(_name_of(task) == "jemalloc_bg_thd" for task in tasks)
+    if alive == threading.active_count():
+        return 0
+    from threadpoolctl import ThreadpoolController
+
+    pools = sum(
+        max(library.num_threads - 1, 0)
+        for library in ThreadpoolController().lib_controllers
+        if library.internal_api == "openblas"
+    )
+    return alive - threading.active_count() - pools
+
+
+def _name_of(task: str) -> str:
+    try:
+        return Path(f"/proc/self/task/{task}/comm").read_text().strip()
+    except OSError:  # it has just ended
+        return ""

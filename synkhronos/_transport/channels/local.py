@@ -1,0 +1,514 @@
+"""The channel between processes of one machine: words and boxes in the arena.
+
+The master writes a command into its box (a large one into a block of its region), then the
+command's number into POSTED, and rings the bells of those that sleep. A worker answers in its own
+box and writes REPORTED. A command that is posted again as the very same object travels as one
+word: every member remembers it under NUMBER.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import GroupClosed, GroupError, WorkerDied
+from synkhronos._host.arena import Arena
+from synkhronos._transport import serialization
+from synkhronos._transport.channels import WORKER_DIED, Failure
+from synkhronos._transport.channels.control_words import (
+    ABANDONED,
+    BOX,
+    BOX_BYTES,
+    COMMITTED,
+    LENGTH,
+    MAX_MEMBERS,
+    N_RESULTS,
+    NUMBER,
+    OFFSET,
+    PID,
+    POSTED,
+    PROGRESS,
+    QUIT,
+    READY,
+    REPORTED,
+    RESULTS,
+    STOPPING,
+    Words,
+    progress_of,
+)
+from synkhronos._transport.channels.fork_safety import reasons_against_fork
+from synkhronos._transport.channels.node import Node
+from synkhronos._transport.channels.processes import Worker, end
+from synkhronos._transport.channels.repeats import Repeats
+from synkhronos._transport.channels.stalls import Inspector
+from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, Waiter
+from synkhronos._transport.channels.worker_start import (
+    Wiring,
+    exec_worker,
+    fork_worker,
+    signals_blocked,
+    started_by_main_thread,
+)
+from synkhronos._transport.worker_output import Reader
+
+log = logging.getLogger("synkhronos")
+
+READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
+
+_alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
+
+
+class LocalChannel:
+    """The master's end; it owns its workers and descriptors, the arena is lent to it."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        cores: list[list[int]],
+        main: Callable[[dict[str, Any]], None],
+        module: str,
+        start: str | None,
+        devices: Sequence[str],
+        environments: Sequence[dict[str, str]],
+        **options: Any,
+    ) -> None:
+        size = arena.regions
+        if size > MAX_MEMBERS:
+            raise GroupError(f"asked for {size} members; one machine takes up to {MAX_MEMBERS}")
+        self.owner = os.getpid()
+        self._repeats = Repeats()
+        self._all_reported = True
+        self._held: np.ndarray | None = None
+        self.broken = ""
+        self.workers: list[Worker] = []
+        self.what = "start"  # the latest command's name in messages
+        self._devices = devices
+        self._environments = environments
+        self._descriptors: list[int] = []
+        self._open = True
+        self._arena = arena
+        self._waiter: Waiter | None = None
+        crowded = size > len({core for share in cores for core in share})
+        try:
+            arena.reserve_heads()
+            self._open_descriptors(size)
+            self._wire(arena, crowded)
+            with signals_blocked():
+                self._start(self._ranks, cores, crowded, main, module, start, options)
+                _alive.add(self)
+            self._await_ready()
+        except BaseException:
+            self.quit(0.0)
+            self.close()
+            raise
+
+    def _open_descriptors(self, size: int) -> None:
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        opened = self._descriptors
+        for _ in range(size + 1):
+            opened.append(os.eventfd(0, flags))
+        *self._bells, self._abort = opened
+        opened += os.pipe2(os.O_CLOEXEC)
+        self._lifeline, self._lifeline_end = opened[-2:]
+        for rank in range(size):
+            opened.append(os.memfd_create(f"synkhronos-stack-{rank}"))
+            fcntl.fcntl(opened[-1], fcntl.F_SETFL, os.O_APPEND)
+        self._stacks = opened[-size:]
+
+    def _wire(self, arena: Arena, crowded: bool) -> None:
+        words, master = Words(arena), arena.mine
+        self._waiter = waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
+        self.interrupts = waiter.interrupts
+        self.node = Node(master, master, arena, words, waiter)
+        self._orders = words.of[master]
+        self._ranks = ranks = [r for r in range(arena.regions) if r != master]
+        self._reports = [words.of[r] for r in ranks]
+        self._pairs = list(zip(ranks, self._reports, strict=True))
+        self._reader = Reader(words, ranks, master)
+        waiter.tick = self._reader.drain
+        self.inspector = Inspector(words, master, self.workers, self._stacks, self._devices)
+        waiter.inspect = self._inspect
+
+    def _inspect(self) -> None:
+        self.inspector.look(self.node.number, self.what)
+
+    def _start(
+        self,
+        ranks: list[int],
+        cores: list[list[int]],
+        crowded: bool,
+        main: Callable[[dict[str, Any]], None],
+        module: str,
+        start: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        reasons = reasons_against_fork() if start != "exec" else []
+        self.started = start or ("exec" if reasons else "fork")
+        if start == "fork" and reasons:
+            raise GroupError(
+                f'start="fork" would hang or crash the workers, since {"; ".join(reasons)}: use '
+                'start="exec" or leave it out'
+            )
+        if reasons:
+            log.info("workers start by exec, since %s", "; ".join(reasons))
+        for rank in ranks:
+            wiring = self._wiring(rank, cores[rank], crowded, options)
+            if self.started == "exec":
+                popen = exec_worker(wiring, module, self._environments[rank])
+                self.workers.append(Worker(rank, popen.pid, popen))
+            else:
+                self.workers.append(Worker(rank, fork_worker(wiring, main, self._not_for(rank))))
+        self.node.waiter.watch({w.rank: w.pidfd for w in self.workers})
+
+    def _not_for(self, rank: int) -> list[int]:
+        """Descriptors that a forked worker must let go, the lifeline's write end above all."""
+        stacks = [fd for r, fd in enumerate(self._stacks) if r != rank]
+        return [self._lifeline_end, *stacks, *(w.pidfd for w in self.workers)]
+
+    def _wiring(
+        self, rank: int, cores: list[int], crowded: bool, options: dict[str, Any]
+    ) -> Wiring:
+        arena = self.node.arena
+        return Wiring(
+            rank=rank,
+            size=arena.regions,
+            master=self.node.master,
+            arena_fd=arena.fd,
+            region_bytes=arena.region_bytes,
+            mirror=arena.mirrors,
+            bells=self._bells,
+            abort=self._abort,
+            lifeline=self._lifeline,
+            stacks=self._stacks[rank],
+            parent=self.owner,
+            cores=cores,
+            crowded=crowded,
+            by_main_thread=started_by_main_thread(),
+            forked=self.started == "fork",
+            **options,
+        )
+
+    def _await_ready(self) -> None:
+        until = time.monotonic() + READY_SECONDS
+
+        def ready() -> bool:
+            if all(w[READY] for w in self._reports):
+                return True
+            if time.monotonic() > until:
+                late = [r for r, w in self._pairs if not w[READY]]
+                raise GroupError(
+                    f"ranks {late} did not start within {READY_SECONDS:.0f} s by {self.started}: "
+                    f'try start="{"fork" if self.started == "exec" else "exec"}"'
+                )
+            return False
+
+        self._wait(ready, "start")
+
+    def _wait(self, ready: Callable[[], bool], during: str) -> None:
+        try:
+            self.node.waiter.wait(ready)
+        except (PeerDied, GroupEnded):
+            raise self.loss(during) from None
+
+    def loss(self, during: str) -> WorkerDied | GroupClosed:
+        """Why nobody answers any more: the group has been closed, or who has died of what."""
+        if self._orders[QUIT] and not self.broken:
+            return GroupClosed(
+                f"{during}: the group was closed before it was done, by another thread, a signal "
+                "handler or a finalizer. Call synk.fork() to start another"
+            )
+        self.broken = WORKER_DIED
+        dead = [w for w in self.workers if w.dead()]
+        for worker in dead:
+            worker.reap()
+        deaths = {w.rank: (w.pid, self.device(w.rank), w.ended) for w in dead}
+        error = WorkerDied.of(deaths, during)
+        for worker in dead:
+            if stack := self.inspector.left(worker.rank):
+                error.add_note(f"rank {worker.rank} left this stack:\n{stack}")
+        return error
+
+    def wake(self) -> None:
+        """Let workers that sleep wake up while the master prepares what it will post."""
+        if self._open:
+            self.node.waiter.ring(self._ranks)
+
+    def post(
+        self, command: Any, what: str = "a command", also: Callable[[], None] | None = None
+    ) -> int:
+        """Hand a command to all workers; returns its number.
+
+        `also` hands it to others, when there is nothing left here that could fail.
+        """
+        number = self._orders[POSTED] + 1
+        if not self._all_reported:  # an abandoned command may still run in a worker
+            self._await_reports(number - 1, "an earlier command")
+        self._all_reported = False
+        self.what = what
+        known = self._repeats.find(command)
+        if known:
+            self._orders[NUMBER] = known
+            self._orders[LENGTH] = 0
+        elif self.workers:  # a node of one member has none
+            self._write(command)
+        if also is not None:
+            also()
+        self.node.begin(number)
+        self._orders[POSTED] = number
+        self.node.waiter.ring(self._ranks)
+        return number
+
+    def count_from(self, first: int) -> None:
+        """What workers print is prefixed by ranks from this one on."""
+        self._reader.first = first
+
+    @property
+    def number(self) -> int:
+        """The latest command's."""
+        return int(self._orders[POSTED])
+
+    def _await_reports(self, number: int, during: str) -> None:
+        if not self.reported(number):
+            self._wait(lambda: self.reported(number), during)
+
+    def reported(self, number: int) -> bool:
+        """Whether all workers have reported on a command."""
+        for words in self._reports:  # noqa: SIM110 (a generator costs half a microsecond)
+            if words[REPORTED] < number:
+                return False
+        return True
+
+    def _write(self, command: Any) -> None:
+        parcel = serialization.Parcel(command)
+        arena = self.node.arena
+        if parcel.nbytes <= BOX_BYTES:
+            target: Any = self.node.words.bytes[self.node.master][BOX : BOX + BOX_BYTES]
+            offset = self.node.master * arena.region_bytes + BOX
+        else:
+            self._held = arena.empty((parcel.nbytes,), np.uint8)
+            target, offset = memoryview(self._held), arena.offset(self._held)
+        self._orders[LENGTH] = parcel.write(target)
+        self._orders[OFFSET] = offset
+        self._orders[NUMBER] = self._repeats.remember(command)
+
+    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+        """Wait for every worker's report: {rank: outcome, None, or Failure}.
+
+        With `lent` large arrays are views of memory that the next command overwrites.
+        """
+        self._await_reports(number, self.what)
+        self._all_reported = True
+        self._reader.drain()
+        found: dict[int, Any] = {}
+        for rank, words in self._pairs:
+            length = words[LENGTH]
+            if length:
+                found[rank] = self._outcome(rank, length, words[OFFSET], lent)
+        return found
+
+    def _outcome(self, rank: int, length: int, offset: int, lent: bool) -> Any:
+        if length < 0:
+            return self.node.words.reals[rank][RESULTS : RESULTS - length].tolist()
+        region = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset)
+        return serialization.read(memoryview(region if lent else region.copy()))
+
+    def commit(self, number: int) -> None:
+        """Tell the workers that what the command changed stands."""
+        self._orders[COMMITTED] = number
+        self.wake()
+
+    def committed(self) -> bool:
+        """Whether the last command's changes stand."""
+        return bool(self._orders[COMMITTED] == self._orders[POSTED])
+
+    def abandon(self) -> None:
+        """Tell the workers to leave the last command, and to undo its changes if none stand."""
+        self._orders[ABANDONED] = self._orders[POSTED]
+        self._repeats.clear()
+        self.wake()
+
+    def stop(self, number: int) -> None:
+        """Ask a long command to return."""
+        self._orders[STOPPING] = number
+
+    def progress(self, number: int) -> list[int]:
+        """What each rank has counted in a long command."""
+        return [progress_of(number, words[PROGRESS]) for words in self.node.words.of]
+
+    def pid(self, rank: int) -> int:
+        """A member's process id."""
+        return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])
+
+    def device(self, rank: int) -> str:
+        """What a member computes on."""
+        return self._devices[rank]
+
+    def quit(self, grace: float) -> None:
+        """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
+        if not self.workers or not self._open:
+            return
+        self._orders[QUIT] = 1
+        os.eventfd_write(self._abort, 1)
+        end(self.workers, grace)
+
+    def close(self) -> None:
+        """Let go of all that is left after `quit`, once no command runs any more."""
+        if not self._open:
+            return
+        try:
+            if self.workers:
+                self._reader.drain()
+        finally:
+            self._arena.empty_other_regions()
+            self._close_descriptors()
+            _alive.discard(self)
+            if self._waiter is not None:  # no cycle shall keep the memory until it is collected
+                self._waiter.tick = self._waiter.inspect = None
+
+    def _close_descriptors(self) -> None:
+        self._open = False
+        for fd in [*self._descriptors, *(w.pidfd for w in self.workers)]:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def disown(self) -> None:
+        """In a fork of the master: let go of everything that keeps the group alive."""
+        for worker in self.workers:
+            if worker.popen is not None:
+                worker.popen.returncode = 0  # not ours to wait for
+        self._arena.close_fd()
+        self._close_descriptors()
+
+
+def _disown_all() -> None:
+    for channel in list(_alive):
+        _alive.discard(channel)
+        channel.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+class LocalEnd:
+    """A worker's end."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._orders = node.words.of[node.master]
+        self._mine = node.words.of[node.rank]
+        self._results = node.words.reals[node.rank][RESULTS:]
+        self._known: dict[int, Any] = {}
+        self._held: np.ndarray | None = None
+        self._peers_watched = False
+
+    def ready(self) -> None:
+        """Tell the master that this worker serves."""
+        self._mine[PID] = os.getpid()
+        self._mine[READY] = 1
+        self.node.waiter.ring([self.node.master])
+
+    def next(self) -> tuple[int, Any] | None:
+        """Wait for the next command's number; None: the group has ended."""
+        last, orders = self.node.number, self._orders
+
+        def posted() -> bool:
+            if orders[QUIT]:
+                raise GroupEnded
+            return bool(orders[POSTED] > last)
+
+        while True:
+            try:
+                self.node.waiter.wait(posted, idle=True)
+            except GroupEnded:
+                return None
+            except PeerDied:  # the master will notice and end the group
+                self.node.waiter.rest()
+                continue
+            break
+        number = orders[POSTED]
+        self.node.begin(number)
+        return number, self._read
+
+    def _read(self) -> Any:
+        """The command itself; reading it may raise, as a part of the command."""
+        slot, length, offset = self._orders[NUMBER], self._orders[LENGTH], self._orders[OFFSET]
+        if not length:
+            return self._known[slot]
+        self._watch_peers()
+        # a copy, since its arrays outlive the next command: under a slot, as new values
+        data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset).copy()
+        command = serialization.read(memoryview(data))
+        if slot:
+            self._known[slot] = command
+        return command
+
+    def _watch_peers(self) -> None:
+        """Open the pidfds of the other workers, once all have started."""
+        if self._peers_watched:
+            return
+        self._peers_watched = True
+        others = set(range(self.node.size)) - {self.node.rank, self.node.master}
+        found = {}
+        for rank in others:
+            with contextlib.suppress(ProcessLookupError):  # dead already: the master knows
+                found[rank] = os.pidfd_open(self.node.words.of[rank][PID])
+        self.node.waiter.watch(found)
+
+    def report(self, number: int, outcome: Any = None) -> None:
+        """Answer a command with a value, a Failure, a list of floats (as words) or nothing."""
+        self._mine[LENGTH] = 0
+        if type(outcome) is list and self._as_words(outcome):
+            self._mine[LENGTH] = -len(outcome)
+        elif outcome is not None:
+            self._write(serialization.Parcel(outcome))
+        self._mine[REPORTED] = number
+        failed = isinstance(outcome, Failure)
+        self.node.waiter.ring(
+            [r for r in range(self.node.size) if r != self.node.rank]
+            if failed
+            else [self.node.master]
+        )
+
+    def _as_words(self, outcome: list[Any]) -> bool:
+        """Whether it is all floats, which are written as they are."""
+        if not 0 < len(outcome) <= N_RESULTS:
+            return False
+        for i, value in enumerate(outcome):
+            if type(value) is not float:
+                return False
+            self._results[i] = value
+        return True
+
+    def _write(self, parcel: serialization.Parcel) -> None:
+        arena, rank = self.node.arena, self.node.rank
+        if parcel.nbytes <= BOX_BYTES:
+            target: Any = self.node.words.bytes[rank][BOX : BOX + BOX_BYTES]
+            offset = rank * arena.region_bytes + BOX
+        else:
+            self._held = arena.empty((parcel.nbytes,), np.uint8)
+            target, offset = memoryview(self._held), arena.offset(self._held)
+        self._mine[LENGTH] = parcel.write(target)
+        self._mine[OFFSET] = offset
+
+    def verdict(self, number: int) -> bool:
+        """Wait for the master's word: True to keep what the command changed."""
+        orders = self._orders
+
+        def spoken() -> bool:
+            return bool(orders[COMMITTED] == number or orders[ABANDONED] >= number)
+
+        while True:
+            try:
+                self.node.waiter.wait(spoken)
+            except PeerDied:
+                self.node.waiter.rest()
+                continue
+            return bool(orders[COMMITTED] == number)

@@ -1,0 +1,165 @@
+"""What the members of one machine share: the arena, its words, waits, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from synkhronos._errors import GroupError
+from synkhronos._host.arena import Arena, Views
+from synkhronos._transport.channels.control_words import (
+    ABANDONED,
+    ADRIFT,
+    BARRIER,
+    REPORTED,
+    STOPPING,
+    Words,
+)
+from synkhronos._transport.channels.waiting import LOOKS, PeerFailed, Waiter
+
+# of a barrier's number: the meetings of a command, and the barriers of a meeting (two at most).
+# What is left of 63 bits counts commands: enough for two weeks of calls back to back.
+_STEP_BITS, _COUNT_BITS = 24, 2
+_NUMBER_AT = _STEP_BITS + _COUNT_BITS
+_LAST_STEP = (1 << _NUMBER_AT) - (1 << _COUNT_BITS)
+
+
+class Node:
+    """One member's end of the shared memory.
+
+    Attributes
+    ----------
+    number : int
+        The command under way; counters are made of it, so those of an abandoned command are void.
+    """
+
+    def __init__(self, rank: int, master: int, arena: Arena, words: Words, waiter: Waiter) -> None:
+        self.rank = rank
+        self.size = arena.regions
+        self.master = master
+        self.arena = arena
+        self.words = words
+        self.waiter = waiter
+        self.views = Views(arena)
+        self.number = 0
+        self._base = 0
+        self._orders: Any = words.of[master]
+        self._mine: Any = words.of[rank]
+        self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
+
+    def begin(self, number: int) -> None:
+        """A new command: barriers count anew."""
+        self.number = number
+        self._base = number << _NUMBER_AT
+
+    def step(self) -> int:
+        """A new meeting within the command; every member counts it, also those who sit it out.
+
+        Returns 0 and 1 in turn, from meeting to meeting of a command.
+        """
+        if self._base & _LAST_STEP == _LAST_STEP:
+            raise GroupError(
+                f"a command of more than {(1 << _STEP_BITS) - 1:,} meetings of the members: divide "
+                "it into several"
+            )
+        meeting = (self._base >> _COUNT_BITS) + 1
+        self._base = meeting << _COUNT_BITS
+        return meeting & 1
+
+    @property
+    def stopping(self) -> bool:
+        """The master asks a long command to return."""
+        orders = self._orders
+        return bool(orders[STOPPING] == self.number or orders[ABANDONED] >= self.number)
+
+    def barrier(self, members: tuple[int, ...] | None = None) -> None:
+        """Wait until all (the given) members have come here.
+
+        Raises
+        ------
+        PeerFailed
+            One of them never will: it raised, or the command was abandoned.
+        """
+        found = self._peers.get(members)
+        if found is None:
+            found = self._remember(members)
+        ranks, peers = found
+        self._base = here = self._base + 1
+        self._mine[BARRIER] = here
+        self.waiter.ring(ranks)
+        for words in peers:
+            self._await(words, here)
+
+    def enter(
+        self, members: tuple[int, ...] | None = None, gate: Callable[[], object] | None = None
+    ) -> None:
+        """A barrier that all pass or nobody, whoever is interrupted or fails meanwhile.
+
+        At a plain barrier a member may leave after the others have seen it come. Here one member
+        (the master where it takes part) waits for all, and its own word is the others' signal; so
+        what follows may change values in place. `gate` is what it does before it gives it.
+        """
+        found = self._peers.get(members)
+        if found is None:
+            found = self._remember(members)
+        ranks, peers = found
+        self._base = here = self._base + 1
+        leader = self.master if members is None or self.master in members else members[0]
+        if leader == self.rank:
+            for words in peers:
+                self._await(words, here)
+            if gate is not None:
+                gate()
+            self._mine[BARRIER] = here
+            self.waiter.ring(ranks)
+        else:
+            self._mine[BARRIER] = here
+            self.waiter.ring((leader,))
+            self._await(self.words.of[leader], here)
+
+    def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
+        """Wait for what all members have entered and what rings no bell: an exchange of GPUs.
+
+        `beyond` looks for failures on other nodes, and raises.
+
+        Raises
+        ------
+        PeerFailed
+            Another member's part of it failed, or the command was abandoned.
+        """
+        others = [words for rank, words in enumerate(self.words.of) if rank != self.rank]
+
+        def check() -> None:
+            adrift = any(words[ADRIFT] >= self.number for words in others)
+            if adrift or self._orders[ABANDONED] >= self.number:
+                raise PeerFailed
+            beyond()
+
+        self.waiter.attend(done, check)
+
+    def drift(self) -> None:
+        """Let the others know that this member's part of an exchange of GPUs failed."""
+        self._mine[ADRIFT] = self.number
+
+    def _await(self, peer: Any, here: int) -> None:
+        for _ in range(LOOKS):  # a look by a function takes three times as long
+            if peer[BARRIER] >= here:
+                return
+
+        def ready() -> bool:
+            if peer[BARRIER] >= here:
+                return True
+            self._still_coming(peer, here)
+            return False
+
+        self.waiter.wait(ready)
+
+    def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[Any]]:
+        ranks = [r for r in members or range(self.size) if r != self.rank]
+        self._peers[members] = ranks, [self.words.of[r] for r in ranks]
+        return self._peers[members]
+
+    def _still_coming(self, peer: Any, here: int) -> None:
+        left = peer[REPORTED] >= self.number or self._orders[ABANDONED] >= self.number
+        if left and peer[BARRIER] < here:
+            raise PeerFailed

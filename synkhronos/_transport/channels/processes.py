@@ -1,0 +1,107 @@
+"""The worker processes as the master sees them: pidfds, deaths and their causes, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from synkhronos._host.memory_limits import cgroups_of, oom_kills, smallest
+
+_KNOWN = frozenset(int(s) for s in signal.Signals)  # without most real-time signals
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: "perhaps by the OOM killer or by hand",
+    signal.SIGSEGV: "a crash in compiled code",
+    signal.SIGBUS: "memory that could not be provided",
+    signal.SIGABRT: "an assertion in compiled code",
+}
+
+
+@dataclass
+class Worker:
+    """One worker process; addressed by its pidfd only, since pids are used again."""
+
+    rank: int
+    pid: int
+    popen: subprocess.Popen[bytes] | None = None
+    pidfd: int = field(init=False)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        self._cgroups = cgroups_of(self.pid)
+        self._oom_kills = oom_kills(self._cgroups)
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:  # not reaped yet, so the pid is still this process's
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
+
+    def dead(self) -> bool:
+        """Whether the process has ended (it may still wait to be reaped)."""
+        return bool(self.ended) or bool(select.select([self.pidfd], [], [], 0)[0])
+
+    def kill(self) -> None:
+        """SIGKILL, to this process and no other."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Take the dead process's exit status, and end what it has left in its process group."""
+        if self.ended:
+            return
+        code = 0
+        try:
+            status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # by now the pid may be another process's
+            self.ended = (
+                "ended; its exit status was taken by someone else, as when SIGCHLD is ignored"
+            )
+        else:
+            assert status is not None
+            code = status.si_status
+            self.ended = self._how(status)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+        if self.popen is not None:
+            self.popen.returncode = code
+
+    def _how(self, status: os.waitid_result) -> str:
+        number = status.si_status
+        if status.si_code == os.CLD_EXITED:
+            return f"exited with code {number}"
+        if number not in _KNOWN:
+            return f"killed by signal {number}"
+        hint = _HINTS.get(number)
+        if number == signal.SIGKILL and oom_kills(self._cgroups) > self._oom_kills:
+            hint = f"by the OOM killer: {smallest().text} bytes"
+        return f"killed by {signal.Signals(number).name}" + (f" ({hint})" if hint else "")
+
+
+def end(workers: list[Worker], grace: float) -> None:
+    """Wait `grace` seconds for the workers to leave, kill those that stay, reap all."""
+    _await_ends(workers, grace)
+    for worker in workers:
+        if not worker.ended:
+            worker.kill()
+    _await_ends(workers, 30.0)  # only an uninterruptible sleep outlasts SIGKILL
+
+
+def _await_ends(workers: list[Worker], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    poll = select.poll()
+    alive = {w.pidfd: w for w in workers if not w.ended}
+    for fd in alive:
+        poll.register(fd, select.POLLIN)
+    while alive:
+        for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            poll.unregister(fd)
+            alive.pop(fd).reap()
+        if time.monotonic() >= until:
+            return

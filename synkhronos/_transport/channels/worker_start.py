@@ -1,0 +1,122 @@
+"""Starting workers, by fork or by fork+exec."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from synkhronos._host.cores import environment
+from synkhronos._transport.channels import guards
+
+# The first code of an exec'd worker: its guards, as the imports take a second; its cores, before
+# any library counts them.
+_BOOTSTRAP = """
+import json, os, runpy, sys, types
+hello = json.loads(sys.argv[1])
+runpy.run_path(hello["guards"])["guard"](types.SimpleNamespace(**hello["wiring"]))
+try:
+    os.sched_setaffinity(0, hello["cores"])
+except OSError:
+    pass
+sys.path[:] = hello["path"]
+import importlib
+importlib.import_module(hello["module"]).main(hello["wiring"])
+"""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """All that a worker needs to find its group; plain numbers and text.
+
+    `on_one_gpu`: the most members that share a GPU; 0 where not all are on GPUs.
+    """
+
+    rank: int
+    size: int
+    master: int
+    arena_fd: int
+    region_bytes: int
+    mirror: bool
+    bells: list[int]
+    abort: int
+    lifeline: int
+    stacks: int
+    parent: int
+    cores: list[int]
+    crowded: bool
+    by_main_thread: bool
+    debug: bool
+    forked: bool
+    profile: bool
+    on_one_gpu: int = 0
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back while processes are half made."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def fork_worker(
+    wiring: Wiring, main: Callable[[dict[str, Any]], None], not_for_it: list[int]
+) -> int:
+    """Start a worker as a copy of this process, without some descriptors; returns its pid."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    with warnings.catch_warnings():
+        # safety.py has looked at the threads more closely than Python's own warning does
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        for fd in not_for_it:
+            os.close(fd)
+        main(asdict(wiring))
+        code = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker in a fresh interpreter that runs `module.main(wiring)`.
+
+    `device`: what its environment says of the device it computes on.
+    """
+    hello = {
+        "path": sys.path,
+        "module": module,
+        "guards": guards.__file__,
+        "wiring": asdict(wiring),
+        "cores": wiring.cores,
+    }
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
+        stdin=None if wiring.debug else subprocess.DEVNULL,
+        pass_fds=guards.inherited(wiring),
+        env={**os.environ, **environment(len(wiring.cores)), **device},
+    )
+
+
+def started_by_main_thread() -> bool:
+    """Whether PDEATHSIG can be trusted: it fires when the forking thread ends."""
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,513 @@
+"""The communicator of members on GPUs: NCCL moves what lies there, the host's memory the rest.
+
+Before GPUs exchange anything, all members meet in the host's memory and agree that everybody
+brings arrays on a GPU, of the same shapes, and has a link to the others; so all enter, or nobody.
+The link is made when it is first wanted, and again after one was lost. Where NCCL cannot serve, the
+arrays go through the host's memory, and the master says so once.
+
+JAX and NCCL keep streams of their own. What NCCL reads is ready before it is posted, which the
+host waits for, and what it has written is there when the host goes on. JAX does not know that its
+memory is written: only fresh arrays are, and arrays that the caller alone holds (`adding_up`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._backends import jax as jax_backend
+from synkhronos._backends.nccl import ID_BYTES, Link, NotServed, Operation, element, new_id
+from synkhronos._plan.reductions import Reduction, scales
+from synkhronos._transport.channels.waiting import PeerFailed
+from synkhronos._transport.communicators import Arrays, Fill, Join, Members
+from synkhronos._transport.communicators.hierarchy import Hierarchy
+from synkhronos._transport.communicators.nccl_types import result_of, way
+from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
+
+log = logging.getLogger("synkhronos")
+
+Specs = tuple[tuple[str, tuple[int, ...]], ...]
+
+_NOTHING = b"null"
+_OTHERS = "another member could not"
+_KEEP = 64  # signatures whose words are remembered
+
+
+class Gpus:
+    """Collectives between members that are on a GPU each.
+
+    Parameters
+    ----------
+    host : SharedMemory or Hierarchy
+        Moves what lies in the host's memory, between the same members.
+    shared : bool
+        Whether several members of a node are on one GPU.
+    """
+
+    def __init__(self, host: SharedMemory | Hierarchy, shared: bool) -> None:
+        self.rank, self.size = host.rank, host.size
+        self.nodes, self.leader = host.nodes, host.leader
+        self._host = host
+        self._shared = shared
+        self._link: Link | None = None
+        self._refused = False  # all members know that NCCL cannot serve
+        self._vote = np.zeros(3, np.int64)
+        self._words: dict[Specs, int] = {}
+
+    @property
+    def home(self) -> SharedMemory:
+        """What the node's members share in the host's memory."""
+        return self._host.home
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+        """Add up what nodes share in the host's memory; see Communicator."""
+        self._host.sum_over_nodes(arrays, fill, compress)
+
+    def drift(self) -> None:
+        """Let members that wait for this one's GPU know that it has failed."""
+        self._host.drift()
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether NCCL serves, as far as has been tried."""
+        return self._link is not None
+
+    def native(self, value: Any) -> Any:
+        """A value as it is moved: where it lies on the GPU, else as a numpy array."""
+        return value if jax_backend.is_held(value) else np.asarray(value)
+
+    def close(self) -> None:
+        """Let go of the other GPUs, in bounded time."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    # what is the host's alone
+
+    def barrier(self, members: Members = None) -> None:
+        """Wait for all."""
+        self._host.barrier(members)
+
+    def enter(self) -> None:
+        """A barrier that all pass or nobody; see Communicator."""
+        self._host.enter()
+
+    def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
+        """Everybody's arrays in the host's memory; see Communicator."""
+        return self._host.expose(arrays)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array in the arena."""
+        return self._host.empty(shape, dtype)
+
+    # agreement
+
+    def _agree(self, word: int) -> bool:
+        """Whether all members say the same word, which is not 0, and are linked (now, if need be).
+
+        All members come to the same answer.
+        """
+        vote = self._vote
+        vote[:] = word, -word, self._link is not None
+        self._host.all_reduce([vote], Reduction.MIN)
+        if not vote[0] or vote[0] != -vote[1]:
+            return False
+        if not vote[2]:
+            self._open()
+        return self._link is not None
+
+    def _can_reduce(self, arrays: Arrays, members: Members) -> bool:
+        """Whether NCCL shall reduce these."""
+        if not self._everybody(members):
+            return False
+        word = 0
+        if arrays and all([jax_backend.is_held(a) for a in arrays]):
+            specs = _specs(arrays)
+            found = self._words.get(specs)
+            if found is None:
+                if len(self._words) >= _KEEP:
+                    self._words.clear()
+                found = self._words[specs] = 1 + zlib.crc32(repr(specs).encode())
+            word = found
+        return self._agree(word)
+
+    def _everybody(self, members: Members) -> bool:
+        """Whether NCCL may be asked at all: it knows all members or none."""
+        return not self._refused and (members is None or len(members) == self.size)
+
+    def _open(self) -> None:
+        """Link all members, or learn that it cannot be done."""
+        self.close()
+        name, why = np.zeros(ID_BYTES, np.uint8), ""
+        if self.rank == 0:
+            try:
+                name = new_id()
+            except NotServed as exc:
+                why = str(exc)
+        [name] = self._host.broadcast([name], 0) or [name]
+        if name.any():
+            why = self._connect(name)
+        lines = self._lines(json.dumps(why).encode())
+        reasons = {rank: text for rank, text in enumerate(map(json.loads, lines)) if text}
+        if not reasons:
+            return
+        self.close()
+        self._refused = True
+        if self.rank == self.leader:  # of the first node: the master
+            rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
+            log.warning(
+                "arrays on GPUs move through the host's memory, which is slower, since NCCL cannot "
+                "serve this group: rank %d: %s",
+                rank,
+                text,
+            )
+
+    def _connect(self, name: np.ndarray) -> str:
+        """Make this member's link; returns why not."""
+        try:
+            gpu, watch = jax_backend.ordinal(), self._host.attend
+            self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
+        except NotServed as exc:
+            self.drift()
+            return str(exc)
+        except PeerFailed:
+            self.drift()  # what a leader has heard, its node has not
+            return _OTHERS
+        return ""
+
+    def _run(self, operations: Sequence[Operation], arrays: Sequence[Any]) -> None:
+        """Let NCCL do this; `arrays` are all whose memory it reads or writes."""
+        jax_backend.ready(arrays)
+        if operations:
+            with self._exchange(operations):
+                pass
+
+    @contextlib.contextmanager
+    def _exchange(self, operations: Sequence[Operation]) -> Iterator[None]:
+        """What NCCL does while the body runs; at the end it is done.
+
+        A failure, in the body too, ends it and loses the link: memory must not be let go while NCCL
+        writes to it.
+        """
+        link = self._link
+        assert link is not None
+        with self._host.interrupts:
+            try:
+                event = link.post(operations)
+                yield
+                link.finish(event)
+            except BaseException:
+                self.drift()  # first: the abort may take its time
+                self.close()
+                raise
+
+    def _lines(self, line: bytes) -> list[bytes]:
+        """What each member says, a line without line breaks."""
+        said = np.frombuffer(line + b"\n", np.uint8)
+        [found] = self._host.all_gather([said])
+        return found.tobytes().splitlines()
+
+    # what moves without being combined: bytes to NCCL
+
+    def broadcast(
+        self, arrays: Arrays | None, root: int, members: Members = None
+    ) -> list[np.ndarray] | None:
+        """The root's arrays; see Communicator."""
+        mine = self.rank == root
+        if self._everybody(members):
+            specs = self._of_root(arrays, root)
+            if specs is not None:
+                held: Any = list(arrays or ()) if mine else _blanks(specs)
+                at = [_place(a) for a in held]
+                moves = [("broadcast", (p, p, n, element("int8"), root)) for p, n in at if n]
+                self._run(moves, held)
+                return held
+        return self._host.broadcast(_staged(arrays) if mine else None, root, members)
+
+    def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
+        """Rows of the root's arrays; see Communicator."""
+        mine = self.rank == root
+        specs = self._of_root(arrays, root) if self._everybody(None) else None
+        if specs is None:
+            return self._host.scatter(_staged(arrays) if mine else None, root, edges)
+        lo, hi = edges[self.rank], edges[self.rank + 1]
+        found = _blanks(tuple((name, (hi - lo, *shape[1:])) for name, shape in specs))
+        moves: list[Operation] = []
+        for i, (name, shape) in enumerate(specs):
+            row = math.prod(shape[1:]) * _itemsize(name)
+            if mine and arrays is not None:
+                at = jax_backend.pointer(arrays[i])
+                for rank, (a, b) in enumerate(itertools.pairwise(edges)):
+                    if n := (b - a) * row:
+                        moves.append(("send", (at + a * row, n, element("int8"), rank)))
+            if n := (hi - lo) * row:
+                moves.append(("recv", (jax_backend.pointer(found[i]), n, element("int8"), root)))
+        self._run(moves, [*found, *(arrays or ())])
+        return found
+
+    def _of_root(self, arrays: Arrays | None, root: int) -> Specs | None:
+        """Shapes and dtypes of what the root brings, if it is for NCCL."""
+        line = _header(arrays) if self.rank == root else _NOTHING
+        [found] = self._host.broadcast([np.frombuffer(line, np.uint8)], root) or []
+        line = found.tobytes()
+        return _read(line) if self._agree(int(line != _NOTHING)) else None
+
+    def gather(
+        self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
+    ) -> list[np.ndarray] | None:
+        """Everybody's arrays at the root; see Communicator."""
+        if self._everybody(members):
+            specs = self._of_all(arrays)
+            if specs is not None:
+                return self._join(arrays, specs, join, root)
+        return self._host.gather(_staged(arrays), root, join, members)
+
+    def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
+        """Everybody's arrays everywhere; see Communicator."""
+        if self._everybody(None):
+            specs = self._of_all(arrays)
+            if specs is not None:
+                return self._join(arrays, specs, join, None) or []
+        return self._host.all_gather(_staged(arrays), join)
+
+    def _of_all(self, arrays: Arrays) -> list[Specs] | None:
+        """Shapes and dtypes of what each member brings, if it is for NCCL."""
+        lines = self._lines(_header(arrays))
+        return [_read(x) for x in lines] if self._agree(int(_NOTHING not in lines)) else None
+
+    def _join(
+        self, arrays: Arrays, specs: list[Specs], join: Join, root: int | None
+    ) -> list[Any] | None:
+        """All members' arrays one behind the other, at the root or everywhere."""
+        moves: list[Operation] = []
+        found: list[Any] = []
+        for i, column in enumerate(zip(*specs, strict=True)):
+            check_joinable(column, join)
+            name, first = column[0]
+            shape = (
+                (self.size, *first)
+                if join == "stack"
+                else (sum([s[0] if s else 1 for _, s in column]), *first[1:])
+            )
+            ends = itertools.accumulate(
+                [math.prod(s) * _itemsize(name) for _, s in column], initial=0
+            )
+            spans = list(itertools.pairwise(ends))
+            if root in (None, self.rank):
+                found.append(_blanks(((name, shape),))[0])
+            moves += self._joining(arrays[i], found[-1] if found else None, spans, root)
+        self._run(moves, [*arrays, *found])
+        return found if root in (None, self.rank) else None
+
+    def _joining(
+        self, mine: Any, target: Any, spans: list[tuple[int, int]], root: int | None
+    ) -> list[Operation]:
+        """The moves that join one array: from each member to its span of bytes in the target."""
+        at, size = _place(mine)
+        byte = element("int8")
+        if root is None:
+            to = jax_backend.pointer(target)
+            return [
+                ("broadcast", (at if r == self.rank else to + a, to + a, b - a, byte, r))
+                for r, (a, b) in enumerate(spans)
+                if b > a
+            ]
+        moves: list[Operation] = [("send", (at, size, byte, root))] if size else []
+        if root == self.rank:
+            to = jax_backend.pointer(target)
+            moves += [("recv", (to + a, b - a, byte, r)) for r, (a, b) in enumerate(spans) if b > a]
+        return moves
+
+    # what is combined
+
+    def reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        root: int,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> list[np.ndarray] | None:
+        """Reduced values at the root; see Communicator."""
+        if not self._can_reduce(arrays, members):
+            return self._host.reduce(_staged(arrays), op, root, weights, members)
+        found = self._reduced(arrays, op, weights, root)
+        if self.rank != root:
+            return None
+        return _finished(found, arrays, op)
+
+    def all_reduce(
+        self,
+        arrays: Any,
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+        starting: Callable[[], None] | None = None,
+    ) -> None:
+        """Reduced values; see Communicator.
+
+        Arrays of JAX's cannot be overwritten: in `arrays`, a list, others take their places.
+        """
+        held = [i for i, a in enumerate(arrays) if not isinstance(a, np.ndarray)]
+        if not self._can_reduce(arrays, members):
+            staged: Any = [np.array(a) if i in held else a for i, a in enumerate(arrays)]
+            self._host.all_reduce(staged, op, weights, members, starting)
+            for i in held:
+                arrays[i] = staged[i]
+            return
+        found = self._reduced(arrays, op, weights, None)
+        arrays[:] = [jax_backend.finished(v, a.dtype) for v, a in zip(found, arrays, strict=True)]
+
+    @contextlib.contextmanager
+    def adding_up(self, arrays: list[Any]) -> Iterator[None]:
+        """Sum JAX's arrays in place, which are the caller's alone, while the body runs.
+
+        Where NCCL cannot serve, others take their places in the list.
+        """
+        if not self._can_reduce(arrays, None):
+            staged = [np.array(a) for a in arrays]
+            self._host.all_reduce(staged, Reduction.SUM)
+            arrays[:] = [jax_backend.held(a) for a in staged]
+            yield
+            return
+        jax_backend.ready(arrays)
+        moves: list[Operation] = []
+        for a in arrays:
+            found = way(a.dtype, Reduction.SUM)
+            if found is None or found.dtype != a.dtype.name:
+                raise TypeError(f"{a.dtype.name} cannot be summed in place")
+            if a.size:
+                p, n = jax_backend.pointer(a), a.size * found.times
+                moves.append(("all_reduce", (p, p, n, *found.numbers)))
+        with self._exchange(moves):
+            yield
+
+    def _reduced(
+        self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
+    ) -> list[Any]:
+        """Fresh arrays of the reduced values, in the dtypes in which they were combined."""
+        found, held = [], []
+        moves: list[Operation] = []
+        for a in arrays:
+            how = way(np.dtype(a.dtype), op)
+            if how is None:
+                found.append(self._combined(a, op))
+                continue
+            given = jax_backend.weighted(a, how.dtype, self._scale(a, op, weights)[0])
+            fresh = jax_backend.blank(given.shape, given.dtype) if given is a else given
+            found.append(fresh)
+            held += [given, fresh]
+            if not a.size:
+                continue
+            args = (
+                jax_backend.pointer(given),
+                jax_backend.pointer(fresh),
+                a.size * how.times,
+                *how.numbers,
+            )
+            moves.append(("all_reduce", args) if root is None else ("reduce", (*args, root)))
+        self._run(moves, held)
+        return self._divided(found, arrays, op, weights)
+
+    def _scale(
+        self, array: Any, op: Reduction, weights: Sequence[float] | None
+    ) -> tuple[float | None, float]:
+        """What this member's values are multiplied by, and the sum of all divided by."""
+        if op is not Reduction.AVG:
+            return None, 1.0
+        given, divisor = scales(np.dtype(array.dtype), weights, self.size)
+        return given[self.rank], divisor
+
+    def _divided(
+        self, found: list[Any], arrays: Arrays, op: Reduction, weights: Sequence[float] | None
+    ) -> list[Any]:
+        """Means of what was summed exactly."""
+        divisors = [self._scale(a, op, weights)[1] for a in arrays]
+        return [
+            v if d == 1.0 else jax_backend.divided(v, d)
+            for v, d in zip(found, divisors, strict=True)
+        ]
+
+    def _combined(self, array: Any, op: Reduction) -> Any:
+        """What NCCL cannot combine: each member has all, and does it by itself."""
+        specs = [_specs([array])] * self.size
+        [parts] = self._join([array], specs, "stack", None) or []
+        return jax_backend.combined(parts, op)
+
+    def reduce_scatter(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        edges: Sequence[int],
+        weights: Sequence[float] | None = None,
+    ) -> list[np.ndarray]:
+        """This member's rows of the reduced values; see Communicator."""
+        if not self._can_reduce(arrays, None):
+            return self._host.reduce_scatter(_staged(arrays), op, edges, weights)
+        lo, hi = edges[self.rank], edges[self.rank + 1]
+        found, moves, held = [], [], []
+        for a in arrays:
+            how = way(np.dtype(a.dtype), op)
+            if how is None:
+                found.append(self._combined(a, op)[lo:hi])
+                continue
+            given = jax_backend.weighted(a, how.dtype, self._scale(a, op, weights)[0])
+            fresh = jax_backend.blank((hi - lo, *a.shape[1:]), given.dtype)
+            found.append(fresh)
+            held += [given, fresh]
+            at, to = jax_backend.pointer(given), jax_backend.pointer(fresh)
+            each = math.prod(a.shape[1:])
+            for rank, (x, y) in enumerate(itertools.pairwise(edges)):
+                if n := (y - x) * each:
+                    start = at + x * each * given.dtype.itemsize
+                    moves.append(("reduce", (start, to, n * how.times, *how.numbers, rank)))
+        self._run(moves, held)
+        return _finished(self._divided(found, arrays, op, weights), arrays, op)
+
+
+def _specs(arrays: Arrays) -> Specs:
+    return tuple([(a.dtype.name, a.shape) for a in arrays])
+
+
+def _header(arrays: Arrays | None) -> bytes:
+    """Shapes and dtypes as text; of arrays that are not all on the GPU, nothing."""
+    if not arrays or not all([jax_backend.is_held(a) for a in arrays]):
+        return _NOTHING
+    return json.dumps(_specs(arrays)).encode()
+
+
+def _read(line: bytes) -> Specs:
+    return tuple((name, tuple(shape)) for name, shape in json.loads(line))
+
+
+def _blanks(specs: Specs) -> list[Any]:
+    return [jax_backend.blank(shape, name) for name, shape in specs]
+
+
+def _itemsize(name: str) -> int:
+    return 2 if name == "bfloat16" else np.dtype(name).itemsize
+
+
+def _place(array: Any) -> tuple[int, int]:
+    """Where an array lies, and its bytes."""
+    return jax_backend.pointer(array), array.size * array.dtype.itemsize
+
+
+def _staged(arrays: Arrays | None) -> list[np.ndarray]:
+    """Copies in the host's memory, of those that are not there."""
+    return [np.asarray(a) for a in arrays or ()]
+
+
+def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
+    """Reduced values in the dtypes that they should have."""
+    return [
+        jax_backend.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)
+    ]

@@ -1,0 +1,351 @@
+"""What works on this machine: the guards, cores, modes, libraries; with a real group in each mode.
+
+``synk doctor`` prints it, to be read and to be pasted into a report; ``--json`` for programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from synkhronos._api.collectives import all_reduce
+from synkhronos._api.function import function
+from synkhronos._api.make_data import data
+from synkhronos._backends import nccl as nccl_backend
+from synkhronos._engine.group import Group
+from synkhronos._host import cores as _cores
+from synkhronos._host import memory_limits
+from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
+from synkhronos._transport.channels.fork_safety import reasons_against_fork
+
+GOOD, NOTE, BAD = "ok", "note", "bad"
+MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and what each needs
+# how arrays move between members: there are no GPUs, or NCCL serves them, or not
+BY = {None: "", True: "; arrays move by NCCL", False: "; arrays go through the host's memory"}
+EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
+DESCRIPTORS = 256  # fewer are a nuisance
+_CUDA = 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]", as your driver is'
+_SECONDS = 10.0  # for a worker to end after its master was killed
+
+_KILLED_MASTER = """
+import sys, time
+import synkhronos as synk
+group = synk.Group(2)
+sys.stdout.write(f"{group._channel.pid(1)}\\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes
+    ----------
+    about, name : str
+    state : {"ok", "note", "bad"}
+    text : str
+        What was found.
+    fix : str
+        What to do about it, in one line.
+    """
+
+    about: str
+    name: str
+    state: str
+    text: str
+    fix: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything, one finding after the other; it takes some seconds, more where modes compile."""
+    looks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
+    for look in (*looks, _modes):
+        yield from look()
+
+
+def _versions() -> Iterator[Finding]:
+    for name in ("synkhronos", "pytensor", "numpy", "numba"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield Finding("versions", name, GOOD, importlib.metadata.version(name))
+    yield Finding("versions", "Python", GOOD, platform.python_version())
+    yield Finding("versions", "Linux", GOOD, f"{platform.release()}, {platform.machine()}")
+
+
+def _guards() -> Iterator[Finding]:
+    old = "use Linux 5.3 or later, and a sandbox that lets this call through"
+    probes: dict[str, Callable[[], Any]] = {
+        "memfd (shared memory without a name)": _probe_memfd,
+        "eventfd (bells)": lambda: os.close(os.eventfd(0, os.EFD_CLOEXEC)),
+        "pidfd (deaths are seen at once)": lambda: os.close(os.pidfd_open(os.getpid())),
+        "lifeline (workers end with the master)": _probe_lifeline,
+        "parent-death signal (the same, sooner)": _probe_pdeathsig,
+    }
+    for name, probe in probes.items():
+        try:
+            probe()
+        except Exception as exc:
+            yield Finding("guards", name, BAD, f"{type(exc).__name__}: {exc}", old)
+        else:
+            yield Finding("guards", name, GOOD, "active")
+
+
+def _probe_memfd() -> None:
+    fd = os.memfd_create("synkhronos-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, 4096)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    finally:
+        os.close(fd)
+
+
+def _probe_lifeline() -> None:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(read, fcntl.F_SETSIG, signal.SIGKILL)
+        if fcntl.fcntl(read, fcntl.F_GETSIG) != signal.SIGKILL:
+            raise OSError("F_SETSIG has no effect")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def _probe_pdeathsig() -> None:
+    get_pdeathsig, found = 2, ctypes.c_int()  # <sys/prctl.h>
+    if ctypes.CDLL(None, use_errno=True).prctl(get_pdeathsig, ctypes.byref(found)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _limits() -> Iterator[Finding]:
+    limit = memory_limits.available()
+    yield Finding("limits", "memory", GOOD, f"{limit.free / 2**30:.1f} GiB free ({limit.text})")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = soft < DESCRIPTORS
+    fix = f"raise it: ulimit -n {min(hard, 4096)}" if few else ""
+    yield Finding("limits", "descriptors", NOTE if few else GOOD, f"{soft}", fix)
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        text = f"{space / 2**30:.1f} GiB of addresses"
+        yield Finding("limits", "ulimit -v", NOTE, text, "lift it: ulimit -v unlimited")
+    shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
+    size = "there is none" if shm is None else f"{shm.f_blocks * shm.f_frsize / 2**20:.0f} MiB"
+    yield Finding("limits", "/dev/shm", GOOD, f"{size}; it is not used")
+
+
+def _machine() -> Iterator[Finding]:
+    cores, physical = _cores.available(), _cores.physical()
+    few = physical < 2
+    fix = "give the process more cores (taskset, the container's cpus)" if few else ""
+    text = f"{physical} physical of {len(cores)} that this process may use"
+    yield Finding("machine", "cores", NOTE if few else GOOD, text, fix)
+    try:
+        quiet = os.getloadavg()[0]
+    except OSError:
+        quiet = 0.0
+    busy = quiet > 0.5 * physical
+    yield Finding(
+        *("machine", "load", NOTE if busy else GOOD, f"{quiet:.1f} in the last minute"),
+        "other work slows every call: members wait for the slowest" if busy else "",
+    )
+    for pool in _cores.thread_pools():
+        info = pool.info()
+        if info.get("user_api") == "blas":
+            kind = info.get("architecture") or "of an unknown core type"
+            text = f"{info['internal_api']} {info.get('version')}, {kind}"
+            yield Finding("machine", "BLAS", GOOD, f"{text}, {info['num_threads']} threads")
+    if preset := os.environ.get("OPENBLAS_CORETYPE"):
+        fix = "unset it, unless OpenBLAS detects the wrong core"
+        yield Finding("machine", "OPENBLAS_CORETYPE", NOTE, preset, fix)
+    yield _gpus()
+
+
+def _gpus() -> Finding:
+    count = get_n_gpu()
+    visible = visible_gpus(os.environ, count)
+    text = f"{count} of NVIDIA"
+    if count and len(visible) != count:
+        text += f", {len(visible)} of them visible (CUDA_VISIBLE_DEVICES)"
+    if visible and not has_plugin():
+        fix = f'for devices="cuda": {_CUDA}'
+        return Finding("machine", "GPUs", NOTE, f"{text}; JAX has no plugin for them", fix)
+    return Finding("machine", "GPUs", GOOD, text)
+
+
+def _nccl() -> Iterator[Finding]:
+    """What moves arrays between GPUs; libnccl is loaded, no GPU opened."""
+    gpus = visible_gpus(os.environ, get_n_gpu())
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
+        yield Finding("machine", "NVIDIA driver", GOOD, lines[0].partition(":")[2].strip())
+    if not nccl_backend.is_installed():
+        text = "nccl4py is not installed"
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, text, _CUDA if gpus else "")
+        return
+    try:
+        number = nccl_backend.version()
+    except nccl_backend.NotServed as exc:
+        fix = "arrays on GPUs go through the host's memory, slowly, until this is mended"
+        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, str(exc), fix if gpus else "")
+        return
+    old = number < nccl_backend.SHARED_FROM
+    text = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    fix = "several members on one GPU need 2.30: pip install --upgrade nvidia-nccl-cu12 (or -cu13)"
+    yield Finding("machine", "NCCL", NOTE if old else GOOD, text, fix if old else "")
+
+
+def _extras() -> Iterator[Finding]:
+    for name in EXTRAS:
+        try:
+            yield Finding("libraries", name, GOOD, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("libraries", name, GOOD, "not installed")
+
+
+def _caches() -> Iterator[Finding]:
+    folder = Path(str(pytensor.config.base_compiledir))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f"synkhronos-doctor-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as exc:
+        fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to one that can be written"
+        yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)
+    else:
+        yield Finding("caches", "PyTensor", GOOD, str(folder))
+
+
+def _start() -> Iterator[Finding]:
+    reasons = reasons_against_fork()
+    how = "by exec, since " + "; ".join(reasons) if reasons else "by fork"
+    fix = "start the group before these run, and it takes milliseconds" if reasons else ""
+    yield Finding("start", "workers", NOTE if reasons else GOOD, how, fix)
+
+
+def _deaths() -> Iterator[Finding]:
+    """Kill a master, and see its worker end."""
+    name = "a killed master's worker"
+    master = subprocess.Popen(
+        [sys.executable, "-c", _KILLED_MASTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert master.stdout is not None
+    assert master.stderr is not None
+    with master.stdout, master.stderr:
+        line = master.stdout.readline()
+        if not line:
+            text = master.stderr.read().decode().strip().rpartition("\n")[2]
+            master.wait()
+            yield Finding("start", name, BAD, f"no group could be started: {text}")
+            return
+        worker = os.pidfd_open(int(line))
+        master.kill()
+        began = time.perf_counter()
+        gone = bool(select.select([worker], [], [], _SECONDS)[0])
+        took = 1e3 * (time.perf_counter() - began)
+        os.close(worker)
+        master.wait()
+    if gone:
+        yield Finding("start", name, GOOD, f"ended {took:.1f} ms later")
+    else:
+        yield Finding("start", name, BAD, f"still there after {_SECONDS:.0f} s", "report this")
+
+
+def _modes() -> Iterator[Finding]:
+    for mode, needs in MODES.items():
+        if needs and importlib.util.find_spec(needs) is None:
+            yield Finding("modes", mode, GOOD, f"{needs} is not installed")
+        elif mode == "CVM" and not pytensor.config.cxx:
+            yield Finding("modes", mode, GOOD, "there is no C++ compiler")
+        else:
+            yield _round_trip(mode)
+
+
+def _round_trip(mode: str) -> Finding:
+    """Two members, a function, an average over shared memory."""
+    try:
+        began = time.perf_counter()
+        with Group(2, _devices_for(mode)) as group:
+            started = time.perf_counter() - began
+            x = pt.vector("x", dtype="float32")
+            w = pytensor.shared(np.ones((), "float32"))
+            f = function([x], (x * w).sum(), mode=mode)
+            rows = data(np.ones(1000, "float32"))
+            began = time.perf_counter()
+            total = float(f(rows))
+            first = time.perf_counter() - began
+            all_reduce(w)
+            linked = getattr(group.member.communicator, "is_linked", None)
+            times = []
+            for _ in range(200):
+                began = time.perf_counter()
+                f(rows)
+                times.append(time.perf_counter() - began)
+            how = repr(group).split(", ")[2]
+            on = " and ".join(dict.fromkeys(map(str, group.devices)))
+    except Exception as exc:
+        return Finding("modes", mode, BAD, f"{type(exc).__name__}: {exc}".partition("\n")[0])
+    if total != 1000:
+        return Finding("modes", mode, BAD, f"a sum of 1000 ones is {total}", "report this")
+    return Finding(
+        *("modes", mode, GOOD),
+        f"2 members started by {how} on {on} in {1e3 * started:.0f} ms, first call {first:.2f} s, "
+        f"then {1e6 * float(np.median(times)):.0f} us{BY[linked]}",
+    )
+
+
+def _devices_for(mode: str) -> list[str] | None:
+    """The two members' devices: in mode JAX the first GPUs, where JAX can use them."""
+    gpus = visible_gpus(os.environ, get_n_gpu())
+    if mode != "JAX" or not gpus or not has_plugin():
+        return None
+    return ["cuda:0", f"cuda:{min(1, len(gpus) - 1)}"]
+
+
+def main(arguments: list[str]) -> int:
+    """Print the report; 0 if a group can be started, else 1."""
+    findings = []
+    as_json = "--json" in arguments
+    about = ""
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            if finding.about != about:
+                about = finding.about
+                _say(about)
+            _say(f"  {finding.state:<4}  {finding.name}: {finding.text}")
+            if finding.fix:
+                _say(f"        {finding.fix}")
+    works = any(f.about == "modes" and "members started" in f.text for f in findings)
+    if as_json:
+        _say(json.dumps({"works": works, "findings": list(map(dataclasses.asdict, findings))}))
+    else:
+        bad = sum(f.state == BAD for f in findings)
+        _say(f"{'a group can be started' if works else 'NO GROUP CAN BE STARTED'}; {bad} bad")
+    return 0 if works else 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

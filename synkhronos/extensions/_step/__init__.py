@@ -1,0 +1,1 @@
+"""One step of training: gradient, reduction and update of all members in one command."""

@@ -1,0 +1,292 @@
+"""The commands of training: install an update, join variables, make a step in one round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synkhronos._engine.calls import Part, as_float, compute_call, contribute_call
+from synkhronos._engine.commands import Call, Collective, Command
+from synkhronos._engine.variables import Entry
+from synkhronos._errors import InputError
+from synkhronos._host.arena import Arena, Piece
+from synkhronos._plan.reductions import Reduction
+from synkhronos._transport import serialization
+from synkhronos.extensions._step.flat import Arrays, FlatRecipe
+from synkhronos.extensions._step.update import FlatUpdate, Inputs
+
+if TYPE_CHECKING:
+    from synkhronos._engine.member import Member
+
+PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update")
+
+
+@dataclass(frozen=True)
+class Install(Command):
+    """Make every member's part of a node-shared update; one compiles, then the others load."""
+
+    recipe: bytes
+    number: int
+
+    def run(self, member: Member) -> None:
+        """Allocate, show each other, compile."""
+        comm, mine = member.communicator, member.rank == member.master
+        home = comm.home
+        leads = home.rank == comm.leader
+        recipe: FlatRecipe
+        if mine:
+            recipe = member.hand
+        else:
+            found = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
+            recipe = found.for_node(home.size)
+        arrays = Arrays(recipe)
+        gradients = arrays.gradients(comm)
+        totals = arrays.gradients(comm) if leads and comm.nodes > 1 else []
+        values = arrays.values(comm) if leads else []
+        clock = comm.empty((len(PHASES),), np.dtype(np.float64))
+        exposed = comm.expose([clock, *gradients, *totals, *values])
+        n = len(gradients) + 1
+        k = n + len(gradients) * (comm.nodes > 1)
+        shared = exposed[comm.leader]
+        published = [e[1:n] for e in exposed]
+        update = FlatUpdate(recipe, home.rank, published, shared[k:], shared[n:k])
+        update.leaves = scalars(member, arrays.leaf_dtypes)
+        if not mine:
+            comm.barrier()
+        with member.compiling():
+            update.compile()
+        if mine:
+            comm.barrier()
+        update.clocks = [e[0] for e in exposed]
+        for vector in (clock, *gradients):
+            vector[...] = 0
+        update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
+        member.updates[self.number] = update
+
+
+def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
+    """The rule's scalars where the master writes them, or in this node's copy of that."""
+    comm, mine = member.communicator, member.rank == member.master
+    made = [comm.empty((), dtype) for dtype in dtypes] if mine else []
+    if comm.nodes == 1:
+        return comm.expose(made)[member.master]
+    places = comm.broadcast([np.array(member.places(made), np.int64)], member.master)
+    assert places is not None
+    if mine:
+        return made
+    return [
+        member.view(Piece(int(at), (), dtype.str, 0))
+        for at, dtype in zip(places[0], dtypes, strict=True)
+    ]
+
+
+def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
+    """In the master: give one of the rule's scalars its value, on all nodes."""
+    if arena.told and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
+        return
+    place[...] = value
+    arena.note(place)
+
+
+@dataclass(frozen=True)
+class Clocks(Command):
+    """What each member's phases have taken."""
+
+    number: int
+    pure = True
+
+    def run(self, member: Member) -> list[float]:
+        """This member's."""
+        return [float(c) for c in member.updates[self.number].clocks[member.communicator.home.rank]]
+
+    def answer(
+        self, member: Member, own: list[float], reports: dict[int, list[float]]
+    ) -> list[list[float]]:
+        """By rank."""
+        return [own if r == member.rank else reports[r] for r in range(member.size)]
+
+
+@dataclass(frozen=True)
+class Join(Collective):
+    """Give variables one array in all members of the node.
+
+    Attributes
+    ----------
+    update : int
+        Which update's arrays.
+    compared : tuple of int
+        Variables whose values the members may hold differently: they must be equal.
+    """
+
+    update: int
+    compared: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """The master writes its values; the others compare theirs and take the array."""
+        comm = member.communicator
+        views = {e.number: view for e, view in member.updates[self.update].entries}
+        mine = member.rank == member.master
+        compared = [member.variables[n] for n in self.compared]
+        for entry in compared:
+            if not mine and entry.storage[0] is views[entry.number]:
+                # for good: the array will be written, whether the values agree or not
+                entry.storage[0] = np.array(entry.storage[0])
+        entries = self.entries(member)
+        values = None
+        if comm.nodes > 1:
+            values = comm.broadcast([member.array(e) for e in entries] if mine else None, 0)
+        elif mine:
+            values = [entry.storage[0] for entry in entries]
+        comm.barrier()
+        if comm.home.rank == comm.leader and values is not None:
+            for entry, value in zip(entries, values, strict=True):
+                views[entry.number][...] = value
+        comm.barrier()
+        equal = [
+            np.array_equal(e.storage[0], views[e.number], equal_nan=has_nan(e.storage[0]))
+            for e in compared
+        ]
+        check_votes(member, compared, equal)
+        for entry in self.entries(member):
+            member.join(entry, views[entry.number])
+        self.mark(member, differs=False)
+
+
+def check_votes(member: Member, compared: list[Entry], equal: list[bool]) -> None:
+    """Raise unless all members have found their values equal to the master's."""
+    votes = member.communicator.all_gather([np.array(equal, bool)], "stack")[0]
+    unequal = {
+        e.label: np.flatnonzero(~votes[:, i]).tolist()
+        for i, e in enumerate(compared)
+        if not votes[:, i].all()
+    }
+    if unequal:
+        raise InputError(
+            f"the step needs one value of each parameter and state; ranks with other values "
+            f"than the master's: {unequal}. synk.broadcast gives all members the master's, "
+            "synk.all_reduce their mean"
+        )
+
+
+def has_nan(value: Any) -> bool:
+    """Whether a value may hold what is unequal to itself."""
+    return np.asarray(value).dtype.kind in "fc"
+
+
+@dataclass(frozen=True)
+class Step(Command):
+    """A training step in one round: gradients, their reduction, the update of all chunks.
+
+    Attributes
+    ----------
+    call : Call
+        Computes outputs, and as its extra outputs the gradients.
+    update : int
+    average : bool
+        Whether the gradient of the whole is the mean, weighted by rows, or the sum.
+    partials : tuple of (int, bool)
+        The call's first extra outputs are partial values of the loss: which leaf each stands for
+        once it is reduced, and whether it is averaged or summed.
+    """
+
+    call: Call
+    update: int
+    average: bool
+    partials: tuple[tuple[int, bool], ...]
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        """As the call does."""
+        return self.call.repeats
+
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """What it changes in place cannot be undone; the rest is the call's."""
+        return self.call.pure
+
+    def run(self, member: Member) -> Any:
+        """Compute, publish, meet, update this member's chunks."""
+        update: FlatUpdate = member.updates[self.update]
+        clock = Clock(update.clocks[member.communicator.home.rank])
+        for entry, view in update.entries:
+            if entry.storage[0] is not view:  # of a command that failed: the value is the same
+                entry.storage[0] = view
+        part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
+        n = len(self.call.outputs)
+        k = n + len(self.partials)
+        rows = part.variant.rows
+        clock.lap("compute")
+        flat = update.publish(outputs[k:] if rows else None)
+        clock.lap("copy")
+        with member.uninterrupted():
+            leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
+            given = Inputs(flat, shares_of(part, member.size, self.average), leaves)
+            self._update(member, update, given, clock)
+        return contribute_call(self.call, member, part, outputs[:n] if rows else [])
+
+    def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Clock) -> None:
+        comm = member.communicator
+        if update.recipe.parting.levels or comm.nodes > 1:  # all must have published
+            comm.home.barrier()
+            clock.lap("wait")
+        given = update.add_up(comm, given)
+        scalars, states = update.scalars(comm, given)
+        clock.lap("reduce")
+        comm.enter()
+        clock.lap("wait")
+        member.in_place = [entry for entry, _ in update.entries]
+        update.apply(given, scalars)
+        clock.lap("update")
+        comm.home.barrier()
+        if member.rank == member.master:
+            for (shared, _), value in zip(update.recipe.parting.states, states, strict=True):
+                shared.container.storage[0] = np.asarray(value)
+        member.in_place = ()
+        clock.lap("wait")
+
+    def with_partials(
+        self, member: Member, given: list[np.ndarray], part: Part, values: list[Any]
+    ) -> list[np.ndarray]:
+        """The rule's scalars, with the partial values of the loss over all members."""
+        leaves = list(given)
+        if self.partials:
+            mine = np.zeros(len(self.partials))
+            if part.variant.rows:
+                shares = [
+                    shares_of(part, member.size, avg)[member.rank] for _, avg in self.partials
+                ]
+                mine[:] = [as_float(v) * s for v, s in zip(values, shares, strict=True)]
+            member.communicator.all_reduce([mine], Reduction.SUM)
+            for (leaf, _), value in zip(self.partials, mine, strict=True):
+                leaves[leaf] = np.array(value, leaves[leaf].dtype)
+        return leaves
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """The call's answer."""
+        return self.call.answer(member, own, reports)
+
+
+def shares_of(part: Part, size: int, average: bool) -> list[float]:
+    """What each member's value counts in that of the whole."""
+    found = [0.0] * size
+    for rank, share in zip(part.participants, part.shares, strict=True):
+        found[rank] = share if average else 1.0
+    return found
+
+
+class Clock:
+    """Adds up where the time of steps goes."""
+
+    def __init__(self, seconds: np.ndarray) -> None:
+        self._seconds = seconds
+        self._at = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """The time since the last lap was spent on this."""
+        now = time.perf_counter()
+        self._seconds[PHASES.index(phase)] += now - self._at
+        self._at = now

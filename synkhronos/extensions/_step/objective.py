@@ -1,0 +1,134 @@
+"""How the gradient of a loss over all rows follows from gradients over parts of them.
+
+Where the loss is proved to be a finished expression F of one sum (or mean) P over rows and of
+values that don't depend on rows, the gradient is dF/dP * sum of dP over the members + the direct
+derivative of F: penalties, masked and weighted means, roots of means. The factor and the direct
+term go into the update, where they are computed once; members compute dP of their rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+
+from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
+from synkhronos.extensions.updates._slots import fitted_gradient, gradients
+
+log = logging.getLogger("synkhronos")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss, taken apart.
+
+    Attributes
+    ----------
+    average : bool
+        Whether members' gradients are averaged, weighted by rows, or summed.
+    gradients : list of Variable
+        What each member computes of its rows.
+    partials : tuple of (Variable, bool, Variable)
+        Reduced values that the factor and the direct terms need: the value, whether it is averaged
+        or summed, and what stands for it.
+    """
+
+    average: bool
+    gradients: list[Variable]
+    partials: tuple[tuple[Variable, bool, Variable], ...]
+    factor: Variable | None = None
+    direct: tuple[Variable | None, ...] = ()
+
+    def of_whole(self, reduced: Sequence[Variable]) -> list[Variable]:
+        """The gradients of the loss over all rows, from the reduced ones."""
+        found = []
+        g: Any
+        for i, g in enumerate(reduced):
+            whole: Any = g if self.factor is None else self.factor * g
+            if self.direct and self.direct[i] is not None:
+                whole = whole + self.direct[i]
+            found.append(fitted_gradient(g, whole))
+        return found
+
+
+def objective(
+    loss: Any,
+    params: Sequence[SharedVariable],
+    rows: Sequence[Variable],
+    reduction: str | None,
+    infer: bool,
+) -> Objective:
+    """Take a loss apart; `reduction` ("avg" or "sum") overrides what would be proved."""
+    if reduction is not None:
+        return Objective(reduction == "avg", gradients(loss, params, params), ())
+    if not depends_on(loss, rows):
+        return Objective(True, gradients(loss, params, params), ())
+    proof = prove(loss, [*rows, *_row_draws(loss, rows)]) if infer else Unproved("infer=False")
+    found = _apart(loss, params, proof) if isinstance(proof, Proof) else None
+    if found is not None:
+        return found
+    if infer:
+        reason = proof.reason if isinstance(proof, Unproved) else "several sums have gradients"
+        log.warning(
+            "the gradient of the loss is averaged over members, weighted by rows, since nothing "
+            'else can be proved (%s). Name it: reduction="avg" or "sum"',
+            reason,
+        )
+    return Objective(True, gradients(loss, params, params), ())
+
+
+def _apart(loss: Any, params: Sequence[SharedVariable], proof: Proof) -> Objective | None:
+    if any(p.reduction not in ("avg", "sum") for p in proof.partials):
+        return None
+    if proof.finished is None:
+        [partial] = proof.partials
+        return Objective(partial.reduction == "avg", gradients(loss, params, params), ())
+    moving = [p for p in proof.partials if depends_on(p.variable, params)]
+    if len(moving) != 1:
+        return None
+    place = proof.placeholders[proof.partials.index(moving[0])]
+    finished: Any = proof.finished
+    factor: Any = pytensor.grad(finished, place, disconnected_inputs="ignore")
+    touched = set(ancestors([finished]))
+    direct: tuple[Any, ...] = tuple(
+        pytensor.grad(finished, p) if p in touched else None for p in params
+    )
+    used = set(ancestors([factor, *(d for d in direct if d is not None)]))
+    partials = tuple(
+        (p.variable, p.reduction == "avg", v)
+        for p, v in zip(proof.partials, proof.placeholders, strict=True)
+        if v in used
+    )
+    return Objective(
+        moving[0].reduction == "avg",
+        gradients(moving[0].variable, params, params),
+        partials,
+        factor,
+        direct,
+    )
+
+
+def _row_draws(loss: Variable, rows: Sequence[Variable]) -> list[Variable]:
+    """Random draws with one row for each row of the inputs, such as the masks of dropout.
+
+    For a proof they are rows like those of an input: each member draws its own.
+    """
+    found = []
+    for v in ancestors([loss]):
+        node = v.owner
+        if node is None or not isinstance(node.op, RandomVariable) or v is not node.outputs[1]:
+            continue
+        size: Any = node.inputs[1]
+        if v.type.ndim == 0 or size.type.ndim != 1 or not depends_on(size, rows):
+            continue
+        proof = prove(size[0], rows)
+        if isinstance(proof, Proof) and not proof.finished and proof.partials[0].reduction == "sum":
+            found.append(v)
+    return found

@@ -1,0 +1,388 @@
+"""A member's part of a node-shared update: totals, derived scalars, its chunks, its whole units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.io import In
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+
+from synkhronos._backends.jax import runs_jax
+from synkhronos._backends.reduction_loops import reduce_into
+from synkhronos._engine.replicas import configured
+from synkhronos._engine.variables import Entry
+from synkhronos._plan.reductions import COMBINE, Reduction
+from synkhronos._transport.communicators import Communicator
+from synkhronos.extensions._step.flat import Arrays, FlatRecipe
+from synkhronos.extensions._step.layout import Segment, Tenant, copies
+from synkhronos.extensions._step.partition import Loop, Use, Whole
+
+_FUSED = 4  # members whose gradients the compiled loop of an update sums itself
+_NEUTRAL = {"sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a step's update depends on, beside the gradients in the flat vectors.
+
+    Attributes
+    ----------
+    flat : list of array, or None
+        This member's gradients where they were computed; None: all are in the flat vectors.
+    shares : list of float
+        What each member's gradient counts.
+    leaves : list of array
+        The values of the rule's scalars, 0-d.
+    """
+
+    flat: list[np.ndarray] | None
+    shares: list[float]
+    leaves: list[np.ndarray]
+
+
+@dataclass
+class _Call:
+    """One call of a compiled loop: all that is known before the step."""
+
+    function: Any
+    band: int
+    segment: Segment
+    gradients: list[np.ndarray]
+    values: list[np.ndarray]
+    targets: list[np.ndarray]
+    scalars: tuple[int, ...]
+
+
+class FlatUpdate:
+    """A member's part of a node-shared update.
+
+    Attributes
+    ----------
+    views : dict
+        The array of every parameter and state, as all members of the node have it.
+    entries : list of (Entry, array)
+        The same, as this member knows the variables.
+    clocks : list of array
+        Each member's seconds by phase.
+    leaves : list of array
+        The rule's scalars, which the master sets before a step.
+    """
+
+    leaves: list[np.ndarray]
+    entries: list[tuple[Entry, np.ndarray]]
+    clocks: list[np.ndarray]
+
+    def __init__(
+        self,
+        recipe: FlatRecipe,
+        rank: int,
+        gradients: list[list[np.ndarray]],
+        values: list[np.ndarray],
+        totals: list[np.ndarray],
+    ) -> None:
+        self.recipe = recipe
+        self._rank = rank
+        self._published = gradients
+        self._totals_over_nodes = totals
+        # on several nodes the gradients are added up before the update
+        self._gradients = [totals] if totals else gradients
+        self._members = len(self._gradients)
+        self._mine = gradients[rank]
+        self._held = values  # the memory lives as long as its owner's arrays
+        self._bands, self.views = Arrays(recipe).sorted(values)
+
+    def compile(self) -> None:
+        """Compile what this member calls, and call it once on nothing."""
+        parting, bands = self.recipe.parting, self.recipe.bands
+        with configured(self.recipe.config):
+            self._updates: list[_Call] = []
+            direct: list[list[Segment]] = [[] for _ in bands]
+            for i, loop in enumerate(parting.loops):
+                alike = len({use.scalars for use in loop.uses}) == 1
+                segments = bands[i].segments(self._rank, alike)
+                function = self._loop(loop)
+                self._updates += [
+                    self._call(function, loop, loop.uses[s.use], i, s) for s in segments
+                ]
+                if not self._totals_over_nodes:
+                    direct[i] = segments
+            self._copies = copies(bands, self._rank, direct)
+            self._levels = [self._level(level) for level in range(len(parting.levels))]
+            self._stages = [self._stage(k) for k in range(len(parting.levels) + 1)]
+            self._wholes = [
+                (whole, self._whole(whole))
+                for whole, owner in zip(parting.wholes, self.recipe.owners, strict=True)
+                if owner == self._rank
+            ]
+        self._reduced: dict[int, np.ndarray] = {}
+
+    def _function(
+        self, inputs: list[Any], outputs: Sequence[Variable], replace: dict[Variable, Variable]
+    ) -> Any:
+        """Compile, with the rule's leaves as the last inputs."""
+        places = {v: v.type() for v in self.recipe.parting.leaves}
+        function = pytensor.function(
+            [*inputs, *places.values()],
+            clone_replace(list(outputs), replace=list((replace | places).items())),
+            mode=_host_mode(self.recipe.mode),
+            on_unused_input="ignore",
+        )
+        function.trust_input = True
+        return function
+
+    def _loop(self, loop: Loop) -> Any:
+        gradients, weights, reduced = self._summed(loop.gradient)
+        values = [In(v, mutable=True) if loop.targets else In(v) for v in loop.values]
+        function = self._function(
+            [*gradients, *weights, *values, *loop.scalars],
+            loop.outputs,
+            {loop.gradient: reduced},
+        )
+        places = (*gradients, *weights, *loop.values, *loop.scalars, *self.recipe.parting.leaves)
+        with np.errstate(all="ignore"):  # numba compiles at the first call: let it be this one
+            function(*[np.ones((1,) * v.type.ndim, v.type.dtype) for v in places])
+        return function
+
+    def _summed(self, gradient: Variable) -> tuple[list[Variable], list[Variable], Variable]:
+        """Every member's gradient and weight, and their sum in the order of ranks."""
+        if self._members == 1 or self._members > _FUSED:
+            g = gradient.type()
+            return [g], [], g
+        gradients: list[Any] = [gradient.type() for _ in range(self._members)]
+        weights: list[Any] = [pt.scalar(dtype=gradient.type.dtype) for _ in gradients]
+        total = gradients[0] * weights[0]
+        for g, w in zip(gradients[1:], weights[1:], strict=True):
+            total = total + g * w
+        return gradients, weights, total
+
+    def _call(self, function: Any, loop: Loop, use: Use, at: int, segment: Segment) -> _Call:
+        lo, hi = segment.lo, segment.hi
+        values = [v[lo:hi] for v in self._bands[at]]
+        gradients = [g[at][lo:hi] for g in self._gradients]
+        targets = [values[k] for k in loop.targets]
+        return _Call(function, at, segment, gradients, values, targets, use.scalars)
+
+    def _level(self, number: int) -> list[tuple[int, _Call]]:
+        """The calls for a level's totals: (number of the first total, call)."""
+        found, first = [], 0
+        for loop in self.recipe.parting.levels[number].loops:
+            function = self._loop(loop)
+            for use in loop.uses:
+                at, tenant = self._place(use.unit)
+                for lo, hi, t in self.recipe.bands[at].pieces(self._rank):
+                    if t is tenant:
+                        segment = Segment(lo, hi, None, 0, 0)
+                        found.append((first, self._call(function, loop, use, at, segment)))
+                first += len(loop.outputs)
+        return found
+
+    def _place(self, unit: int) -> tuple[int, Tenant]:
+        return next(
+            (at, tenant)
+            for at, b in enumerate(self.recipe.bands)
+            for tenant in b.tenants
+            if tenant.unit == unit
+        )
+
+    def _stage(self, level: int) -> tuple[list[int], Any]:
+        """The scalars that the totals of the first `level` levels give: which, and how."""
+        parting = self.recipe.parting
+        counts = [len(x.combines) for x in parting.levels]
+        have, before = sum(counts[:level]), sum(counts[: max(0, level - 1)])
+        totals = set(parting.totals)
+        known, new = set(parting.totals[:have]), set(parting.totals[before:have])
+        numbers = []
+        for i, v in enumerate(parting.scalars):
+            used = totals & set(ancestors([v]))
+            if used <= known and used & new:
+                numbers.append(i)
+        outputs = [parting.scalars[i] for i in numbers]
+        if level == len(counts):
+            outputs += [v for _, v in parting.states]
+        return numbers, self._small(parting.totals[:have], outputs) if outputs else None
+
+    def _small(self, totals: Sequence[Variable], outputs: list[Variable]) -> Any:
+        """A function of a few scalars, which are not worth a compiler's time."""
+        places = {v: v.type() for v in self.recipe.parting.leaves}
+        return pytensor.function(
+            [*totals, *places.values()],
+            clone_replace(outputs, replace=list(places.items())),
+            mode=Mode(linker="py", optimizer="fast_compile"),
+            on_unused_input="ignore",
+        )
+
+    def _whole(self, whole: Whole) -> Any:
+        unit = self.recipe.parting.units[whole.unit]
+        places: dict[Variable, Variable] = {v: v.type() for v in unit.everything}
+        inputs = [*whole.gradients, *places.values(), *whole.scalars]
+        return self._function(inputs, whole.outputs, places)
+
+    def publish(self, gradients: Sequence[Any] | None) -> list[np.ndarray] | None:
+        """Copy to this member's flat vectors what others read of its gradients.
+
+        Returns the gradients as flat arrays, for the pieces that only this member reads. Without
+        gradients (no rows) they are zeros.
+        """
+        if gradients is None:
+            for vector in self._mine:
+                vector[...] = 0
+            return None
+        flat = [_flat(g) for g in gradients]
+        for c in self._copies:
+            self._mine[c.band][c.lo : c.lo + c.size] = flat[c.param][c.at : c.at + c.size]
+        return flat
+
+    def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
+        """On several nodes: all members' gradients, added up on every node.
+
+        Members add up their node's, stretch by stretch, and the leaders those of the nodes.
+        """
+        if not self._totals_over_nodes:
+            return given
+        ranks = comm.home.size
+        first = comm.rank - comm.home.rank
+        weights = given.shares[first : first + ranks]
+
+        def fill(i: int, lo: int, hi: int) -> None:
+            column = [vectors[i][lo:hi] for vectors in self._published]
+            total = self._totals_over_nodes[i]
+            total[lo:hi] = self._sum(column, weights) if any(weights) and hi > lo else 0
+
+        comm.sum_over_nodes(self._totals_over_nodes, fill, self.recipe.compress)
+        return replace(given, flat=None, shares=[1.0])
+
+    def scalars(
+        self, comm: Communicator, given: Inputs
+    ) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
+        """Compute the totals level by level: the derived scalars, and the new 0-d states.
+
+        Every member calls it, after all have published.
+        """
+        found: dict[int, np.ndarray] = {}
+        totals: list[np.ndarray] = []
+        states: list[np.ndarray] = []
+        for k, (numbers, function) in enumerate(self._stages):
+            if k:
+                totals += self._totals(k - 1, comm, given, found)
+            if function is not None:
+                values = function(*totals, *given.leaves)
+                found |= dict(zip(numbers, values, strict=False))
+                states = values[len(numbers) :]
+        return found, states
+
+    def _totals(
+        self, level: int, comm: Communicator, given: Inputs, scalars: dict[int, np.ndarray]
+    ) -> list[np.ndarray]:
+        """A level's totals over all members."""
+        levels = self.recipe.parting.levels
+        how = levels[level].combines
+        mine = np.array([_NEUTRAL[c] for c in how])
+        for first, call in self._levels[level]:
+            for i, value in enumerate(self._run(call, given, scalars), first):
+                mine[i] = COMBINE[Reduction(how[i])](mine[i], value)
+        for op in dict.fromkeys(how):
+            picked = [i for i, c in enumerate(how) if c == op]
+            part = mine[picked]
+            comm.home.all_reduce([part], Reduction(op))
+            mine[picked] = part
+        if comm.nodes > 1:  # to the last bit, which the order of additions decides
+            found = comm.broadcast([mine], 0)
+            assert found is not None
+            mine = found[0]
+        start = sum(len(x.combines) for x in levels[:level])
+        places = self.recipe.parting.totals[start : start + len(how)]
+        return [np.array(v, p.type.dtype) for v, p in zip(mine, places, strict=True)]
+
+    def apply(self, given: Inputs, scalars: dict[int, np.ndarray]) -> None:
+        """Write the new values of this member's chunks, and of its whole units."""
+        for call in self._updates:
+            for target, value in zip(call.targets, self._run(call, given, scalars), strict=True):
+                if _address(value) != _address(target):
+                    target[...] = value
+        for whole, function in self._wholes:
+            self._apply_whole(whole, function, given, scalars)
+
+    def _run(self, call: _Call, given: Inputs, scalars: dict[int, np.ndarray]) -> list[Any]:
+        gradients = call.gradients
+        s = call.segment
+        if s.param is not None and given.flat is not None:
+            gradients = list(gradients)
+            gradients[self._rank] = given.flat[s.param][s.at : s.at + s.hi - s.lo]
+        weights: list[np.ndarray] = []
+        if self._members > _FUSED:
+            gradients = [self._sum(gradients, given.shares)]
+        elif self._members > 1:
+            weights = [np.array(w, gradients[0].dtype) for w in given.shares]
+        derived = [scalars[i] for i in call.scalars]
+        found: list[Any] = call.function(
+            *gradients, *weights, *call.values, *derived, *given.leaves
+        )
+        return found
+
+    def _sum(self, gradients: list[np.ndarray], weights: list[float]) -> np.ndarray:
+        """The weighted sum of many members' gradients, in memory that is used again."""
+        first = gradients[0]
+        memory = self._reduced.get(first.dtype.num)
+        if memory is None or memory.size < first.size:
+            memory = self._reduced[first.dtype.num] = np.empty(first.size, first.dtype)
+        out = memory[: first.size]
+        total = float(sum(weights))
+        reduce_into(out, gradients, Reduction.AVG, weights)
+        if total != 1.0:
+            out *= total
+        return out
+
+    def _apply_whole(
+        self, whole: Whole, function: Any, given: Inputs, scalars: dict[int, np.ndarray]
+    ) -> None:
+        unit = self.recipe.parting.units[whole.unit]
+        gradients = []
+        for param in unit.params:
+            at, tenant = next(
+                (at, t)
+                for at, b in enumerate(self.recipe.bands)
+                for t in b.tenants
+                if t.param == param
+            )
+            pieces = [g[at][tenant.start : tenant.start + tenant.size] for g in self._gradients]
+            k = unit.params.index(param)
+            shape = self.recipe.shapes[unit.everything[k]]
+            gradients.append(np.array(self._sum(pieces, given.shares)).reshape(shape))
+        views = [self.views[v] for v in unit.everything]
+        derived = [scalars[i] for i in whole.scalar_numbers]
+        new = function(*gradients, *views, *derived, *given.leaves)
+        for k, value in zip(whole.targets, new, strict=True):
+            views[k][...] = value
+
+
+def _host_mode(mode: Any) -> Any:
+    """Where the update of shared memory is computed: JAX cannot write to it, NUMBA can."""
+    return "NUMBA" if runs_jax(mode) else mode
+
+
+def _address(a: Any) -> int:
+    address: int = a.__array_interface__["data"][0]
+    return address
+
+
+class _Unlocked:
+    """Memory that numba shall take for writable: another signature would be compiled anew."""
+
+    def __init__(self, a: np.ndarray) -> None:
+        self._owner = a
+        self.__array_interface__ = a.__array_interface__ | {"data": (_address(a), False)}
+
+
+def _flat(gradient: Any) -> np.ndarray:
+    """A gradient as a 1-D array, without a copy where its memory is in order."""
+    array = np.asarray(gradient)
+    flat = array.reshape(-1)
+    return flat if flat.flags.writeable else np.asarray(_Unlocked(flat))
