@@ -24,7 +24,7 @@ import numpy as np
 from common import describe_machine, show
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._plan.reductions import Reduction
 
 SIZES = {

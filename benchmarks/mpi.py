@@ -25,7 +25,7 @@ import pytensor.tensor as pt
 from common import describe_machine, microseconds, show
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 from synkhronos._plan.reductions import Reduction
 

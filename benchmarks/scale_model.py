@@ -37,7 +37,7 @@ from common import describe_machine, show
 from mpi import launchers
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 from synkhronos._plan.reductions import Reduction
 from synkhronos._transport.channels.leader_tree import ARITY

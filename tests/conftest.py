@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos._engine.startup import Opening
+from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import nodes
 
 pytest_plugins = ["synkhronos.testing.plugin"]
@@ -105,7 +105,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]
     """
     _forget_standin()
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "standin"))
-    monkeypatch.setattr(Opening, "on_one_gpu", 2)
+    monkeypatch.setattr(GroupOptions, "on_one_gpu", 2)
     groups: list[synk.Group] = []
 
     def made(size: int, **options: Any) -> synk.Group:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._plan.reductions import Reduction
 from synkhronos.extensions._step.resident import Resident
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._host import devices
 
 NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_RAS_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE")

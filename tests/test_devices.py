@@ -21,7 +21,7 @@ from telling import NCCL, Fails, Told
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.mpi import Launch
-from synkhronos._engine.startup import Opening
+from synkhronos._engine.group_options import GroupOptions
 from synkhronos._host import devices as _devices
 from synkhronos._host.devices import Device, choose, visible_gpus
 from synkhronos.cli import doctor
@@ -327,7 +327,7 @@ def test_several_processes_of_a_launch_on_a_machine() -> None:
         with pytensor.config.change_flags(mode="JAX"):
             for rank in range(3):
                 launch = Launch("mpiexec", rank, 3, rank, 3)
-                opening = Opening.of(
+                opening = GroupOptions.of(
                     *(None, asked, None, launch),
                     master=0,
                     start=None,

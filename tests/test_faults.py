@@ -18,7 +18,7 @@ import pytest
 from running import alive, run_script, start_script
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._transport.channels import processes
 from synkhronos._transport.channels.interrupts import Interrupts
 from synkhronos._transport.communicators import shared_memory
@@ -114,7 +114,7 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
         import os, subprocess, time
         from dataclasses import dataclass
         import synkhronos as synk
-        from synkhronos._engine.commands import Command
+        from synkhronos._engine.commands.base import Command
         @dataclass(frozen=True)
         class Spawn(Command):
             def run(self, member):
@@ -123,7 +123,7 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
             def answer(self, member, own, reports):
                 return reports[1][0]
         synk.fork(2)
-        pid = synk._group.current().run(Spawn())
+        pid = synk._engine.group.current().run(Spawn())
         synk.close()
         print(pid)
     """
@@ -196,7 +196,7 @@ INTERRUPTED = """
     import os, signal, sys, time, threading, numpy as np, pytensor, pytensor.tensor as pt
     import synkhronos as synk
     from dataclasses import dataclass
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
     @dataclass(frozen=True)
     class Nap(Command):
         def run(self, member):
@@ -209,7 +209,7 @@ INTERRUPTED = """
     s = pytensor.shared(np.zeros(3), name="s")
     f = synk.function([x], x.mean(), updates=[(s, s + 1)], mode="FAST_COMPILE")
     f(np.arange(5.0))
-    group = synk._group.current()
+    group = synk._engine.group.current()
     for _ in range(3):
         try:
             group.run(Nap(), "a nap")

@@ -25,7 +25,7 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterShare, share_out
@@ -215,7 +215,7 @@ def test_numba_parallel_ran_before(tmp_path: Path) -> None:
         x = pt.vector("x", dtype="float64")
         f = synk.function([x], x.mean(), mode="FAST_COMPILE")
         assert f(np.arange(5.0)) == 2
-        print(synk._group.current()._channel.started)
+        print(synk._engine.group.current()._channel.started)
     """
     assert run_script(tmp_path, text).strip().endswith("exec")
 
@@ -302,7 +302,7 @@ def test_prints_and_logs_reach_the_master(tmp_path: Path) -> None:
         import logging, sys, io
         from dataclasses import dataclass
         import synkhronos as synk
-        from synkhronos._engine.commands import Command
+        from synkhronos._engine.commands.base import Command
         @dataclass(frozen=True)
         class Speak(Command):
             def run(self, member):
@@ -328,7 +328,7 @@ def test_a_flood_of_prints_is_bounded(group2: synk.Group) -> None:
     """A worker that prints more than the ring holds neither hangs nor loses count."""
     from dataclasses import dataclass
 
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
 
     @dataclass(frozen=True)
     class Flood(Command):
@@ -358,7 +358,7 @@ def test_members_keep_to_their_cores(group2: synk.Group) -> None:
     """S84: workers are bound, and their BLAS has as many threads as they have cores."""
     from dataclasses import dataclass
 
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
 
     @dataclass(frozen=True)
     class Where(Command):

@@ -17,6 +17,7 @@ from telling import Copied, Counts, Listen
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
+from synkhronos._engine.commands.base import Program
 from synkhronos._host.arena import aligned_empty
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -322,7 +323,7 @@ def test_programs_of_any_lengths(jax_pair: synk.Group) -> None:
     jax_pair.run(Listen())
     rows = np.ones((200, 3), "float32")
     for n in range(2, 200, 3):
-        [[total]] = jax_pair.run(synk._commands.Program((f.command(rows[:n]),)))
+        [[total]] = jax_pair.run(Program((f.command(rows[:n]),)))
         assert total == 3 * n
     assert max(asked for asked, _, _ in jax_pair.run(Counts())) <= 4 + 7
 

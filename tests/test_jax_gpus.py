@@ -23,7 +23,7 @@ from running import run_script
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import Link, element, new_id, operator
-from synkhronos._engine.startup import Opening
+from synkhronos._engine.group_options import GroupOptions
 from synkhronos._plan.reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
 
@@ -241,7 +241,7 @@ def test_an_old_nccl(
     [said] = refusals(caplog)
     assert "NCCL 22907 takes one member on a GPU" in said
     group.close()
-    monkeypatch.setattr(Opening, "on_one_gpu", 1)
+    monkeypatch.setattr(GroupOptions, "on_one_gpu", 1)
     caplog.clear()
     conformance.check_communicator(start(2), ["float32"])
     assert not refusals(caplog)
@@ -294,8 +294,8 @@ def test_a_script_that_does_not_close(tmp_path: Path) -> None:
         import synkhronos as synk
         from exchanging import Exchange
         from synkhronos._engine.group import current
-        from synkhronos._engine.startup import Opening
-        Opening.on_one_gpu = 2
+        from synkhronos._engine.group_options import GroupOptions
+        GroupOptions.on_one_gpu = 2
         synk.fork(2, devices="cpu", start="exec")
         current().run(Exchange())
         print("done")
@@ -344,10 +344,10 @@ def test_nccl_without_a_gpu(tmp_path: Path) -> None:
     script = """
         import logging
         import synkhronos as synk
-        from synkhronos._engine.startup import Opening
+        from synkhronos._engine.group_options import GroupOptions
         from synkhronos.testing import conformance
         logging.basicConfig()
-        Opening.on_one_gpu = 1
+        GroupOptions.on_one_gpu = 1
         with synk.Group(2, "cpu", start="exec") as group:
             conformance.check_communicator(group, ["float32"])
         print("done")

@@ -18,7 +18,7 @@ from test_train import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.startup import Opening
+from synkhronos._engine.group_options import GroupOptions
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.resident import Resident
@@ -280,7 +280,7 @@ def test_other_modes_stay_on_the_cores(start: Start) -> None:
 def test_not_forced() -> None:
     """The path that is forced in these tests is that of members on GPUs alone."""
     for devices, found in (("cpu", 0), (None, 0)):
-        opening = Opening.of(
+        opening = GroupOptions.of(
             *(2, devices, None),
             master=0,
             start=None,

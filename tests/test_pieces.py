@@ -10,7 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-import synkhronos as synk
+from synkhronos._engine.commands.call import Call
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.compile import plan
 
@@ -48,9 +48,7 @@ def pieces_of(
     outputs = tuple(range(len(made.recipe.outputs)))
     members = len(borders) - 1
     for rows in SOME:
-        call = synk._commands.Call(
-            *(1, (), tuple(range(0, (members + 1) * rows, rows)), outputs, ())
-        )
+        call = Call(*(1, (), tuple(range(0, (members + 1) * rows, rows)), outputs, ()))
         compilations.note(call)
     return compilations.cut(outputs, 1, borders).pieces
 
@@ -116,5 +114,5 @@ def test_who_has_to_compile() -> None:
         for borders in [(0, 4, 7), (0, 4, 7), (0, 3, 7), (0, 4, 8)]:
             cut = compilations.cut((0,), 1, borders)
             seen.append(cut.first)
-            compilations.note(synk._commands.Call(1, (), borders, (0,), (), pieces=cut.pieces))
+            compilations.note(Call(1, (), borders, (0,), (), pieces=cut.pieces))
         assert seen == [True, False, lengths, False]

@@ -11,7 +11,8 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._engine.commands import AllReduce, Command, Program
+from synkhronos._engine.commands.base import Command, Program
+from synkhronos._engine.commands.collectives import AllReduce
 from synkhronos._engine.shipping import share_variables
 from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import Fault

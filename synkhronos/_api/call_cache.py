@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._api.data import Data, Staging
-from synkhronos._engine.commands import Call
+from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group
 from synkhronos._engine.variables import Entry
 from synkhronos._host.arena import Piece

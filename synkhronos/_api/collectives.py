@@ -12,7 +12,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
-from synkhronos._engine import commands
+from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, is_array, warn_differs

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from synkhronos._api.collectives import Variables, _entries, _numbers, _op, _weights, all_reduce
-from synkhronos._engine.commands import Collective, GetValue
+from synkhronos._engine.commands.collectives import Collective, GetValue
 from synkhronos._engine.group import Group
+from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, is_array
 from synkhronos._errors import GroupError, InputTypeError, enduring
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
 
 _DIGEST_BYTES = 16
 

@@ -17,7 +17,8 @@ from synkhronos._api.make_data import data
 from synkhronos._api.outputs import Outputs, mode_name
 from synkhronos._api.scattered_data import ScatteredData
 from synkhronos._api.serial import Serial
-from synkhronos._engine.commands import Argument, Call, Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current

@@ -5,19 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from synkhronos._api.data import Data
-from synkhronos._engine.calls import Share
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import Share
 from synkhronos._engine.group import Group
+from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.rows import edges
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
 
 Loader = Callable[[int, int], Any]  # rows start to stop, of the whole
 

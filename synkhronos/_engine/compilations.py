@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from pytensor.graph.basic import Variable
 
-from synkhronos._engine.commands import Call
+from synkhronos._engine.commands.call import Call
 from synkhronos._engine.replicas import Recipe, Slicing
 from synkhronos._plan.inference import Proof, depends_on, prove
 from synkhronos._plan.lengths import Lengths

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from synkhronos._backends.compile_cache import import_numba
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group_options import GroupOptions, check_options, check_seconds
 from synkhronos._engine.reports import check_reports, note_master
-from synkhronos._engine.startup import Opening, check_options, check_seconds, launched
-from synkhronos._engine.task import Task
+from synkhronos._engine.startup import calling_off, follow, launched, start_members
 from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
     GroupClosed,
@@ -122,7 +122,7 @@ class Group:
         max_restarts: int = 0,
         mpi: bool | None = None,
     ) -> None:
-        self._opening = Opening.of(
+        self._options = GroupOptions.of(
             *(n_parallel, devices, cores),
             master=master_rank,
             start=start,
@@ -133,8 +133,8 @@ class Group:
             max_restarts=max_restarts,
             launch=launched(mpi),
         )
-        self._opening.follow()
-        self.devices, self.cores = self._opening.devices, self._opening.shares
+        follow(self._options)
+        self.devices, self.cores = self._options.devices, self._options.shares
         self.size = len(self.devices)
         self.rank = self.master = master_rank
         self.infer = infer
@@ -152,12 +152,12 @@ class Group:
         self.forgotten: list[int] = []
         self._next_number = 0
         import_numba()
-        self.share = self._opening.share()
+        self.share = self._options.share()
         try:
             with contextlib.ExitStack() as undo:
-                with self._opening.calling_off():
-                    undo.callback(self._opening.bind())
-                    self.arena = self._opening.arena()
+                with calling_off(self._options):
+                    undo.callback(self._options.bind())
+                    self.arena = self._options.arena()
                     undo.callback(self.arena.close_fd)
                 self._open()
                 self._undo = undo.pop_all()
@@ -174,8 +174,8 @@ class Group:
 
     def _open(self) -> None:
         """Start the members."""
-        self._channel, self.member = self._opening.members(self.arena, self.share)
-        self.size, self.devices = self.member.size, self._opening.devices
+        self._channel, self.member = start_members(self._options, self.arena, self.share)
+        self.size, self.devices = self.member.size, self._options.devices
         self.wake: Callable[[], None] = self._channel.wake
         self._interrupts = self._channel.interrupts
 
@@ -411,7 +411,7 @@ class Group:
         """Members are gone: start the workers anew if that is left to do, else end the group."""
         died = found if isinstance(found, WorkerDied) else None
         self._first_death = self._first_death or str(died or "")
-        lost, most = lost_with_workers(self.member.variables), self._opening.max_restarts
+        lost, most = lost_with_workers(self.member.variables), self._options.max_restarts
         while not self._ended and self.restarts < most:
             self.restarts += 1
             log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")
@@ -525,7 +525,7 @@ class Group:
             self._ended = how
             try:
                 with self._turning:
-                    self._channel.quit(self._opening.grace)
+                    self._channel.quit(self._options.grace)
             finally:
                 self._left = True
                 if self.lock.acquire(timeout=LEAVE_SECONDS):
@@ -549,6 +549,36 @@ class Group:
                 if self.size > 1:
                     _cores.give_freed_memory_back()
                 _groups.discard(self)
+
+
+class Task:
+    """A command under way; made by `Group.start`."""
+
+    def __init__(self, group: Group, command: Command, number: int, what: str) -> None:
+        self._group = group
+        self.command = command
+        self.number = number
+        self.what = what
+
+    def progress(self) -> list[int]:
+        """What each worker has counted so far, in the order of ranks."""
+        counts = self._group._channel.progress(self.number)
+        return [n for rank, n in enumerate(counts) if rank != self._group.rank]
+
+    def stop(self) -> None:
+        """Ask the workers to return."""
+        self._group._channel.stop(self.number)
+
+    def wait(self) -> dict[int, Any]:
+        """Wait for the workers: {rank: outcome}. Ctrl-C stops them, and undoes what they changed.
+
+        Raises
+        ------
+        WorkerError, WorkerDied, GroupClosed
+        GroupError
+            It has been waited for already.
+        """
+        return self._group.await_task(self)
 
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()

@@ -9,10 +9,11 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from synkhronos._engine.replicas import Replica
 from synkhronos._engine.variables import Entry, Registry, is_torn, mark_torn
 from synkhronos._errors import SynkhronosError
 from synkhronos._host.arena import Arena, FilePiece, Piece, Views
@@ -30,9 +31,6 @@ from synkhronos._transport.communicators.gpus import Gpus
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.worker_output import redirect
-
-if TYPE_CHECKING:
-    from synkhronos._engine.replicas import Replica
 
 log = logging.getLogger("synkhronos")
 

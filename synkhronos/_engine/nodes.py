@@ -19,13 +19,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import pytensor
 
 from synkhronos._backends import mpi as mpi_backend
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group_options import GroupOptions
 from synkhronos._engine.member import Member, communicator, failure_of
 from synkhronos._errors import GroupError, StartFailed, WorkerDied
 from synkhronos._host.arena import Arena
@@ -58,28 +59,6 @@ _END_SECONDS = 5.0  # for leaders to leave a command when the first process ends
 log = logging.getLogger("synkhronos")
 
 
-class Start(Protocol):
-    """How a node's members are started; see `_opening.Opening`."""
-
-    launch: mpi_backend.Launch | None
-    devices: tuple[Device, ...]
-    options: dict[str, Any]
-
-    @property
-    def grace(self) -> float: ...
-
-    @property
-    def on_one_gpu(self) -> int: ...
-
-    def arena(self) -> Arena: ...
-
-    def local(self, arena: Arena) -> LocalChannel: ...
-
-    def share(self) -> MasterShare | None: ...
-
-    def bind(self) -> Callable[[], None]: ...
-
-
 @dataclass(frozen=True)
 class Open:
     """The first process asks for a group.
@@ -101,7 +80,7 @@ class End:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a leader says of its node; `on_one_gpu` as in Opening."""
+    """What a leader says of its node; `on_one_gpu` as in GroupOptions."""
 
     host: str
     pids: list[int]
@@ -224,7 +203,7 @@ def _settings() -> dict[str, str]:
 
 
 def _hello(
-    start: Start | None,
+    start: GroupOptions | None,
     channel: LocalChannel | None,
     settings: dict[str, str],
     trouble: str = "",
@@ -303,7 +282,7 @@ def _watch(session: Session, channel: LocalChannel) -> None:
 
 
 def lead_all(
-    start: Start, channel: LocalChannel, share: MasterShare | None
+    start: GroupOptions, channel: LocalChannel, share: MasterShare | None
 ) -> tuple[MpiChannel, Member]:
     """In the first process, whose own members have started: meet the other nodes."""
     try:
@@ -336,14 +315,14 @@ def lead_all(
     return made, member
 
 
-def _ask(session: Session, start: Start) -> dict[str, str]:
+def _ask(session: Session, start: GroupOptions) -> dict[str, str]:
     """Ask the others for a group; returns the settings that theirs are compared with."""
     settings = _awaiting[0] if _awaiting else _settings()
     session.leaders.post(session.leaders.number + 1, message_of(Open(start.options, settings)))
     return settings
 
 
-def call_off(start: Start, why: Exception) -> None:
+def call_off(start: GroupOptions, why: Exception) -> None:
     """In the first process, whose own members cannot be started: the others wait for a group."""
     session = _join()
     if session.leaders.torn:
@@ -361,10 +340,10 @@ def _broadcast(session: Session) -> Callable[[np.ndarray], None]:
     return lambda buffer: session.world.broadcast(buffer, 0)
 
 
-def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoReturn:
+def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
     """In the other processes: serve until the first one ends.
 
-    `start` is that of the first group; `again` makes another, from the first process's options.
+    `start` is that of the first group; the first process sends the options of later ones.
     """
     if started_by_main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process gets it too, and decides
@@ -379,7 +358,7 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
         asked = read_message(order[1])
         if isinstance(asked, End):
             break
-        make = first or functools.partial(_make, again, asked.options)
+        make = first or functools.partial(_make, launch, asked.options)
         # the first process's settings may change later, and this one's cannot
         settings = asked.settings if alike else _settings()
         alike |= _serve_group(session, make, settings)
@@ -392,31 +371,31 @@ def follow(start: Start | None, again: Callable[[dict[str, Any]], Start]) -> NoR
 class Started:
     """A node's members; `undo` what was made for them, once they have ended."""
 
-    start: Start
+    start: GroupOptions
     arena: Arena
     channel: LocalChannel
     undo: contextlib.ExitStack
 
 
-def _started(start: Start) -> Started:
+def _started(start: GroupOptions) -> Started:
     try:
         with contextlib.ExitStack() as undo:
             undo.callback(start.bind())
             arena = start.arena()
             undo.callback(arena.close_fd)
-            channel = start.local(arena)
+            channel = start.start_workers(arena)
             channel.inspector.limit = channel.inspector.warning = math.inf  # the master's see to it
             return Started(start, arena, channel, undo.pop_all())
     except OSError as exc:
         raise StartFailed.of(len(start.devices), exc) from exc
 
 
-def _make(again: Callable[[dict[str, Any]], Start], options: dict[str, Any]) -> Started:
-    return _started(again(options))
+def _make(launch: mpi_backend.Launch, options: dict[str, Any]) -> Started:
+    return _started(GroupOptions.of(**options, launch=launch))
 
 
-def _attempt(start: Start) -> Callable[[], Started]:
-    """Start them now; what goes wrong is raised once they are asked for."""
+def _attempt(start: GroupOptions) -> Callable[[], Started]:
+    """GroupOptions them now; what goes wrong is raised once they are asked for."""
     try:
         started = _started(start)
     except Exception as exc:

@@ -11,7 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import CAReduce
 
-from synkhronos._engine.commands import Define, Forget, Replicate
+from synkhronos._engine.commands.definitions import Define, Forget, Replicate
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.variables import Entry, check_dense, define, is_array
 from synkhronos._errors import InputError, enduring

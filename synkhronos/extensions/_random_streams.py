@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from synkhronos._engine.commands import Collective, Send
+from synkhronos._engine.commands.collectives import Collective, Send
 from synkhronos._engine.group import Group
+from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import share_variables
 from synkhronos._engine.variables import stream
 from synkhronos._errors import InputError
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
 
 _DTYPES = ("uint32", "uint64")  # of what states have
 _POOL = 1 << 16  # words of a seed, numpy's default being 4: more is hostile

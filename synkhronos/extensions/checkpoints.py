@@ -32,7 +32,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._engine.commands import Broadcast
+from synkhronos._engine.commands.collectives import Broadcast
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import (

@@ -23,7 +23,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.data import Data
 from synkhronos._api.function import Function
-from synkhronos._engine.commands import Call
+from synkhronos._engine.commands.call import Call
 from synkhronos._engine.compile import plan
 from synkhronos._engine.graph_collectives import meets
 from synkhronos._engine.group import current
@@ -39,7 +39,8 @@ from synkhronos.extensions._step.command import PHASES, Clocks, Install, Join, S
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Parting, part
-from synkhronos.extensions._step.resident import InstallResident, JoinResident, ResidentStep, Whole
+from synkhronos.extensions._step.resident import InstallResident, JoinResident, ResidentStep
+from synkhronos.extensions._step.resident_recipe import Whole
 from synkhronos.extensions.updates import rule_of
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients, pairs, trainable
 

@@ -26,8 +26,8 @@ from synkhronos._errors import BackendMissing
 
 if TYPE_CHECKING:
     from synkhronos.pymc._advice import Advice as Advice
-    from synkhronos.pymc._advice import advise as advise
     from synkhronos.pymc._parallel import Parallel as Parallel
+    from synkhronos.pymc._parallel import advise as advise
     from synkhronos.pymc._parallel import parallel as parallel
 
 __all__ = ["Advice", "Parallel", "advise", "parallel"]
@@ -40,5 +40,5 @@ def __getattr__(name: str) -> object:
         import_module("pymc")
     except ImportError:
         raise BackendMissing("PyMC", "pymc") from None
-    home = "_advice" if name in ("Advice", "advise") else "_parallel"
+    home = "_advice" if name == "Advice" else "_parallel"
     return getattr(import_module(f"synkhronos.pymc.{home}"), name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +24,7 @@ from synkhronos.pymc._advice import (
     Advice,
     ChainPlan,
     Gradient,
+    available_modes,
     gradient_of,
     measure_mode,
     seconds_of,
@@ -345,3 +348,67 @@ def parallel(
         mode=mode,
         min_speedup=min_speedup,
     )
+
+
+def advise(
+    model: Any = None,
+    dim: str | None = None,
+    *,
+    members: int | None = None,
+    modes: Sequence[str] | None = None,
+) -> Advice:
+    """Measure a model and predict what dividing it brings, before it is sampled.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Default: the one whose context this is.
+    dim : str, optional
+        As for `parallel`.
+    members : int, optional
+        Of the group that measures; default: the current group's, or one for each core.
+    modes : sequence of str, optional
+        PyTensor's modes to try, of NUMBA, C and JAX; default: all that are there. To try
+        JAX starts it in this process.
+
+    Returns
+    -------
+    Advice
+        Times, share, predictions; `show` prints them.
+
+    Raises
+    ------
+    InputError
+        The model cannot be divided, with the reason.
+
+    Notes
+    -----
+    Cost: for each mode the model's gradient is compiled twice and runs for about a second.
+    Predictions are of time alone on the machine: cores that share memory or turbo clocks give less.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synkhronos as synk
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(1000.0))
+    >>> advice = synk.pymc.advise(model, members=1, modes=["FAST_COMPILE"])
+    >>> advice.names, advice.rows, advice.mode
+    (('y',), (1000,), 'FAST_COMPILE')
+    >>> 0 < advice.best.share < 1
+    True
+    """
+    found = []
+    with contextlib.ExitStack() as stack:
+        group, ours = group_for(members)
+        if ours:
+            stack.callback(group.close)
+        for mode in modes or available_modes():
+            with group.active():
+                target = model_of(model)
+                plain = gradient_of(target, mode)
+                with Parallel(target, dim, mode=mode) as divided:
+                    found.append(measure_mode(target, divided, mode, plain))
+                    names = tuple(divided.names)
+                    rows = tuple(p.rows for p in divided._evaluator.likelihood.parts)
+    return Advice(names, rows, len(_cores.available()), tuple(found))

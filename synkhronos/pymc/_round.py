@@ -12,8 +12,8 @@ import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
 from synkhronos._api.data import Data
 from synkhronos._api.function import Function
 from synkhronos._api.make_data import data
-from synkhronos._engine.calls import compute_call
-from synkhronos._engine.commands import Call, Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import Call, compute_call
 from synkhronos._engine.compile import plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.shipping import distribute_in

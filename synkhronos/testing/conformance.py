@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from synkhronos._backends.jax import dtype as jax_dtype
 from synkhronos._backends.jax import held
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group import Group
+from synkhronos._engine.member import Member
 from synkhronos._plan.reductions import Reduction, combine
 from synkhronos._plan.rows import edges
-
-if TYPE_CHECKING:
-    from synkhronos._engine.group import Group
-    from synkhronos._engine.member import Member
 
 Shape = tuple[int, ...]
 

@@ -8,12 +8,10 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from synkhronos._engine.commands import Command
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.member import Member
 
 
 @dataclass(frozen=True)

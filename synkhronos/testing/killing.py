@@ -35,14 +35,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group import Group
+from synkhronos._engine.member import Member
 from synkhronos.testing import leaks
-
-if TYPE_CHECKING:
-    from synkhronos._engine.group import Group
-    from synkhronos._engine.member import Member
 
 LIMIT = 20.0  # seconds for a trial; what takes longer hangs
 _ATTACH = 5.0  # for strace to take hold

@@ -27,7 +27,7 @@ class Work:
 
     def __init__(self, **options: Any) -> None:
         synk.fork(3, **options)
-        self.group = synk._group.current()
+        self.group = synk._engine.group.current()
         self.x = pt.matrix("x", dtype="float64")
 
     @cached_property
@@ -158,7 +158,7 @@ def close() -> None:
     """Workers that do not leave take the time that they are given."""
     while True:
         synk.fork(3)
-        synk._group.current().start(Fault("C call", (1,), meet=False))
+        synk._engine.group.current().start(Fault("C call", (1,), meet=False))
         synk.close()
 
 

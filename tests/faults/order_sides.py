@@ -21,7 +21,7 @@ from oracle import NAMES, Array, Crew, rows_of, same, start_value
 from order_draws import slow, which
 
 import synkhronos as synk
-from synkhronos._engine.commands import GetValue
+from synkhronos._engine.commands.collectives import GetValue
 from synkhronos.testing import leaks
 
 LONGEST = 300.0  # seconds that a step may take; few take two, on a busy machine
@@ -105,7 +105,7 @@ class Sides(RuleBasedStateMachine):
         forked = not any(side.forked for side in self.sides)
         if forked:
             assert synk.fork(size, None, master, **options) == size
-            group = synk._group.current()
+            group = synk._engine.group.current()
         else:
             group = synk.Group(size, None, master, **options)
         assert group.alive

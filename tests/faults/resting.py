@@ -17,7 +17,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 
 CROWD = 3  # workers for each core
 IDLE_SHARE = 1e-3  # of one core's time

@@ -11,7 +11,7 @@ BEGIN = """
     import atexit, gc, multiprocessing, os, signal, sys, threading, time, weakref
     import numpy as np, pytensor.tensor as pt, synkhronos as synk
     from dataclasses import dataclass
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
     from synkhronos.testing import leaks
     from synkhronos.testing.faults import Fault
 
@@ -30,7 +30,7 @@ BEGIN = """
         assert time.monotonic() - began < LIMIT
 
     def group():
-        return synk._group.current()
+        return synk._engine.group.current()
 
     @dataclass(frozen=True)
     class Close(Command):
@@ -148,7 +148,7 @@ WAYS = {
         thing = Thing()
         weakref.finalize(thing, synk.close)
         del thing
-        assert synk._group._current is None
+        assert synk._engine.group._current is None
     """,
     "by a generator that is dropped": """
         def rows():

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
-from synkhronos._engine.startup import GRACE_SECONDS
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group_options import GRACE_SECONDS
 from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import KINDS, Fault
 

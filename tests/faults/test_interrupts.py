@@ -15,7 +15,7 @@ import pytest
 from interrupted import BORDERS, LASTING, STATES
 from terminal import CTRL_C, CTRL_Z, LIMIT, Program, Terminal
 
-from synkhronos._engine.startup import GRACE_SECONDS
+from synkhronos._engine.group_options import GRACE_SECONDS
 
 Trials = Callable[[Any, Any], Any]
 PROMPT = GRACE_SECONDS + 0.5  # seconds from the last key to the end, on a machine that is not busy

@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import leaks
 from synkhronos.testing.faults import Fault

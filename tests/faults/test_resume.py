@@ -32,7 +32,7 @@ TEXT = """
         kept = Checkpoints(folder, step, batches)
         if kept.steps():
             kept.restore()
-        say(b"w%d\\n" % synk._group.current()._channel.pid(1))
+        say(b"w%d\\n" % synk._engine.group.current()._channel.pid(1))
         count = kept.steps()[-1] if kept.steps() else 0
         while batches.epoch < EPOCHS:
             for chosen in batches:
@@ -42,7 +42,7 @@ TEXT = """
                 if count % 2 == 0:
                     kept.save(count)
         final = [p.get_value().tobytes() for p in (w, v, *step.state)]
-        draws = fetch_states(synk._group.current(), [rng])
+        draws = fetch_states(synk._engine.group.current(), [rng])
         synk.close()
         return repr((count, final, draws)).encode()
 

@@ -22,7 +22,7 @@ import pytest
 from running import run_script
 
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 
 STARTS = ("fork", "exec")
 
@@ -183,7 +183,7 @@ IMPORTED = """
         assert pytensor.function([x], x.sum(), mode=mode)(np.ones(3)) == 3
     before = others()
     import synkhronos as synk
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
     class Imported(Command):
         def run(self, member):
             return others()
@@ -195,7 +195,7 @@ IMPORTED = """
         f = synk.function([x], x.sum(), updates=[(s, s + 1)], mode=mode)
         assert f(synk.data(np.ones(5))) == 5
     synk.all_reduce(s)
-    print(*sorted(synk._group.current().run(Imported()) - before))
+    print(*sorted(synk._engine.group.current().run(Imported()) - before))
 """
 
 

@@ -93,9 +93,9 @@ def test_a_cgroup_is_filled(cgroup: MemoryGroup, tmp_path: Path) -> None:
 
 TOGETHER = """
     f = begin()
-    group = synk._group.current()
+    group = synk._engine.group.current()
     from dataclasses import dataclass
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
 
     @dataclass(frozen=True)
     class Take(Command):
@@ -165,7 +165,7 @@ EATEN = """
     for _ in range(int(sys.argv[1])):
         f = begin()
         try:
-            synk._group.current().run(Fault("eat", (1,)), "a feast")
+            synk._engine.group.current().run(Fault("eat", (1,)), "a feast")
         except synk.WorkerDied as exc:
             print(exc)
         synk.close()

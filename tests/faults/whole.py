@@ -59,7 +59,7 @@ def hook_starts(trial: Any) -> None:
 def work(trial: Any) -> None:
     """A bit of everything."""
     synk.fork(MEMBERS, start="fork")
-    group = synk._group.current()
+    group = synk._engine.group.current()
     trial.mark(group)
     x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(3), "w")
     s = pytensor.shared(np.arange(20_000.0), "s")

@@ -54,7 +54,7 @@ MEMORY = """
     import numpy as np, pytensor, pytensor.tensor as pt
     import synkhronos as synk
     from synkhronos._host import arena as _arena
-    from synkhronos._engine.commands import Command
+    from synkhronos._engine.commands.base import Command
     from synkhronos._engine.group import current
 
     @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from synkhronos._engine.group import current
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 
 pytensor.config.mode = "FAST_COMPILE"
 rng = np.random.default_rng(7)

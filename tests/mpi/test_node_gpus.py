@@ -26,11 +26,11 @@ import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from exchanging import *
 from synkhronos._engine.group import current
-from synkhronos._engine.startup import Opening
+from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import conformance
 
 logging.basicConfig(format="%(message)s")
-Opening.on_one_gpu = 2
+GroupOptions.on_one_gpu = 2
 synk.fork(each, devices="cpu", start="exec" if each > 1 else None, timeout=90)
 group = current()
 size = group.size

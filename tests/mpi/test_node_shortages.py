@@ -18,7 +18,7 @@ from synkhronos._backends import mpi as _mpi
 from synkhronos._host.arena import Arena
 from synkhronos._transport.channels import mpi
 from synkhronos._transport.channels.local import LocalChannel
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 
 pytensor.config.mode = "FAST_COMPILE"

@@ -14,7 +14,7 @@ import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from synkhronos._engine import nodes as _nodes
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 
 pytensor.config.mode = "FAST_COMPILE"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from synkhronos._engine.commands import Command
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 from synkhronos._plan.reductions import Reduction
 from synkhronos.extensions import make_train_function, make_train_function_pytensor

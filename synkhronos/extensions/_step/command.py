@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from synkhronos._engine.calls import Part, as_float, compute_call, contribute_call
-from synkhronos._engine.commands import Call, Collective, Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import Call, Part, as_float, compute_call, contribute_call
+from synkhronos._engine.commands.collectives import Collective
+from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
 from synkhronos._host.arena import Arena, Piece
@@ -18,9 +20,6 @@ from synkhronos._plan.reductions import Reduction
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.update import FlatUpdate, Inputs
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
 
 PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -14,14 +14,11 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.compile_cache import while_compiling
-from synkhronos._engine.calls import bring
-from synkhronos._engine.commands import Call
+from synkhronos._engine.commands.call import Call, bring
+from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Replica, configured
 from synkhronos._engine.variables import Entry
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
-    from synkhronos.extensions._step.resident import ResidentRecipe
+from synkhronos.extensions._step.resident_recipe import ResidentRecipe
 
 
 class Fused:

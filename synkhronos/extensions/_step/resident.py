@@ -10,22 +10,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.compile_cache import while_compiling
-from synkhronos._engine.calls import compute_call, contribute_call, part_of
-from synkhronos._engine.commands import Collective, Command
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import compute_call, contribute_call, part_of
+from synkhronos._engine.commands.collectives import Collective
+from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
-from synkhronos._plan.reductions import Reduction, accumulator
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.command import (
     PHASES,
@@ -37,74 +37,7 @@ from synkhronos.extensions._step.command import (
     shares_of,
 )
 from synkhronos.extensions._step.fused import Fused
-
-if TYPE_CHECKING:
-    from synkhronos._engine.member import Member
-
-
-@dataclass(frozen=True)
-class Whole:
-    """An update rule as it is, not taken apart.
-
-    Attributes
-    ----------
-    places : tuple of Variable
-        Stand for the gradients over all rows, one for each parameter.
-    updates : tuple of (SharedVariable, Variable)
-    params : tuple of SharedVariable
-    leaves : tuple of Variable
-        0-d variables that the graphs depend on.
-    """
-
-    places: tuple[Variable, ...]
-    updates: tuple[tuple[SharedVariable, Variable], ...]
-    params: tuple[SharedVariable, ...]
-    leaves: tuple[Variable, ...] = ()
-
-    def recipe(self, mode: Any, config: dict[str, Any]) -> ResidentRecipe:
-        """What members need of it."""
-        shapes = [tuple(np.shape(v.get_value(borrow=True))) for v in self.params]
-        changed = [tuple(np.shape(v.get_value(borrow=True))) for v, _ in self.updates]
-        return ResidentRecipe(
-            self.places, self.updates, self.leaves, tuple(shapes), tuple(changed), mode, config
-        )
-
-
-@dataclass(frozen=True)
-class ResidentRecipe:
-    """All that a member needs to update parameters in its own memory.
-
-    Attributes
-    ----------
-    places : tuple of Variable
-        Stand for the gradients over all rows, one for each parameter, of its type.
-    updates : tuple of (SharedVariable, Variable)
-        Parameters and states, and their new values.
-    leaves : tuple of Variable
-        The rule's scalars.
-    of_places : tuple of tuple
-        Their shapes.
-    shapes : tuple of tuple
-        Of what is updated.
-    """
-
-    places: tuple[Variable, ...]
-    updates: tuple[tuple[SharedVariable, Variable], ...]
-    leaves: tuple[Variable, ...]
-    of_places: tuple[tuple[int, ...], ...]
-    shapes: tuple[tuple[int, ...], ...]
-    mode: Any
-    config: dict[str, Any]
-
-    @property
-    def dtypes(self) -> list[str]:
-        """Of the flat gradients."""
-        return list(dict.fromkeys(p.type.dtype for p in self.places))
-
-
-def summed_in(dtype: str) -> str:
-    """The dtype in which gradients of a dtype are summed."""
-    return accumulator(np.dtype(dtype), Reduction.SUM).name
+from synkhronos.extensions._step.resident_recipe import ResidentRecipe, summed_in
 
 
 class Resident:

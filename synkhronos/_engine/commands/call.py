@@ -1,34 +1,126 @@
-"""How a Call runs in a member, and how the master combines what the members contribute."""
+"""Run a function: each member on its part of the rows; the master combines what they contribute."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from synkhronos._backends.compile_cache import uncacheable, while_compiling
 from synkhronos._backends.jax import brought, finished, is_far, weighted
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.graph_collectives import held
+from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._engine.variables import stream
 from synkhronos._errors import InputError
 from synkhronos._host.arena import FilePiece, Piece
 from synkhronos._plan.reductions import COMBINE, Reduction, combine, shares
-from synkhronos._plan.rows import Picks, Selection, Span, select
-
-if TYPE_CHECKING:
-    from synkhronos._engine.commands import Call
-    from synkhronos._engine.member import Member
+from synkhronos._plan.rows import Picks, Selection, Span, select, slices
 
 log = logging.getLogger("synkhronos")
 
 # From here on a value is reduced by all members in chunks; below, by the master alone.
 BIG_BYTES = 1 << 16
 _NUMBERS = (np.ndarray, float)  # what Python converts as it is
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One input of a call: where its array is, and which rows of it.
+
+    Attributes
+    ----------
+    source : Piece, FilePiece, Share, or a value
+    rows : Selection, Piece of a list of rows, or None (all of them: it is not scattered)
+    """
+
+    source: Any
+    rows: Selection | Piece | None = None
+
+    def __reduce__(self) -> Any:
+        return Argument, (self.source, self.rows)
+
+
+@dataclass(frozen=True)
+class Call(Command):
+    """Run a function.
+
+    Attributes
+    ----------
+    edges : tuple of int, or None
+        Where the parts of the selected rows begin and end; None without scattered inputs.
+    outputs, reductions : tuples
+        Which outputs of the recipe, and how their partial values combine.
+    slices : int
+        The number of slices of each part.
+    pieces : tuple of tuples of int, or None
+        The lengths of each member's slices, where these are not `slices` about equal ones.
+    batch_s : tuple, or None
+        For each member, the rows of its sliceable shared variables.
+    changed : tuple of int
+        Shared variables that the user has set: the master's values travel with the call.
+    sent : tuple of (int, value)
+        The same for values that are no arrays.
+    first : bool
+        Not compiled yet: one member compiles and runs first, the others load from the cache.
+    extra : tuple of int
+        Outputs that are computed with the others and stay in the members.
+    """
+
+    lent = True
+
+    function: int
+    arguments: tuple[Argument, ...]
+    edges: tuple[int, ...] | None
+    outputs: tuple[int, ...]
+    reductions: tuple[Reduction | None, ...]
+    slices: int = 1
+    batch_s: tuple[Any, ...] | None = None
+    changed: tuple[int, ...] = ()
+    sent: tuple[tuple[int, Any], ...] = ()
+    first: bool = False
+    pure: bool = False
+    extra: tuple[int, ...] = ()
+    pieces: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def sliced(self) -> bool:
+        """Whether the values of parts are put together from those of slices."""
+        return self.slices > 1 or self.pieces is not None
+
+    def lengths(self, rank: int, rows: int) -> tuple[int, ...]:
+        """The lengths of the slices of a member's part."""
+        if self.pieces is not None:
+            return self.pieces[rank]
+        return tuple([hi - lo for lo, hi in slices(rows, self.slices)])
+
+    def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
+        return _call, (*[getattr(self, name) for name in _CALL_FIELDS],)
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        """Calls with index lists seldom do."""
+        return not any([isinstance(a.rows, Picks) for a in self.arguments])
+
+    def run(self, member: Member) -> Any:
+        """Compute this member's part; returns what it contributes to the outputs."""
+        return run_call(self, member)
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """Combine the contributions in the order of ranks."""
+        return combine_call(self, member, own, reports)
+
+
+_CALL_FIELDS = tuple(f.name for f in fields(Call))
+
+
+def _call(*values: Any) -> Call:
+    return Call(*values)
 
 
 @dataclass(frozen=True)

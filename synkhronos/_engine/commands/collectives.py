@@ -1,0 +1,226 @@
+"""Commands on shared variables: their values moved and combined between members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import held_as
+from synkhronos._engine.member import Member
+from synkhronos._engine.variables import Entry, is_array, stream
+from synkhronos._plan.reductions import Reduction
+from synkhronos._transport.communicators import Join
+
+
+def in_host(values: Sequence[Any] | None) -> list[np.ndarray] | None:
+    """Results for the user: arrays of numpy's, that may be written to."""
+    if values is None:
+        return None
+    return [v if isinstance(v, np.ndarray) else np.array(v) for v in values]
+
+
+@dataclass(frozen=True)
+class Collective(Command):
+    """The base of commands on shared variables."""
+
+    variables: tuple[int, ...]
+
+    def entries(self, member: Member) -> list[Entry]:
+        """The variables in this member."""
+        return [member.variables[n] for n in self.variables]
+
+    def arrays(self, member: Member) -> list[Any]:
+        """Their values, as the communicator moves them."""
+        return [member.array(e) for e in self.entries(member)]
+
+    def change(self, member: Member, values: Iterable[Any], differs: bool) -> None:
+        """Give the variables new values; `differs`: each member other ones."""
+        for entry, value in zip(self.entries(member), values, strict=True):
+            member.change(entry, value)
+        self.mark(member, differs)
+
+    def as_held(self, member: Member, values: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """Reduced values in the variables' own dtypes; averages of integers are rounded."""
+        dtypes = [a.dtype for a in self.arrays(member)]
+        return [held_as(v, d) for v, d in zip(values, dtypes, strict=True)]
+
+    def mark(self, member: Member, differs: bool) -> None:
+        """Note whether the members now hold different values."""
+        for entry in self.entries(member):
+            member.mark(entry, differs)
+
+
+@dataclass(frozen=True)
+class Broadcast(Collective):
+    """The master's values everywhere."""
+
+    def run(self, member: Member) -> None:
+        """Receive; the master takes new values from its hand first."""
+        if member.hand is not None:
+            self.change(member, [np.array(v) for v in member.hand], differs=False)
+        member.take_masters([e for e in self.entries(member) if is_array(e)])
+        self.mark(member, differs=False)
+
+
+@dataclass(frozen=True)
+class Send(Collective):
+    """Values that are no arrays (generators): the master's everywhere."""
+
+    values: tuple[Any, ...]
+
+    def run(self, member: Member) -> None:
+        """Take them, each member its own stream of a generator."""
+        for entry, value in zip(self.entries(member), self.values, strict=True):
+            if isinstance(value, np.random.Generator):
+                value = stream(value, member.rank, member.master)
+            if member.rank != member.master:
+                member.change(entry, value)
+            member.mark(entry, differs=False)
+
+
+@dataclass(frozen=True)
+class Scatter(Collective):
+    """Rows of the master's values, divided."""
+
+    edges: tuple[int, ...]
+
+    def run(self, member: Member) -> None:
+        """Receive this member's rows."""
+        parts = member.communicator.scatter(member.hand, member.master, self.edges)
+        self.change(member, parts, differs=True)
+
+
+@dataclass(frozen=True)
+class Gather(Collective):
+    """Everybody's values at the master."""
+
+    join: Join
+
+    def run(self, member: Member) -> list[np.ndarray] | None:
+        """Contribute."""
+        comm = member.communicator
+        found = comm.gather(self.arrays(member), member.master, self.join)
+        return in_host(found) if member.rank == member.master else None
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """Everybody's values, joined, everywhere."""
+
+    def run(self, member: Member) -> None:
+        """Contribute and receive."""
+        joined = member.communicator.all_gather(self.arrays(member))
+        self.change(member, joined, differs=False)
+
+
+@dataclass(frozen=True)
+class Reduce(Collective):
+    """Reduced values at the master."""
+
+    op: Reduction
+    weights: tuple[float, ...] | None
+    in_place: bool
+
+    def run(self, member: Member) -> list[np.ndarray] | None:
+        """Contribute."""
+        comm = member.communicator
+        found = comm.reduce(self.arrays(member), self.op, member.master, self.weights)
+        if not self.in_place:
+            return in_host(found)
+        if found is not None:
+            self.change(member, self.as_held(member, found), differs=True)
+        return None
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """Reduced values everywhere, in place."""
+
+    op: Reduction
+    weights: tuple[float, ...] | None = None
+    repeats = True
+
+    def run(self, member: Member) -> None:
+        """Reduce this member's chunk for all; on GPUs, into fresh arrays."""
+        entries = self.entries(member)
+        if member.on_gpus:
+            given = self.arrays(member)  # numpy's are overwritten: the old ones are the way back
+            values = [np.array(v, order="C") if isinstance(v, np.ndarray) else v for v in given]
+            member.communicator.all_reduce(values, self.op, self.weights)
+            self.change(member, values, differs=False)
+            return
+        arrays = [member.adopt(e) for e in entries]
+
+        def starting() -> None:
+            member.in_place = entries
+
+        with member.uninterrupted():
+            comm = member.communicator
+            comm.all_reduce(arrays, self.op, self.weights, starting=starting)
+            member.in_place = ()
+        self.mark(member, differs=False)
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Reduced values, divided by rows: each member's variables become its rows of them."""
+
+    op: Reduction
+    edges: tuple[int, ...]
+    weights: tuple[float, ...] | None = None
+
+    def run(self, member: Member) -> None:
+        """Reduce this member's rows."""
+        comm = member.communicator
+        found = comm.reduce_scatter(self.arrays(member), self.op, self.edges, self.weights)
+        self.change(member, self.as_held(member, found), differs=True)
+
+
+@dataclass(frozen=True)
+class SetValue(Collective):
+    """New values in one member."""
+
+    rank: int
+
+    def run(self, member: Member) -> None:
+        """The one member receives."""
+        pair = tuple(sorted({member.master, self.rank}))
+        found = member.communicator.broadcast(member.hand, member.master, pair)
+        if member.rank == self.rank and found is not None:
+            self.change(member, [np.array(v) for v in found], differs=True)
+        self.mark(member, differs=True)
+
+
+@dataclass(frozen=True)
+class GetValue(Collective):
+    """The values of one member."""
+
+    rank: int
+
+    def run(self, member: Member) -> list[np.ndarray] | None:
+        """The one member sends."""
+        pair = tuple(sorted({member.master, self.rank}))
+        found = member.communicator.broadcast(self.arrays(member), self.rank, pair)
+        if member.rank != member.master or found is None:
+            return None
+        return [np.array(a) for a in found]
+
+
+@dataclass(frozen=True)
+class Shapes(Collective):
+    """The shapes of the values in each member."""
+
+    def run(self, member: Member) -> tuple[tuple[int, ...], ...]:
+        """This member's."""
+        return tuple([a.shape for a in self.arrays(member)])
+
+    def answer(
+        self, member: Member, own: Any, reports: dict[int, Any]
+    ) -> list[list[tuple[int, ...]]]:
+        """For each variable, its shape in each rank."""
+        by_rank = [own if r == member.master else reports[r] for r in range(member.size)]
+        return [list(column) for column in zip(*by_rank, strict=True)]

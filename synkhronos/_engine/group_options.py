@@ -1,0 +1,181 @@
+"""What the user asked of a group, checked: members, devices, cores, limits."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from synkhronos._backends import jax as jax_backend
+from synkhronos._backends import mpi as mpi_backend
+from synkhronos._engine.member import main
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._host import cores as _cores
+from synkhronos._host.arena import Arena
+from synkhronos._host.devices import Device, are_cores, devices_for
+from synkhronos._transport.channels.local import LocalChannel
+
+GRACE_SECONDS = 0.5  # for workers to leave before they are killed
+_GPU_SECONDS = (
+    2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
+)
+
+log = logging.getLogger("synkhronos")
+
+
+@dataclass
+class GroupOptions:
+    """How a group was asked to be started.
+
+    Attributes
+    ----------
+    shares : list of list of int
+        For each member of this node, its cores.
+    devices : tuple of Device
+        For each of them, what it computes on; of all nodes once the group has started.
+    limited : bool
+        Whether the user has said which cores.
+    start : {"fork", "exec"} or None
+    timeout, stall_warning : float or None
+        Seconds.
+    max_restarts : int
+    launch : Launch or None
+        Of a group of several nodes.
+    options : dict
+        What the other nodes of a later group are started with.
+    """
+
+    shares: list[list[int]]
+    devices: tuple[Device, ...]
+    limited: bool
+    master: int
+    start: str | None
+    profile: bool
+    debug: bool
+    timeout: float | None
+    stall_warning: float | None
+    max_restarts: int
+    launch: mpi_backend.Launch | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size = len(self.shares)
+        if self.start not in (None, "fork", "exec"):
+            raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
+        if not 0 <= self.master < size:
+            raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
+        if self.master and self.launch is not None:
+            raise InputError(f"master_rank={self.master}: with MPI the master's rank is 0")
+        most = self.max_restarts
+        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+            raise InputError(f"max_restarts={most!r}: give a number of restarts, 0 for none")
+        if most and self.launch is not None:
+            raise InputError(
+                "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
+                "started anew; let the job restart, from a checkpoint"
+            )
+        check_seconds("timeout", self.timeout)
+        check_seconds("stall_warning", self.stall_warning)
+        # JAX in a fork of this process would look for the GPU that the master has
+        if any(d.kind != "cpu" for d in self.devices) and size > 1:
+            if self.start == "fork":
+                raise InputError('start="fork": members on GPUs start by exec; leave it out')
+            self.start = "exec"
+        spans = self.launch is not None
+        self.environments = [d.environment(os.environ, spans) for d in self.devices]
+
+    @staticmethod
+    def of(
+        n_parallel: int | None,
+        devices: Any,
+        cores: Any,
+        launch: mpi_backend.Launch | None = None,
+        **options: Any,
+    ) -> GroupOptions:
+        """Read how many members of this node, on which devices and cores, are asked for."""
+        asked = {"n_parallel": n_parallel, "devices": devices, "cores": cores, **options}
+        if launch is not None and launch.local_size > 1:  # each of them is a node
+            if n_parallel is None and (devices is None or str(devices) == "cuda"):
+                n_parallel = 1
+            if cores is None:
+                turn = launch.local_rank, launch.local_size
+                cores = _cores.slice_of_launch(*turn, mpi_backend.siblings())
+        elif launch is not None and n_parallel is None and _cores.bound_to_one():
+            log.warning(
+                "%s has bound this process to one core, so its node gets one member: pass "
+                "--bind-to none (Open MPI) or --cpus-per-task (srun), or fork(n)",
+                launch.launcher,
+            )
+        found = devices_for(devices, n_parallel, 0 if launch is None else launch.local_rank)
+        given = devices if are_cores(devices) else None
+        shares = _cores.shares(given, cores, len(found))
+        limited = given is not None or cores is not None
+        return GroupOptions(shares, found, limited, **options, launch=launch, options=asked)
+
+    @property
+    def grace(self) -> float:
+        """Seconds that workers have to leave."""
+        return _GPU_SECONDS if self.on_one_gpu else GRACE_SECONDS
+
+    @property
+    def on_one_gpu(self) -> int:
+        """The most members of this node that share a GPU; 0 where not all are on GPUs."""
+        gpus = [d.number for d in self.devices if d.kind == "cuda"]
+        return max(map(gpus.count, gpus)) if len(gpus) == len(self.devices) else 0
+
+    def bind(self) -> Callable[[], None]:
+        """Hold JAX to the master's device; returns what lets it go again."""
+        return jax_backend.bind(self.devices[self.master], self.launch is not None)
+
+    @property
+    def follows(self) -> bool:
+        """Whether this process is to serve the first one of its launch."""
+        return self.launch is not None and self.launch.rank > 0
+
+    def arena(self) -> Arena:
+        """The node's memory, with a mirror of the master's on other nodes."""
+        alone = self.launch is not None and len(self.shares) == 1
+        return Arena(len(self.shares), self.master, mirror=self.follows, private=alone)
+
+    def share(self) -> _cores.MasterShare | None:
+        """What the master keeps to during its part of a call."""
+        if len(self.shares) > 1 or self.limited or self.launch is not None:
+            return _cores.MasterShare(self.shares[self.master])
+        return None  # alone, the master has all cores
+
+    def start_workers(self, arena: Arena) -> LocalChannel:
+        """Start the workers of this node."""
+        channel = LocalChannel(
+            arena,
+            self.shares,
+            main,
+            main.__module__,
+            self.start,
+            [str(d) for d in self.devices],
+            self.environments,
+            profile=self.profile,
+            debug=self.debug,
+            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else they hear of it by Enroll
+        )
+        channel.inspector.limit = math.inf if self.timeout is None else self.timeout
+        warning = self.stall_warning
+        channel.inspector.warning = math.inf if warning is None else warning
+        return channel
+
+
+def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
+    """Refuse keywords that `maker` does not have."""
+    known = inspect.signature(maker).parameters
+    for name in given:
+        if name not in known:
+            raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(known)}")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Refuse a limit that is none."""
+    if value is not None and not (isinstance(value, int | float) and value > 0):
+        raise InputError(f"{name}={value!r}: give seconds above 0, or None")
