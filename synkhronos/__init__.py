@@ -1,20 +1,22 @@
 """Synkhronos: one script, one control flow, all your cores, for PyTensor functions.
 
-The house, in the order of a call ``f(x, batch=rows)``:
+The folders, lower layers first; a lower folder never imports a higher one:
 
-==================  ==============================================================================
-``_functions``      the inputs are bound and checked
-``_batches``        which rows each member gets                                             (pure)
-``_group``          the command is run in all members; all of it stands, or nothing
-``_channels``       carry the command out and the outcomes back
-``_commands``       what each member does
-``_calls``          ... in a call: its part, its updates, what it contributes
-``_replicas``       the function as it lives in a member, compiled by PyTensor
-``_communicators``  arrays moved and reduced between members
-``_reductions``     how partial results combine                                             (pure)
-==================  ==============================================================================
+==============  ==================================================================================
+``_plan``       which rows each member gets, how partial results combine (starts no process)
+``_host``       one machine: shared memory, memory limits, cores, devices
+``_backends``   the only importers of JAX, MPI and NCCL; loops compiled by numba
+``_transport``  channels carry commands and outcomes, communicators move and reduce arrays
+``_engine``     the group, its members, the commands they run, their compiled functions
+``_api``        the objects of the user: functions, Data, collectives, consistency checks
+``extensions``  update rules, training steps, batches, checkpoints
+``nn``          convolution, pooling and normalisation layers
+``pymc``        PyMC models whose observations are spread over the group
+``testing``     leak checks, fault injection, conformance suites
+``cli``         the ``synk`` command
+==============  ==================================================================================
 
-`docs/architecture.rst` walks through it, door by door.
+`docs/architecture.rst` follows one call ``f(x, batch=rows)`` through them.
 """
 
 from synkhronos._api.collectives import all_gather as all_gather

@@ -7,12 +7,12 @@ import sys
 USAGE = """\
 usage: synk doctor [--json]
 
-doctor   what works on this machine, with a real group in each mode
+doctor   report what works on this machine; starts a real group in each mode
 """
 
 
 def main() -> int:
-    """Run the command that the arguments name."""
+    """Run the command named by the arguments."""
     if sys.argv[1:2] == ["doctor"] and set(sys.argv[2:]) <= {"--json"}:
         from synkhronos.cli import doctor
 

@@ -3,19 +3,19 @@
 ::
 
     SynkhronosError
-      InputError(ValueError)              something impossible was asked; nothing was posted
-        BatchError(IndexError)            rows that do not exist
-        InputTypeError(TypeError)         a value of the wrong type, dtype or ndim
-      GroupError(RuntimeError)            the group cannot take orders
+      InputError(ValueError)              an argument is not possible; no member was asked
+        BatchError(IndexError)            the batch names rows that do not exist
+        InputTypeError(TypeError)         a value has the wrong type, dtype or ndim
+      GroupError(RuntimeError)            the group cannot run commands
         NotForked                         no group has been started
         GroupClosed                       the group has ended, or belongs to another process
-        StartFailed(OSError)              no processes, descriptors or memory for a group
-        GroupTimeout(TimeoutError)        members that did not answer in time
-      WorkerError                         a member raised (see its cause); the group goes on
-      WorkerDied                          a member is gone; the group is closed or restarted
-      StateTorn                           a value was left half written by a failure
-      CheckpointError                     a checkpoint is damaged, or of another format
-      BackendMissing(ImportError)         names the extra to install
+        StartFailed(OSError)              too few processes, descriptors or bytes for a group
+        GroupTimeout(TimeoutError)        members did not answer in time
+      WorkerError                         a member raised (see the cause); the group goes on
+      WorkerDied                          a member died; the group is closed or restarted
+      StateTorn                           a failure left a value half written
+      CheckpointError                     a checkpoint is damaged, or has another format
+      BackendMissing(ImportError)         an optional library is missing; names its extra
 
 Every message says what was asked, what was found and what to do.
 """
@@ -30,15 +30,15 @@ from collections.abc import Callable
 
 
 class SynkhronosError(Exception):
-    """The root of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class InputError(SynkhronosError, ValueError):
-    """The caller asked for something impossible; nothing was posted."""
+    """An argument is not possible; no command was sent to any member."""
 
 
 class BatchError(InputError, IndexError):
-    """A batch names rows that do not exist."""
+    """The batch names rows that do not exist."""
 
 
 class InputTypeError(InputError, TypeError):
@@ -46,14 +46,14 @@ class InputTypeError(InputError, TypeError):
 
 
 class GroupError(SynkhronosError, RuntimeError):
-    """The group cannot take orders."""
+    """The group cannot run commands."""
 
 
 class NotForked(GroupError):
     """No group has been started."""
 
     def __init__(self, what: str = "this") -> None:
-        super().__init__(f"{what} needs a group, and none is alive: call synk.fork() first")
+        super().__init__(f"{what} needs a group, and no group is open: call synk.fork() first")
 
 
 class GroupClosed(GroupError):
@@ -61,35 +61,36 @@ class GroupClosed(GroupError):
 
 
 class StartFailed(GroupError, OSError):
-    """The machine has no processes, descriptors or memory left for a group."""
+    """The machine has too few processes, descriptors or bytes left for a group."""
 
     @staticmethod
     def of(size: int, cause: OSError) -> StartFailed:
-        """Make the error."""
-        cures = {
-            errno.EMFILE: f"it takes some {10 + 4 * size} descriptors: raise `ulimit -n`, which is "
-            f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]}",
-            errno.ENFILE: "the whole machine has no descriptors left (fs.file-max)",
-            errno.EAGAIN: f"it takes {size - 1} processes: raise `ulimit -u`, which is "
+        """Make the error, with the remedy that fits the cause's errno."""
+        remedies = {
+            errno.EMFILE: f"the group needs about {10 + 4 * size} descriptors: raise `ulimit -n`, "
+            f"now {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}",
+            errno.ENFILE: "the machine has no descriptors left: raise fs.file-max",
+            errno.EAGAIN: f"the group needs {size - 1} more processes: raise `ulimit -u`, now "
             f"{resource.getrlimit(resource.RLIMIT_NPROC)[0]}, or the container's pids limit",
             errno.ENOMEM: "free memory, or ask for fewer members",
             errno.ENOSPC: "free memory, or ask for fewer members",
-            errno.ENOSYS: "it takes Linux 5.3 or later, and a sandbox that lets memfd, eventfd "
-            "and pidfd through",
+            errno.ENOSYS: "the group needs Linux 5.3 or later; a sandbox has to allow memfd, "
+            "eventfd and pidfd",
         }
-        cure = cures.get(cause.errno or 0, "nothing has been left behind")
-        return StartFailed(f"a group of {size} members cannot be started: {cause}; {cure}")
+        remedy = remedies.get(cause.errno or 0, "no process and no memory has been left behind")
+        return StartFailed(f"a group of {size} members cannot be started: {cause}; {remedy}")
 
 
 class GroupTimeout(GroupError, TimeoutError):
-    """Members have not answered within the limit; nothing has changed.
+    """Members have not answered within the limit; no value has changed.
 
-    They are not ended: the next command waits for them, and raises this again if they do not come.
+    The members keep running. The next command waits for them, and raises this error again if they
+    still do not answer.
 
     Attributes
     ----------
     ranks : tuple of int
-        The members that were awaited.
+        The members that had not answered.
     """
 
     ranks: tuple[int, ...] = ()
@@ -103,11 +104,11 @@ class GroupTimeout(GroupError, TimeoutError):
 
 
 class StateTorn(SynkhronosError):
-    """A value was left half written by a failure: set it again or load a checkpoint."""
+    """A failure left a value half written: set it again or load a checkpoint."""
 
 
 class CheckpointError(SynkhronosError):
-    """A checkpoint is damaged, or of another format: nothing was set; name another step."""
+    """A checkpoint is damaged, or has another format; no value was set. Name another step."""
 
 
 class BackendMissing(SynkhronosError, ImportError):
@@ -115,7 +116,7 @@ class BackendMissing(SynkhronosError, ImportError):
 
     def __init__(self, library: str, *extras: str) -> None:
         named = " or ".join(f'"synkhronos[{extra}]"' for extra in extras)
-        super().__init__(f"{library} is needed for this and is not installed: pip install {named}")
+        super().__init__(f"this needs {library}, which is not installed: pip install {named}")
 
 
 class RemoteTraceback(Exception):
@@ -128,11 +129,11 @@ class WorkerError(SynkhronosError):
     Attributes
     ----------
     rank, pid : int
-        The member that raised; the lowest rank where several did.
+        The member that raised; the lowest rank if several did.
     device : str
-        What it computes on: "cpu", "cuda:0", ...; in a group of several nodes its node, too.
+        What it computes on: "cpu", "cuda:0", ...; in a group of several nodes also its node.
     ranks : tuple of int
-        All the members that raised.
+        All members that raised.
     """
 
     rank: int = -1
@@ -152,7 +153,7 @@ class WorkerError(SynkhronosError):
         text: str,
         kind: str,
     ) -> WorkerError:
-        """Make the error, an instance of the member's own exception type too where it is known."""
+        """Make the error; also an instance of the member's exception type, if it is importable."""
         others = f" (so did ranks {[r for r in ranks if r != rank]})" if len(ranks) > 1 else ""
         error = _worker_error_type(kind)(
             f"{member_named(rank, pid, device)} failed in {what}{others}: {summary}\n"
@@ -164,13 +165,13 @@ class WorkerError(SynkhronosError):
         return error
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled by what it says: its class may have been made for it."""
+        """Pickled by its attributes, since its class may have been made at run time."""
         said = (str(self), self.rank, self.pid, self.device, self.ranks, self._kind)
         return _worker_error, said
 
 
 def member_named(rank: int, pid: int, device: str, doing: str = "") -> str:
-    """How messages name a member; that it computes on cores goes without saying."""
+    """How messages name a member: rank, pid, and its device unless that is the cpu."""
     known = [f"pid {pid}", "" if device == "cpu" else device, doing]
     return f"rank {rank} ({', '.join(filter(None, known))})"
 
@@ -208,15 +209,15 @@ def _worker_error(
 
 
 class WorkerDied(SynkhronosError):
-    """A member is gone; the group has been closed cleanly, or its workers were restarted.
+    """A member died; the group has been closed cleanly, or its workers were restarted.
 
     Attributes
     ----------
     ranks : tuple of int
         The members found dead.
     again : bool
-        The workers were restarted and nothing is lost, so the call can be made again; the
-        package's own calls do that, so that this error is not seen.
+        The workers were restarted and no value is lost, so the call can be repeated. The
+        package's own calls repeat it, and the user does not see this error.
     """
 
     ranks: tuple[int, ...] = ()
@@ -231,21 +232,21 @@ class WorkerDied(SynkhronosError):
         return error
 
     def closed(self, restarts: int, first: str) -> None:
-        """Say that the group has ended: at once, or after restarts for which `first` was why."""
+        """Say that the group is closed; `first` is the first death if workers were restarted."""
         after = f" after {restarts} restarts (the first death: {first})" if restarts else ""
         self._add(
-            f"The group has been closed{after}; Data, results and shared variables of the master "
+            f"The group has been closed{after}. Data, results and shared variables of the master "
             "remain readable. Call synk.fork() to start again."
         )
 
     def restarted(self, lost: list[str]) -> None:
-        """Say that the workers have been restarted, and what has been lost."""
+        """Say that the workers have been restarted, and which values are lost."""
         self.again = not lost
         if lost:
             self._add(
                 f"The workers have been restarted, but values were lost: {', '.join(lost)}. "
-                "What members held differently is now the master's value everywhere; what was "
-                "half written has to be set, or loaded from a checkpoint. The call was not made."
+                "Variables that differed between members have the master's value everywhere. Set "
+                "the values that are half written, or load a checkpoint. The call was not made."
             )
         else:
             self._add("The workers have been restarted. Nothing is lost; the call was not made.")
@@ -255,7 +256,7 @@ class WorkerDied(SynkhronosError):
 
 
 def enduring[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate what can be done again after workers were restarted and nothing was lost."""
+    """Decorate a call to repeat it when workers were restarted and no value was lost."""
 
     @functools.wraps(call)
     def again(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -48,7 +48,7 @@ def test_here() -> None:
 def test_where_a_guard_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says which, and what to do; where no group starts it exits with 1."""
+    """It names the guard and the remedy, and exits with 1 since no group starts."""
 
     def refuses(*args: Any) -> int:
         raise OSError(38, "Function not implemented")
@@ -58,7 +58,7 @@ def test_where_a_guard_is_missing(
     monkeypatch.setattr(os, "pidfd_open", refuses)
     assert doctor.main([]) == 1
     out = capsys.readouterr().out
-    assert "bad   pidfd (deaths are seen at once): OSError: [Errno 38]" in out
+    assert "bad   pidfd (a death is seen at once): OSError: [Errno 38]" in out
     assert "use Linux 5.3 or later" in out
     assert "bad   FAST_COMPILE: StartFailed: a group of 2 members cannot be started" in out
     assert out.splitlines()[-1] == "NO GROUP CAN BE STARTED; 2 bad"

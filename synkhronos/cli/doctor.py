@@ -1,6 +1,7 @@
-"""What works on this machine: the guards, cores, modes, libraries; with a real group in each mode.
+"""``synk doctor``: reports what works on this machine.
 
-``synk doctor`` prints it, to be read and to be pasted into a report; ``--json`` for programs.
+It checks guards, limits, cores, GPUs, libraries and caches, and starts a real group in each mode.
+The report is text for a reader or a bug report, and JSON for a program (``--json``).
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
-MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # and what each needs
-# how arrays move between members: there are no GPUs, or NCCL serves them, or not
+MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # mode: library it needs
+# by whether the communicator is linked by NCCL; None: the group has no GPUs
 BY = {None: "", True: "; arrays move by NCCL", False: "; arrays go through the host's memory"}
 EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
-DESCRIPTORS = 256  # fewer are a nuisance
-_CUDA = 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]", as your driver is'
-_SECONDS = 10.0  # for a worker to end after its master was killed
+DESCRIPTORS = 256  # a soft limit below this gets a note
+_CUDA = 'pip install "synkhronos[cuda12]", or "synkhronos[cuda13]" if your driver supports CUDA 13'
+_SECONDS = 10.0  # limit for a worker to end after its master was killed
 
 _KILLED_MASTER = """
 import sys, time
@@ -64,12 +65,14 @@ class Finding:
 
     Attributes
     ----------
-    about, name : str
+    about : str
+        The section of the report.
+    name : str
     state : {"ok", "note", "bad"}
     text : str
-        What was found.
+        The fact that was found.
     fix : str
-        What to do about it, in one line.
+        The remedy, in one line; empty if there is nothing to do.
     """
 
     about: str
@@ -80,10 +83,10 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Everything, one finding after the other; it takes some seconds, more where modes compile."""
-    looks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
-    for look in (*looks, _modes):
-        yield from look()
+    """Yield all findings; takes several seconds, longer if a mode has to compile."""
+    checks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
+    for check in (*checks, _modes):
+        yield from check()
 
 
 def _versions() -> Iterator[Finding]:
@@ -95,19 +98,19 @@ def _versions() -> Iterator[Finding]:
 
 
 def _guards() -> Iterator[Finding]:
-    old = "use Linux 5.3 or later, and a sandbox that lets this call through"
+    fix = "use Linux 5.3 or later, and a sandbox that allows this system call"
     probes: dict[str, Callable[[], Any]] = {
         "memfd (shared memory without a name)": _probe_memfd,
-        "eventfd (bells)": lambda: os.close(os.eventfd(0, os.EFD_CLOEXEC)),
-        "pidfd (deaths are seen at once)": lambda: os.close(os.pidfd_open(os.getpid())),
-        "lifeline (workers end with the master)": _probe_lifeline,
-        "parent-death signal (the same, sooner)": _probe_pdeathsig,
+        "eventfd (wakes a waiting member)": lambda: os.close(os.eventfd(0, os.EFD_CLOEXEC)),
+        "pidfd (a death is seen at once)": lambda: os.close(os.pidfd_open(os.getpid())),
+        "lifeline pipe (workers end with the master)": _probe_lifeline,
+        "parent-death signal (workers end sooner)": _probe_pdeathsig,
     }
     for name, probe in probes.items():
         try:
             probe()
         except Exception as exc:
-            yield Finding("guards", name, BAD, f"{type(exc).__name__}: {exc}", old)
+            yield Finding("guards", name, BAD, f"{type(exc).__name__}: {exc}", fix)
         else:
             yield Finding("guards", name, GOOD, "active")
 
@@ -147,36 +150,36 @@ def _limits() -> Iterator[Finding]:
     yield Finding("limits", "descriptors", NOTE if few else GOOD, f"{soft}", fix)
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
-        text = f"{space / 2**30:.1f} GiB of addresses"
-        yield Finding("limits", "ulimit -v", NOTE, text, "lift it: ulimit -v unlimited")
+        text = f"{space / 2**30:.1f} GiB of address space"
+        yield Finding("limits", "ulimit -v", NOTE, text, "remove the limit: ulimit -v unlimited")
     shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
-    size = "there is none" if shm is None else f"{shm.f_blocks * shm.f_frsize / 2**20:.0f} MiB"
-    yield Finding("limits", "/dev/shm", GOOD, f"{size}; it is not used")
+    size = "not mounted" if shm is None else f"{shm.f_blocks * shm.f_frsize / 2**20:.0f} MiB"
+    yield Finding("limits", "/dev/shm", GOOD, f"{size}; not used by groups")
 
 
 def _machine() -> Iterator[Finding]:
     cores, physical = _cores.available(), _cores.physical()
     few = physical < 2
     fix = "give the process more cores (taskset, the container's cpus)" if few else ""
-    text = f"{physical} physical of {len(cores)} that this process may use"
+    text = f"{physical} physical cores; this process may use {len(cores)} logical ones"
     yield Finding("machine", "cores", NOTE if few else GOOD, text, fix)
     try:
-        quiet = os.getloadavg()[0]
+        load = os.getloadavg()[0]
     except OSError:
-        quiet = 0.0
-    busy = quiet > 0.5 * physical
+        load = 0.0
+    busy = load > 0.5 * physical
     yield Finding(
-        *("machine", "load", NOTE if busy else GOOD, f"{quiet:.1f} in the last minute"),
-        "other work slows every call: members wait for the slowest" if busy else "",
+        *("machine", "load", NOTE if busy else GOOD, f"{load:.1f} in the last minute"),
+        "other work slows every call: all members wait for the slowest" if busy else "",
     )
     for pool in _cores.thread_pools():
         info = pool.info()
         if info.get("user_api") == "blas":
-            kind = info.get("architecture") or "of an unknown core type"
+            kind = info.get("architecture") or "unknown core type"
             text = f"{info['internal_api']} {info.get('version')}, {kind}"
             yield Finding("machine", "BLAS", GOOD, f"{text}, {info['num_threads']} threads")
     if preset := os.environ.get("OPENBLAS_CORETYPE"):
-        fix = "unset it, unless OpenBLAS detects the wrong core"
+        fix = "unset it, unless OpenBLAS detects the wrong core type"
         yield Finding("machine", "OPENBLAS_CORETYPE", NOTE, preset, fix)
     yield _gpus()
 
@@ -184,17 +187,17 @@ def _machine() -> Iterator[Finding]:
 def _gpus() -> Finding:
     count = get_n_gpu()
     visible = visible_gpus(os.environ, count)
-    text = f"{count} of NVIDIA"
+    text = f"{count} from NVIDIA"
     if count and len(visible) != count:
         text += f", {len(visible)} of them visible (CUDA_VISIBLE_DEVICES)"
     if visible and not has_plugin():
         fix = f'for devices="cuda": {_CUDA}'
-        return Finding("machine", "GPUs", NOTE, f"{text}; JAX has no plugin for them", fix)
+        return Finding("machine", "GPUs", NOTE, f"{text}; JAX's CUDA plugin is not installed", fix)
     return Finding("machine", "GPUs", GOOD, text)
 
 
 def _nccl() -> Iterator[Finding]:
-    """What moves arrays between GPUs; libnccl is loaded, no GPU opened."""
+    """The libraries that move arrays between GPUs; loads libnccl, opens no GPU."""
     gpus = visible_gpus(os.environ, get_n_gpu())
     with contextlib.suppress(OSError):
         lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
@@ -206,7 +209,7 @@ def _nccl() -> Iterator[Finding]:
     try:
         number = nccl_backend.version()
     except nccl_backend.NotServed as exc:
-        fix = "arrays on GPUs go through the host's memory, slowly, until this is mended"
+        fix = "arrays on GPUs go through the host's memory, slowly, until this is repaired"
         yield Finding("machine", "NCCL", NOTE if gpus else GOOD, str(exc), fix if gpus else "")
         return
     old = number < nccl_backend.SHARED_FROM
@@ -231,7 +234,7 @@ def _caches() -> Iterator[Finding]:
         probe.touch()
         probe.unlink()
     except OSError as exc:
-        fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to one that can be written"
+        fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to a folder that you can write to"
         yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)
     else:
         yield Finding("caches", "PyTensor", GOOD, str(folder))
@@ -240,12 +243,12 @@ def _caches() -> Iterator[Finding]:
 def _start() -> Iterator[Finding]:
     reasons = reasons_against_fork()
     how = "by exec, since " + "; ".join(reasons) if reasons else "by fork"
-    fix = "start the group before these run, and it takes milliseconds" if reasons else ""
+    fix = "start the group before these run: it then takes milliseconds" if reasons else ""
     yield Finding("start", "workers", NOTE if reasons else GOOD, how, fix)
 
 
 def _deaths() -> Iterator[Finding]:
-    """Kill a master, and see its worker end."""
+    """Kill a master, and check that its worker ends."""
     name = "a killed master's worker"
     master = subprocess.Popen(
         [sys.executable, "-c", _KILLED_MASTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -269,7 +272,7 @@ def _deaths() -> Iterator[Finding]:
     if gone:
         yield Finding("start", name, GOOD, f"ended {took:.1f} ms later")
     else:
-        yield Finding("start", name, BAD, f"still there after {_SECONDS:.0f} s", "report this")
+        yield Finding("start", name, BAD, f"still running after {_SECONDS:.0f} s", "report this")
 
 
 def _modes() -> Iterator[Finding]:
@@ -277,13 +280,13 @@ def _modes() -> Iterator[Finding]:
         if needs and importlib.util.find_spec(needs) is None:
             yield Finding("modes", mode, GOOD, f"{needs} is not installed")
         elif mode == "CVM" and not pytensor.config.cxx:
-            yield Finding("modes", mode, GOOD, "there is no C++ compiler")
+            yield Finding("modes", mode, GOOD, "not tried: no C++ compiler was found")
         else:
             yield _round_trip(mode)
 
 
 def _round_trip(mode: str) -> Finding:
-    """Two members, a function, an average over shared memory."""
+    """Start two members, call a function and average a variable over them."""
     try:
         began = time.perf_counter()
         with Group(2, _devices_for(mode)) as group:
@@ -307,7 +310,7 @@ def _round_trip(mode: str) -> Finding:
     except Exception as exc:
         return Finding("modes", mode, BAD, f"{type(exc).__name__}: {exc}".partition("\n")[0])
     if total != 1000:
-        return Finding("modes", mode, BAD, f"a sum of 1000 ones is {total}", "report this")
+        return Finding("modes", mode, BAD, f"the sum of 1000 ones was {total}", "report this")
     return Finding(
         *("modes", mode, GOOD),
         f"2 members started by {how} on {on} in {1e3 * started:.0f} ms, first call {first:.2f} s, "
@@ -316,7 +319,7 @@ def _round_trip(mode: str) -> Finding:
 
 
 def _devices_for(mode: str) -> list[str] | None:
-    """The two members' devices: in mode JAX the first GPUs, where JAX can use them."""
+    """Devices of the two members: in mode JAX the first GPUs, if JAX can use them."""
     gpus = visible_gpus(os.environ, get_n_gpu())
     if mode != "JAX" or not gpus or not has_plugin():
         return None
@@ -324,7 +327,7 @@ def _devices_for(mode: str) -> list[str] | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the report; 0 if a group can be started, else 1."""
+    """Print the report; return 0 if a group can be started, else 1."""
     findings = []
     as_json = "--json" in arguments
     about = ""

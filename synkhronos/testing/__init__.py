@@ -1,11 +1,11 @@
-"""For tests, yours and ours: leak checks, fault injection, conformance suites.
+"""Tools for tests of programs that use groups, and for this package's own tests.
 
-`leaks`         what a process holds before and after
-`plugin`        the same as a fixture of pytest, to be named in pytest_plugins
-`faults`        commands that misbehave in one member
+`leaks`         compares what a process holds before and after
+`plugin`        the same check as a pytest fixture; name it in pytest_plugins
+`faults`        commands that fail in one member
 `nodes`         tests under mpirun
-`conformance`   what every channel and every communicator must do
-`killing`       a process killed at its k-th system call, for every k; import it by itself
+`conformance`   checks that every channel and every communicator has to pass
+`killing`       kills a process at its k-th system call, for every k; imported only by name
 """
 
 from synkhronos.testing import conformance, faults, leaks, nodes

@@ -1,6 +1,7 @@
-"""What every channel and every communicator must do, for whoever writes another one.
+"""Conformance suites: checks that every channel and every communicator has to pass.
 
-Both suites run as commands in a group: the same assertions in every member, numpy as the oracle.
+Run them on a new channel or communicator. Both suites run as commands in a group: every member
+makes the same assertions and compares its results with numpy's.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def check_communicator(
     dtypes: Sequence[str] = DTYPES,
     shapes: tuple[tuple[int, ...], ...] = SHAPES,
 ) -> None:
-    """Hold the group's communicator to every verb, on every dtype and shape.
+    """Check every operation of the group's communicator, on every dtype and shape.
 
     >>> import synkhronos as synk
     >>> with synk.Group(2) as group:
@@ -57,7 +58,7 @@ def check_communicator(
 
 
 def check_channel(group: Group) -> None:
-    """Hold the group's channel to its promises: order, size, repetition, long commands.
+    """Check the group's channel: order, message size, repeated commands, long commands.
 
     >>> import synkhronos as synk
     >>> with synk.Group(2) as group:
@@ -66,11 +67,11 @@ def check_channel(group: Group) -> None:
     small = _Echo(7)
     for _ in range(300):
         assert group.run(small) == [7] * group.size
-    for size in (0, 10, 1 << 17, 1 << 22):  # in the box and beyond it, both ways
+    for size in (0, 10, 1 << 17, 1 << 22):  # within and beyond a mailbox, in both directions
         sent = np.arange(size, dtype=np.int64)
         for rank, got in enumerate(group.run(_Echo(sent))):
             np.testing.assert_array_equal(got, sent, err_msg=f"rank {rank}")
-    for n in range(300):  # more than members remember
+    for n in range(300):  # more commands than members remember
         assert group.run(_Echo(n)) == [n] * group.size
     assert group.run(small) == [7] * group.size
     task = group.start(_Count())
@@ -111,7 +112,7 @@ class _Verbs(Command):
 
     def run(self, member: Member) -> None:
         values = [_values(self.dtype, self.shapes, rank) for rank in range(member.size)]
-        if self.dtype in DTYPES:  # others are JAX's alone
+        if self.dtype in DTYPES:  # only JAX has the others
             comm = member.communicator
             _check_moving(member, values, np.asarray)
             _check_reducing(member, values, (np.array, lambda v: _in_arena(comm, v)))
@@ -131,7 +132,7 @@ def _equal(found: Any, wanted: Any, what: str) -> None:
     for a, b in zip(found, wanted, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), (what, a.shape, a.dtype, b.shape, b.dtype)
         loose = TOLERANCES.get(a.dtype.name, 1e-12)
-        if a.dtype.kind == "V":  # a dtype of JAX's alone
+        if a.dtype.kind == "V":  # a dtype that only JAX has
             a, b = np.asarray(a).astype("float32"), b.astype("float32")
         np.testing.assert_allclose(a, b, rtol=loose, err_msg=what)
 

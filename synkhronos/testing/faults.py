@@ -1,4 +1,4 @@
-"""Commands that misbehave in one member, for tests of what the others and the master then do."""
+"""Commands that fail in some members, for tests of how the others and the master react."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from synkhronos._engine.member import Member
 
 @dataclass(frozen=True)
 class Fault(Command):
-    """Do something bad in the members of `ranks`, before or inside a meeting of all.
+    """Fail in the members of `ranks`, while the other members wait at a barrier or return.
 
     Attributes
     ----------
     kind : str
-        A key of KINDS.
+        How they fail: a key of KINDS.
     ranks : tuple of int
+        The members that fail.
     meet : bool
-        Let the members meet at a barrier, for which the bad ones never come.
+        Whether the other members wait at a barrier, which the failing ones never reach.
     """
 
     kind: str
@@ -32,7 +33,7 @@ class Fault(Command):
     meet: bool = True
 
     def run(self, member: Member) -> int:
-        """Misbehave, or wait for those who do."""
+        """Fail, or wait for the members that fail."""
         if member.rank in self.ranks:
             KINDS[self.kind](member)
         if self.meet:
@@ -41,35 +42,35 @@ class Fault(Command):
 
 
 class BadStr(Exception):
-    """An exception whose text cannot be had."""
+    """An exception whose `__str__` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 class FatalStr(Exception):
-    """An exception whose text would end the process."""
+    """An exception whose `__str__` raises SystemExit."""
 
     def __str__(self) -> str:
         raise SystemExit(3)
 
 
 class NoStr(Exception):
-    """An exception whose text is none."""
+    """An exception whose `__str__` does not return a str."""
 
     def __str__(self) -> Any:
         return 3
 
 
 class BadRepr:
-    """An argument that cannot be shown."""
+    """An argument whose `__repr__` raises KeyboardInterrupt."""
 
     def __repr__(self) -> str:
         raise KeyboardInterrupt
 
 
 class Touchy(Exception):
-    """An exception that raises whatever is asked of it."""
+    """An exception that raises on every access to an attribute."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(f"asked for {name}")
@@ -92,7 +93,7 @@ class Unshippable(ValueError):
 
 
 class TwoArguments(Exception):
-    """An exception that cannot be made of its text."""
+    """An exception that cannot be made from its text."""
 
     def __init__(self, a: Any, b: Any) -> None:
         super().__init__(a)
@@ -107,7 +108,7 @@ def _raise(error: BaseException) -> Any:
 
 
 def _nameless(member: Member) -> None:
-    """Raise an exception whose class raises whatever is asked of it."""
+    """Raise an exception whose class raises on every access to an attribute."""
     error: Any = _Nameless("Nameless", (Exception,), {})
     raise error
 
@@ -119,7 +120,7 @@ def _chained(member: Member) -> None:
         except KeyError as exc:
             raise TypeError("the second") from exc
     except TypeError:
-        raise ValueError("the third")  # noqa: B904 (its context is what is wanted)
+        raise ValueError("the third")  # noqa: B904 (the implicit context is the case to test)
 
 
 def _circular(member: Member) -> None:
@@ -155,7 +156,7 @@ def _spin(member: Member) -> None:
 
 
 def _c_call(member: Member) -> None:
-    """Years in C, holding the interpreter's lock."""
+    """Match a regular expression that takes years in C and holds the interpreter's lock."""
     re.match("(a+)+$", "a" * 64 + "b")
 
 
@@ -164,7 +165,7 @@ def _nap(member: Member) -> None:
 
 
 def _eat(member: Member) -> None:
-    """Take memory until there is none."""
+    """Allocate memory until none is left."""
     eaten = []
     while True:
         eaten.append(b"x" * (1 << 22))
@@ -219,7 +220,7 @@ KINDS: dict[str, Any] = {
 }
 
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "exit")
-GREEDY = ("eat",)  # only where memory is limited
+GREEDY = ("eat",)  # use only where the process has a memory limit
 STUCK = ("sleep", "spin", "C call")
-SLOW = ("nap", "compile")  # a second
+SLOW = ("nap", "compile")  # last one second
 RAISING = tuple(k for k in KINDS if k not in (*DEADLY, *GREEDY, *STUCK, *SLOW))

@@ -1,11 +1,12 @@
-"""Killing a process at each of its system calls: a crash test that leaves no gap.
+"""A crash test without gaps: kills a process at each of its system calls.
 
-A *scenario* is a Python file with a function ``scenario(trial)``: a program that starts a group
-and uses it. A *stage* is a process that has imported the scenario once; for each trial it forks a
-fresh process, in a session of its own, that runs it. Where the scenario says so, the *victim* (the
-master, or a worker) halts, strace takes hold of it, and delivers SIGKILL as it enters a system call
-that is named, say its third `write` from there; `points` names each that a run has made. Nothing in
-the program is instrumented. It needs strace and the right to trace.
+A *scenario* is a Python file with a function ``scenario(trial)`` that starts a group and uses it.
+A *stage* is a process that has imported the scenario once. For each trial the stage forks a new
+process, in a session of its own, that runs the scenario. The *victim* is the master or a worker.
+It stops at a place that the scenario marks, and strace attaches to it. strace sends SIGKILL when
+the victim enters the chosen system call, for example its third `write` after the mark. `points`
+lists the system calls that a run made. The program under test is not instrumented. The test needs
+strace and the right to trace.
 
 ::
 
@@ -42,40 +43,42 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos.testing import leaks
 
-LIMIT = 20.0  # seconds for a trial; what takes longer hangs
-_ATTACH = 5.0  # for strace to take hold
-_GONE = 1.0  # for the last process to go after the first has
-# Spinning is a system call, too, and thousands of them in a row are all the same place.
+LIMIT = 20.0  # seconds for a trial; a longer trial counts as hung
+_ATTACH = 5.0  # seconds for strace to attach
+_GONE = 1.0  # seconds for the scenario's other processes to end after its first one
+# A waiting member makes thousands of sched_yield calls in a row, which are all the same place.
 CALLS = "!sched_yield"
 KILL = "signal=SIGKILL"
-NEVER = 65535  # the largest k that strace takes
-_CALL = re.compile(r"(\w+)\(")  # a line of strace's; others tell of signals and ends
+NEVER = 65535  # the largest k that strace accepts
+_CALL = re.compile(r"(\w+)\(")  # a system call in strace's log; other lines report signals, exits
 
 
 @dataclass
 class Outcome:
-    """What became of one trial.
+    """The result of one trial. Times are seconds of time.monotonic.
 
     Attributes
     ----------
     victim, calls, fault : str
+        As passed to `Stage.trial`.
     k : int
-        Which of the calls it happened at, counted from the victim's halt; 0: nothing was done.
+        The fault came at the k-th of the calls after the victim stopped; 0: there was no fault.
     events : list of (float, str)
-        What the scenario said, and when, in seconds of time.monotonic.
+        The times and texts of `Trial.say`.
     died : float or None
         When the victim ended.
     ended : float
-        When the scenario's process ended, by the same clock.
+        When the scenario's process ended.
     status : int or None
-        Its wait status; None: it was still there at the limit.
+        Wait status of the scenario's process; None: it was still running at the limit.
     reached : bool
-        Whether the fault has happened; False: the victim made fewer than k such system calls.
+        Whether the fault happened; False: the victim made fewer than k such system calls.
     made : list of str
         The system calls that the victim made, as strace writes them.
     left : list of str
-        Processes and files that were there afterwards.
+        Processes and files that were left afterwards.
     printed : str
+        What the scenario's processes printed.
     """
 
     victim: str
@@ -93,24 +96,25 @@ class Outcome:
 
     @property
     def hung(self) -> bool:
-        """Whether it had to be ended."""
+        """Whether the scenario was still running at the limit."""
         return self.status is None
 
     def said(self, start: str) -> float | None:
-        """When the scenario first said something that begins so."""
+        """When the scenario first said a text with this start; None if never."""
         return next((at for at, text in self.events if text.startswith(start)), None)
 
 
 class Trial:
-    """What a scenario knows of the trial it is in.
+    """The trial, as the scenario sees it.
 
     Attributes
     ----------
     folder : Path
-        The trial's own; it goes with the trial.
+        A folder for this trial; it is removed after the trial.
     victim : str
+        The process to kill: "master", "rank N", or a name given to `pause`.
     argument : str
-        What the scenario is told.
+        As passed to `Stage.trial`.
     """
 
     def __init__(self, folder: Path, victim: str, argument: str = "") -> None:
@@ -119,21 +123,22 @@ class Trial:
         self.argument = argument
 
     def pause(self, name: str) -> None:
-        """Halt here if the victim has this name, until it is watched."""
+        """Stop here if the victim has this name, until strace is attached."""
         if name != self.victim:
             return
         with (self.folder / "at").open("w") as at:
             at.write(f"{os.getpid()}\n")
-        os.kill(os.getpid(), signal.SIGSTOP)  # no system call is under way then, unlike in a wait
+        # stopped by a signal, the process is not inside a system call, as it would be in a wait
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def mark(self, group: Group) -> None:
-        """Halt the master, or the worker "rank N", if that is the victim."""
+        """Stop the master, or the worker "rank N", if it is the victim."""
         self.pause("master")
         if self.victim.startswith("rank "):
             group.run(_Halt(int(self.victim.split()[1]), str(self.folder), self.victim), "mark")
 
     def say(self, text: str) -> None:
-        """Note what has happened, and when."""
+        """Record an event and its time."""
         with (self.folder / "events").open("a") as file:
             file.write(json.dumps([time.monotonic(), text]) + "\n")
 
@@ -150,7 +155,7 @@ class _Halt(Command):
 
 
 class Stage:
-    """A process that has a scenario ready; a context manager.
+    """A process that has imported a scenario and runs its trials; a context manager.
 
     Parameters
     ----------
@@ -181,7 +186,7 @@ class Stage:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the stage has ended: can the scenario be imported?")
+            raise RuntimeError("the stage has ended: check that the scenario can be imported")
         return json.loads(line)
 
     def trial(
@@ -192,27 +197,27 @@ class Stage:
         fault: str = KILL,
         argument: str = "",
     ) -> Outcome:
-        """Run the scenario once, and kill the victim at its k-th call of a kind.
+        """Run the scenario once, and kill the victim at its k-th system call of the given kinds.
 
         Parameters
         ----------
         victim : str
-            A name that the scenario pauses for, "master", or "rank N". Without one, and with k=0,
-            nothing is killed.
+            "master", "rank N", or a name that the scenario gives to `Trial.pause`. The empty name,
+            or k=0, runs the scenario without a fault.
         k : int
-            `NEVER` does nothing but record.
+            Which call to kill the victim at, from 1. `NEVER` only records the calls.
         calls : str
-            The system calls that count, as strace takes them. Each counts for itself: with
-            "write,fsync" it happens at the k-th write, and at the k-th fsync.
+            The system calls that count, as strace's `trace` takes them. Each has its own count:
+            with "write,fsync" the fault comes at the k-th write and at the k-th fsync.
         fault : str
-            What happens to it instead, as strace's `inject` takes it: "error=ENOSPC".
+            The fault, as strace's `inject` takes it; "error=ENOSPC" fails the call instead.
         argument : str
-            What the scenario finds as `trial.argument`.
+            The scenario's `trial.argument`.
 
         Raises
         ------
         RuntimeError
-            The scenario never came to where the victim halts, or strace could not take hold of it.
+            The scenario did not reach the place where the victim stops, or strace could not attach.
         """
         found = Outcome(victim, k, calls, fault)
         before = leaks.named()
@@ -248,7 +253,7 @@ class Stage:
 
     def _kill(self, found: Outcome, folder: Path, at: int) -> None:
         if not select.select([at], [], [], LIMIT)[0]:
-            raise RuntimeError(f"the scenario never came to where {found.victim!r} halts")
+            raise RuntimeError(f"the scenario did not reach the place where {found.victim!r} stops")
         pid = int(os.read(at, 20))
         victim = os.pidfd_open(pid)
         try:
@@ -266,14 +271,14 @@ class Stage:
             os.close(victim)
 
     def _watch(self, found: Outcome, victim: int) -> None:
-        """Wait until the victim ends, or the whole scenario."""
+        """Wait until the victim ends, and note when; until LIMIT if it does not end."""
         poll = select.poll()
         poll.register(victim, select.POLLIN)
         if poll.poll(1000 * LIMIT):
             found.died = time.monotonic()
 
     def _await(self, found: Outcome, session: int) -> None:
-        """The end of the scenario's process, and of all in its session."""
+        """Wait for the end of the scenario's process; list, then kill, what its session left."""
         assert self._process.stdout is not None
         if select.select([self._process.stdout], [], [], LIMIT)[0]:
             found.ended, found.status = self._answer()
@@ -296,7 +301,7 @@ def _await_stop(pid: int) -> None:
 
 
 def _attach(pid: int, wanted: Outcome, log: Path) -> subprocess.Popen[bytes]:
-    """Strace on a process that halts, which kills it at its k-th system call."""
+    """Attach strace to a stopped process; it injects the fault at the k-th system call."""
     inject = f"inject={wanted.calls}:{wanted.fault}:when={wanted.k}"
     what = ["-e", f"trace={wanted.calls}", "-e", inject]
     with log.with_suffix(".err").open("w+") as errors:
@@ -315,7 +320,7 @@ def _attach(pid: int, wanted: Outcome, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _session(number: int) -> list[int]:
-    """The processes of a session that run (zombies do not)."""
+    """The running processes of a session, zombies left out."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -341,7 +346,7 @@ def _text(path: Path) -> str:
 
 
 def points(made: Sequence[str]) -> list[tuple[str, int]]:
-    """For each call that a victim has made: its name, and which of that name it was.
+    """For each call that a victim made: its name, and its number among calls of that name.
 
     >>> points(["openat(...) = 3", "write(3, ...) = 5", "write(3, ...) = 5"])
     [('openat', 1), ('write', 1), ('write', 2)]
@@ -359,13 +364,13 @@ def points(made: Sequence[str]) -> list[tuple[str, int]]:
 def sweep(
     stage: Stage, victim: str, calls: str = CALLS, argument: str = "", step: int = 1
 ) -> Iterator[Outcome]:
-    """A trial for each, or each `step`-th, system call of a run in which nothing happens."""
+    """Run one trial for each system call, or each `step`-th one, of a run without a fault."""
     for name, k in points(stage.trial(victim, NEVER, calls, argument=argument).made)[::step]:
         yield stage.trial(victim, k, name, argument=argument)
 
 
 def serve(path: str) -> None:
-    """The life of a stage: import a scenario, then fork a process for each line of stdin."""
+    """Run a stage: import a scenario, then fork a process for each line of stdin."""
     spec = importlib.util.spec_from_file_location("scenario", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,8 +1,8 @@
-"""What this process holds: children, descriptors, threads, shared memory.
+"""Leak checks: the children, descriptors, threads and shared memory of this process.
 
-Of descriptors those count that groups and subprocesses are made of: memfd, eventfd, pidfd, pipes.
-/dev/shm is the whole machine's: a file there that is another user's, or that another process has
-open, is left out.
+Only the kinds of descriptors that groups and subprocesses use are counted: memfd, eventfd, pidfd,
+pipes. The whole machine shares /dev/shm. A file there is left out if it belongs to another user, or
+if another process has it open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a process holds at a moment."""
+    """The children, descriptors, threads and named shared memory of a process at one moment."""
 
     children: frozenset[int]
     descriptors: frozenset[str]
@@ -28,11 +28,11 @@ class Snapshot:
     shm: frozenset[str]
 
 
-NAMED = Path("/dev/shm")  # where shared memory has names, for the whole machine
+NAMED = Path("/dev/shm")  # named shared memory of the whole machine
 
 
 def snapshot() -> Snapshot:
-    """Take stock.
+    """Record what this process holds now.
 
     >>> check(snapshot())
     """
@@ -51,7 +51,7 @@ def check(before: Snapshot, patience: float = 2.0) -> None:
     ----------
     before : Snapshot
     patience : float
-        Seconds to wait for what is about to go.
+        Seconds to wait for processes, threads and files that are about to end.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def _more(before: Snapshot, after: Snapshot) -> dict[str, object]:
 
 
 def named() -> set[str]:
-    """Shared memory with a name, of this user."""
+    """Named shared memory of this user."""
     found = set()
     for file in NAMED.iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ def named() -> set[str]:
 
 
 def forsaken(paths: Collection[str]) -> list[str]:
-    """Which of these files are this process's, or nobody's; the programs of others go on."""
+    """The paths that exist and that no process, other than this one and its children, uses."""
     ours = {os.getpid(), *_children()}
     left = set(paths)
     for folder in Path("/proc").iterdir() if left else ():
@@ -103,7 +103,7 @@ def forsaken(paths: Collection[str]) -> list[str]:
 
 def _in_use(process: Path) -> Iterator[str]:
     """The files that a process has mapped or open."""
-    with contextlib.suppress(OSError):  # it ends, or is not ours to look into
+    with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
         for line in (process / "maps").read_text().splitlines():
             if "/" in line:
                 yield line[line.index("/") :]

@@ -8,20 +8,21 @@ from synkhronos._engine.startup import serve
 
 
 def serve_first() -> int:
-    """In every process of an MPI launch but the first one: serve the first one's groups.
+    """Make every process of an MPI launch, except the first one, serve the first one's groups.
 
-    To be called before the tests are collected, in the top `conftest.py` for instance: the other
-    processes do not return from it, and end when the first one has run the tests. A plain script
-    needs nothing of the kind, since it stops in `synk.fork`.
+    Call it before the tests are collected, for example in the top `conftest.py`. In the first
+    process it returns at once. In the others it does not return: they end when the first process
+    has run the tests. A plain script does not need it, since its other processes stop in
+    `synk.fork`.
 
     Returns
     -------
     int
-        In the first process, how many there are; 1 without a launch.
+        The number of processes in the launch; 1 without a launch.
 
     Notes
     -----
-    Cost: nothing in the first process.
+    Cost: none in the first process.
 
     >>> serve_first()
     1

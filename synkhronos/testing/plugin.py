@@ -4,7 +4,7 @@ In the top `conftest.py`::
 
     pytest_plugins = ["synkhronos.testing.plugin"]
 
-and for the tests that shall be checked, all of a module for instance::
+and in each test module to be checked::
 
     pytestmark = pytest.mark.usefixtures("nothing_is_left")
 """
@@ -20,12 +20,13 @@ from synkhronos.testing import leaks
 
 @pytest.fixture
 def nothing_is_left() -> Iterator[None]:
-    """After the test: no process, thread, descriptor or file in /dev/shm more than before it.
+    """Fail the test if it leaves a process, thread, descriptor or file in /dev/shm behind.
 
-    It waits up to two seconds for what is about to go. A group that the test has left open counts;
-    one that has been open before, made by a fixture of a wider scope, does not.
+    The fixture waits up to two seconds for those that are about to end. A group that the test has
+    left open counts. A group that was open before the test, made by a fixture of a wider scope,
+    does not.
 
-    Cost: some milliseconds for each test.
+    Cost: a few milliseconds for each test.
     """
     before = leaks.snapshot()
     yield
