@@ -100,11 +100,11 @@ def _lasts() -> Iterator[None]:
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]]:
     """Starts groups that take the path of GPUs without one: arrays of JAX's stay what they are.
 
-    Devices are "cpu", members think they share a GPU, and every member finds `tests/standin` in the
-    place of nccl4py and cuda.core.
+    Devices are "cpu", members think they share a GPU, and every member finds
+    `tests/support/standin` in the place of nccl4py and cuda.core.
     """
     _forget_standin()
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "standin"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "support" / "standin"))
     monkeypatch.setattr(GroupOptions, "on_one_gpu", 2)
     groups: list[synk.Group] = []
 

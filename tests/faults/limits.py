@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from running import LIMIT, ended, script_command
+from user_scripts import LIMIT, ended, script_command
 
 _SYSTEM = Path("/sys/fs/cgroup")
 

@@ -48,10 +48,10 @@ class Mutant:
 
 GUARDS, LOCAL = "_transport/channels/guards.py", "_transport/channels/local.py"
 WAITING, PROCESSES = "_transport/channels/waiting.py", "_transport/channels/processes.py"
-FAULTS, DEATHS = "tests/test_faults.py", "tests/faults/test_deaths.py"
+FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
-CHECKPOINTS = "tests/test_checkpoints.py"
-GPUS = "tests/test_jax_gpus.py"
+CHECKPOINTS = "tests/extensions/test_checkpoints.py"
+GPUS = "tests/transport/test_jax_gpus.py"
 NODES = "tests/mpi/test_node_faults.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 
@@ -89,7 +89,7 @@ MUTANTS = (
         LOCAL,
         "os.register_at_fork(after_in_child=_disown_all)",
         "",
-        f"{FAULTS} tests/test_groups.py -k 'die_with_the_master or fork'",
+        f"{FAULTS} tests/engine/test_groups.py -k 'die_with_the_master or fork'",
     ),
     Mutant(
         "workers ignore Ctrl-C",
@@ -180,7 +180,7 @@ MUTANTS = (
         "_host/arena.py",
         "        self._blocks.clear()\n",
         "        pass\n",
-        "tests/test_groups.py tests/test_data.py",
+        "tests/engine/test_groups.py tests/api/test_data.py",
     ),
     Mutant(
         "no core dumps of the data",
@@ -286,7 +286,7 @@ MUTANTS = (
         "                if self._unsettled or self._left:\n                    self._leave()\n"
         "\n    @contextlib.contextmanager\n    def limited",
         "                pass\n\n    @contextlib.contextmanager\n    def limited",
-        f"{FAULTS} tests/test_groups.py",
+        f"{FAULTS} tests/engine/test_groups.py",
     ),
     Mutant(
         "what failed is undone",
@@ -294,7 +294,7 @@ MUTANTS = (
         "        for entry, value in self._undo.values():\n            entry.storage[0] = value\n"
         "        self._forget_command()",
         "        self._forget_command()",
-        f"{FAULTS} tests/test_functions.py -k 'fail or undo or interrupt or rais'",
+        f"{FAULTS} tests/api/test_functions.py -k 'fail or undo or interrupt or rais'",
     ),
     Mutant(
         "half-written values are marked",
@@ -308,7 +308,7 @@ MUTANTS = (
         "_transport/channels/node.py",
         "                self._await(words, here)\n            if gate",
         "                pass\n            if gate",
-        f"{FAULTS} tests/test_communicators.py tests/test_train.py",
+        f"{FAULTS} tests/transport/test_communicators.py tests/extensions/test_train.py",
     ),
     Mutant(
         "who leaves a command frees those at its barriers",
@@ -358,7 +358,7 @@ def caught(mutant: Mutant) -> str:
             copy(source, tree / part)
         (tree / "synkhronos" / mutant.module).write_text(mutant.mutated())
         command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider {mutant.tests}"
-        places = [str(tree), str(tree / "tests"), str(tree / "tests" / "faults")]
+        places = [str(tree), str(tree / "tests" / "support"), str(tree / "tests" / "faults")]
         process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=tree,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import run_script
+from user_scripts import run_script
 
 BEGIN = """
     import atexit, gc, multiprocessing, os, signal, sys, threading, time, weakref

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._host import arena

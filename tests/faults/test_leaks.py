@@ -13,7 +13,7 @@ from pathlib import Path
 
 import leaking
 import pytest
-from running import LIMIT, alive
+from user_scripts import LIMIT, alive
 
 from synkhronos.testing import leaks
 

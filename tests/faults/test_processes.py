@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 

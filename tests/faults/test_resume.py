@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from running import run_script
+from user_scripts import run_script
 
 TEXT = """
     import os, random, signal, sys, time

@@ -1,4 +1,4 @@
-"""Where starting a group might hang (promise 11), beyond what tests/test_groups.py has."""
+"""Where starting a group might hang (promise 11), beyond what tests/engine/test_groups.py has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from running import LIMIT, run_script
+from user_scripts import LIMIT, run_script
 
 BEGIN = """
     import sys, threading, time

@@ -19,7 +19,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command

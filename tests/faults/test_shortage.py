@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from limits import Ended, MemoryGroup, cannot_mount, in_a_namespace, memory_group, run_after
-from running import LIMIT
+from user_scripts import LIMIT
 
 Trials = Callable[[Any, Any], Any]
 MB = 1 << 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_train import Net
+from training_cases import Net
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates

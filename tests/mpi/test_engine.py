@@ -9,10 +9,20 @@ import pytest
 from launching import Job, launcher
 
 TESTS = Path(__file__).parents[1]
-CONFORMANCE = ["test_communicators.py"]
-COLLECTIVES = [*CONFORMANCE, "test_collectives.py"]
-ENGINE = [*COLLECTIVES, "test_functions.py", "test_updates_in_calls.py", "test_pieces.py"]
-REST = ["test_data.py", "test_consistency.py", "test_train.py", "test_checkpoints.py"]
+CONFORMANCE = ["transport/test_communicators.py"]
+COLLECTIVES = [*CONFORMANCE, "api/test_collectives.py"]
+ENGINE = [
+    *COLLECTIVES,
+    "api/test_functions.py",
+    "api/test_updates_in_calls.py",
+    "plan/test_pieces.py",
+]
+REST = [
+    "api/test_data.py",
+    "api/test_consistency.py",
+    "extensions/test_train.py",
+    "extensions/test_checkpoints.py",
+]
 
 # In a group that several tests share: these count what a new one has, or list three members.
 _SHARED = (
@@ -50,8 +60,8 @@ def check(kind: str, nodes: int, members: int, files: list[str], folder: Path, o
         ("mpich", 2, 1, ENGINE + REST, ""),
         ("openmpi", 2, 1, ENGINE, ""),
         ("mpich", 3, 1, COLLECTIVES, ""),
-        ("openmpi", 3, 1, ["test_functions.py"], "float32 or batch or gather or update"),
-        ("mpich", 2, 2, ["test_collectives.py", "test_functions.py"], _NOT_SHARED),
+        ("openmpi", 3, 1, ["api/test_functions.py"], "float32 or batch or gather or update"),
+        ("mpich", 2, 2, ["api/test_collectives.py", "api/test_functions.py"], _NOT_SHARED),
         ("mpich", 2, 2, REST, "not test_rules_equal_serial or momentum or amsgrad"),
         ("openmpi", 2, 2, CONFORMANCE, ""),
     ],

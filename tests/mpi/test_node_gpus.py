@@ -1,6 +1,7 @@
 """Members on GPUs of several nodes: one link of all, news of failures by the leaders.
 
-There is no GPU here: every process finds `tests/standin` in the place of nccl4py and cuda.core.
+There is no GPU here: every process finds `tests/support/standin` in the place of nccl4py and
+cuda.core.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from launching import Launcher, run
 pytest.importorskip("jax")
 pytestmark = pytest.mark.slow
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
 
 # a group of two nodes whose members think that they are on GPUs
 GROUP = """
 import logging, os, sys, time
-tests, each = sys.argv[1], int(sys.argv[2])
-sys.path[:0] = [tests, tests + "/standin"]
+support, each = sys.argv[1], int(sys.argv[2])
+sys.path[:0] = [support, support + "/standin"]
 import numpy as np
 import pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from exchanging import *
+from gpu_commands import *
 from synkhronos._engine.group import current
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import conformance
@@ -158,4 +159,4 @@ def test_where_a_member_cannot_be_served(mpi: Launcher, tmp_path: Path, each: st
 
 def _run(mpi: Launcher, folder: Path, text: str, each: str, **environ: str) -> str:
     environ["STANDIN_NCCL_PATIENCE"] = "20"
-    return run(mpi, 2, folder, GROUP + textwrap.dedent(text), str(TESTS), each, **environ)
+    return run(mpi, 2, folder, GROUP + textwrap.dedent(text), str(SUPPORT), each, **environ)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import LIMIT
-from test_mnist import shared_data
+from mnist_files import shared_data
+from user_scripts import LIMIT
 
 pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
 DEMOS = Path(__file__).parent.parent.parent / "demos"

@@ -11,8 +11,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from exchanging import Traffic
-from telling import FailsToMeet
+from gpu_commands import Traffic
+from worker_commands import FailsToMeet
 
 import synkhronos as synk
 from synkhronos import nn

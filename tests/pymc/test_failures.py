@@ -14,7 +14,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, points
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._errors import WorkerError

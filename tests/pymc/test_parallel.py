@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, check_equal, evaluated, points
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos.pymc import _likelihood, _proof, _rows, _terms

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 

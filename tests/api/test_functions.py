@@ -21,7 +21,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from fussy import Fussy, Known, Replicas, fussy, rank_shaped
+from failing_ops import Fussy, Known, Replicas, fussy, rank_shaped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytensor import In

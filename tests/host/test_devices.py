@@ -16,7 +16,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from telling import NCCL, Fails, Told
+from worker_commands import NCCL, Fails, Told
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend

@@ -17,8 +17,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from exchanging import Breaks, Calls, CannotPost, Dies, Exchange, Stops, Unequal
-from running import run_script
+from gpu_commands import Breaks, Calls, CannotPost, Dies, Exchange, Stops, Unequal
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
@@ -292,7 +292,7 @@ def test_a_script_that_does_not_close(tmp_path: Path) -> None:
         import sys
         sys.path[:0] = [sys.argv[1], sys.argv[1] + "/standin"]
         import synkhronos as synk
-        from exchanging import Exchange
+        from gpu_commands import Exchange
         from synkhronos._engine.group import current
         from synkhronos._engine.group_options import GroupOptions
         GroupOptions.on_one_gpu = 2
@@ -300,7 +300,7 @@ def test_a_script_that_does_not_close(tmp_path: Path) -> None:
         current().run(Exchange())
         print("done")
     """
-    assert run_script(tmp_path, script, str(Path(__file__).parent)) == "done\n"
+    assert run_script(tmp_path, script, str(Path(__file__).parents[1] / "support")) == "done\n"
 
 
 def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:
         assert config.blocking == 0 and config.ptr
         print("alike")
     """
-    found = run_script(tmp_path, script, str(Path(__file__).parent / "standin"))
+    found = run_script(tmp_path, script, str(Path(__file__).parents[1] / "support" / "standin"))
     assert found.endswith("alike\n"), found
 
 

@@ -6,7 +6,6 @@ import functools
 import gc
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,92 +13,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
+from training_cases import FAST, LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions._step.update import FlatUpdate
-
-FAST = "FAST_COMPILE"
-RULES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "sgd": (updates.sgd, {"learning_rate": 0.1}),
-    "momentum": (updates.momentum, {"learning_rate": 0.1}),
-    "nesterov": (updates.nesterov_momentum, {"learning_rate": 0.1}),
-    "adagrad": (updates.adagrad, {"learning_rate": 0.1}),
-    "rmsprop": (updates.rmsprop, {"learning_rate": 0.01}),
-    "adadelta": (updates.adadelta, {}),
-    "adam": (updates.adam, {"learning_rate": 0.01}),
-    "adamw": (updates.adam, {"learning_rate": 0.01, "weight_decay": 0.1}),
-    "adamax": (updates.adamax, {"learning_rate": 0.01}),
-    "amsgrad": (updates.amsgrad, {"learning_rate": 0.01}),
-    "nadam": (updates.nadam, {"learning_rate": 0.01}),
-}
-
-
-class Net:
-    """A small net: weights of several shapes, a 0-d parameter, and a row-wise error."""
-
-    def __init__(self, dtype: str = "float64", hidden: int = 7) -> None:
-        rng = np.random.default_rng(5)
-        self.x, self.y = pt.matrix("x", dtype=dtype), pt.lvector("y")
-
-        def shared(name: str, *shape: int) -> Any:
-            return pytensor.shared(np.asarray(0.3 * rng.standard_normal(shape), dtype), name=name)
-
-        self.params = [shared("w0", 5, hidden), shared("b0", hidden), shared("w1", hidden, 3)]
-        self.params += [shared("b1", 3), shared("scale")]
-        w0, b0, w1, b1, scale = self.params
-        h = pt.tanh(self.x @ w0 + b0)
-        log_p = pt.special.log_softmax((h @ w1 + b1) * scale, axis=1)
-        self.error = -log_p[pt.arange(self.y.shape[0]), self.y]
-        self.hits = pt.eq(log_p.argmax(axis=1), self.y)
-        self.loss = self.error.mean()
-        self.dtype = dtype
-
-    def data(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng(n)
-        return rng.standard_normal((n, 5)).astype(self.dtype), rng.integers(0, 3, n)
-
-    def values(self) -> list[np.ndarray]:
-        return [p.get_value() for p in self.params]
-
-
-def compare(
-    make: Callable[[Net], dict[str, Any]],
-    steps: int = 10,
-    rows: int = 23,
-    batch: Any = None,
-    dtype: str = "float64",
-    tolerance: float = 1e-10,
-    num_slices: int = 1,
-    hidden: int = 7,
-) -> None:
-    """Train a net in the group and another one serially: equal losses and parameters."""
-    ours, serial = Net(dtype, hidden), Net(dtype, hidden)
-    mine, theirs = make(ours), make(serial)
-    mine.setdefault("mode", FAST)
-    theirs["mode"] = Mode(linker="py", optimizer="fast_compile")
-    train = make_train_function(
-        mine.pop("loss", ours.loss), ours.params, ours.x, ours.y, mine.pop("rule"), **mine
-    )
-    twin = make_train_function_pytensor(
-        theirs.pop("loss", serial.loss),
-        serial.params,
-        serial.x,
-        serial.y,
-        theirs.pop("rule"),
-        **theirs,
-    )
-    x, y = ours.data(rows)
-    for _ in range(steps):
-        found = train(x, y, batch=batch, num_slices=num_slices)
-        wanted = twin(x, y, batch=batch)
-        np.testing.assert_allclose(found, wanted, rtol=tolerance)
-    for p, q in zip(ours.params, serial.params, strict=True):
-        assert p.get_value().dtype == dtype
-        np.testing.assert_allclose(p.get_value(), q.get_value(), rtol=tolerance, atol=tolerance)
-    for p in ours.params:
-        for rank in range(len(synk.get_lengths(ours.params[1]))):
-            np.testing.assert_array_equal(synk.get_value(rank, p), p.get_value())
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -112,24 +30,6 @@ def test_rules_equal_serial(group: synk.Group, rule: str) -> None:
 def test_odd_batches(group: synk.Group, rows: int) -> None:
     """S87 to S89: fewer rows than members too."""
     compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, rows=rows)
-
-
-def loss_of(net: Net, kind: str) -> Any:
-    """Losses over rows in every form whose gradient is exact."""
-    w0, *_ = net.params
-    mask = pt.cast(pt.gt(net.x[:, 0], 0), net.dtype)
-    return {
-        "mean": net.loss,
-        "sum": net.error.sum(),
-        "mean + L2": net.loss + 0.01 * (w0**2).sum(),
-        "sum + L2": net.error.sum() + 0.3 * (w0**2).sum() + 0.1 * abs(net.params[2]).sum(),
-        "masked mean": (net.error * mask).sum() / mask.sum() + 0.01 * (w0**2).sum(),
-        "root of mean": pt.sqrt((net.error**2).mean()),
-        "log of sum": pt.log(net.error.sum()),
-    }[kind]
-
-
-LOSSES = ("mean", "sum", "mean + L2", "sum + L2", "masked mean", "root of mean", "log of sum")
 
 
 @pytest.mark.parametrize("kind", LOSSES)

@@ -18,7 +18,7 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos.extensions import loader as loader_module

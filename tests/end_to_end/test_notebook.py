@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
-from running import alive
+from user_scripts import alive
 
 LIMIT = 60  # seconds for one cell; a hang fails
 Cell = Callable[[str], str]

@@ -1,6 +1,6 @@
 """Commands of tests of exchanges between GPUs, which workers started by exec must import.
 
-`nccl.bindings` is the stand-in of `tests/standin`.
+`nccl.bindings` is the stand-in of `tests/support/standin`.
 """
 
 from __future__ import annotations

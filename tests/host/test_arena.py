@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from physical import physical_memory
+from physical_memory import physical_memory
 
 from synkhronos._host import arena as _arena
 from synkhronos._host.arena import _FreeList

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos.extensions import _random_streams

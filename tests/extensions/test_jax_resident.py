@@ -13,8 +13,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from exchanging import DiesInUpdate, Traffic
-from test_train import LOSSES, RULES, Net, compare, loss_of
+from gpu_commands import DiesInUpdate, Traffic
+from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend

@@ -12,8 +12,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from running import run_script
-from telling import Copied, Counts, Listen
+from user_scripts import run_script
+from worker_commands import Copied, Counts, Listen
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
@@ -210,7 +210,7 @@ import json, warnings
 warnings.simplefilter("ignore", UserWarning)
 import numpy as np, pytensor, pytensor.tensor as pt
 import synkhronos as synk
-from test_jax import Counts, Listen
+from worker_commands import Counts, Listen
 
 x = pt.fmatrix("x")
 w = pytensor.shared(np.ones(6, "float32"), name="w")
@@ -228,7 +228,10 @@ with synk.Group(2, start="exec") as group:
 def test_the_second_member_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One compiles each length, the other loads it; in the next run, both load."""
     monkeypatch.setenv("PYTENSOR_FLAGS", f"base_compiledir={tmp_path / 'compiled'}")
-    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [
+        str(Path(__file__).parents[1] / "support"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     for run in range(2):
         out = run_script(tmp_path, SHARED_CACHE, check=True)

@@ -10,9 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from running import LIMIT
+from user_scripts import LIMIT
 
-PAGE = Path(__file__).parent.parent / "docs" / "reliability.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.rst"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Ops that fail on request, and commands, of test_functions: members of other nodes import them."""
+"""Ops that fail on request, and commands, for tests of functions; workers import them."""
 
 from __future__ import annotations
 

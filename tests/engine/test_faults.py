@@ -15,7 +15,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from running import alive, run_script, start_script
+from user_scripts import alive, run_script, start_script
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command

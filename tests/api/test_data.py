@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from physical import physical_memory
+from physical_memory import physical_memory
 
 import synkhronos as synk
 from synkhronos.testing.conformance import DTYPES

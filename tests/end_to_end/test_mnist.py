@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytest
+from mnist_files import FILES, shared_data
 from pytensor.graph.traversal import ancestors
-from running import LIMIT, run_script
+from user_scripts import LIMIT, run_script
 
-DEMOS = Path(__file__).parent.parent / "demos" / "mnist"
-FILES = [f"{s}-{k}-ubyte.gz" for s in ("train", "t10k") for k in ("images-idx3", "labels-idx1")]
+DEMOS = Path(__file__).parents[2] / "demos" / "mnist"
 PLAIN, DROPOUT = "custom_mlp:2,64,0,0 777 2", "custom_mlp:2,16,0.2,0.5 1000 1"
 CURVES = {
     "serial": f"train_serial {PLAIN}",
@@ -64,14 +64,6 @@ class Curve(NamedTuple):
     losses: np.ndarray
     accuracies: np.ndarray  # of validation after each epoch, then of the test
     said: str
-
-
-def shared_data() -> str:
-    """A folder with the test set of MNIST; "" where there is none, and digits do."""
-    for parent in DEMOS.parents:
-        if (parent / "shared" / "data" / "mnist-10k" / FILES[-1]).exists():
-            return str(parent / "shared" / "data")
-    return ""
 
 
 @pytest.fixture(scope="module")

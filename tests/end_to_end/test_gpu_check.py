@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import run_script
+from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._host import devices as _devices
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
