@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._errors import GroupError
 from synkhronos._plan.reductions import Reduction
-from synkhronos._transport.communicators import Communicator
+from synkhronos._transport.communicators.communicator import Communicator
 
 
 class MeetingOp(Op):

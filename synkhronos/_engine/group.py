@@ -208,8 +208,7 @@ class Group:
             _current = outer
 
     def __repr__(self) -> str:
-        how = getattr(self._channel, "started", "inline")
-        state = self._ended or "alive"
+        how, state = self._channel.started, self._ended or "alive"
         return f"<synkhronos.Group of {self.size}, master rank {self.master}, {how}, {state}>"
 
     @property
@@ -402,7 +401,7 @@ class Group:
         if issubclass(kind, PeerDied | GroupEnded):
             raise self._channel.loss(what) from None
         if issubclass(kind, PeerFailed):
-            reports = self._channel.collect(self._channel.node.number)
+            reports = self._channel.collect(self._channel.number)
             check_reports(reports, what, self._channel)
             raise GroupError(f"{what}: the members lost each other") from None
         note_master(exc, self.rank, self.devices[self.rank], what)

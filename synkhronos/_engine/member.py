@@ -18,7 +18,7 @@ from synkhronos._engine.variables import Entry, Registry, is_torn, mark_torn
 from synkhronos._errors import SynkhronosError
 from synkhronos._host.arena import Arena, FilePiece, Piece, Views
 from synkhronos._host.cores import MasterShare, bind_worker
-from synkhronos._transport.channels import Failure, Left
+from synkhronos._transport.channels.channel import Failure, Left
 from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, Words, progress_word
 from synkhronos._transport.channels.guards import guard
 from synkhronos._transport.channels.interrupts import Interrupts
@@ -26,7 +26,7 @@ from synkhronos._transport.channels.local import LocalEnd
 from synkhronos._transport.channels.node import Node
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
 from synkhronos._transport.channels.worker_start import Wiring
-from synkhronos._transport.communicators import Communicator
+from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.gpus import Gpus
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
@@ -264,7 +264,7 @@ class Member:
     def undo(self) -> None:
         """Every variable as it was before the command; torn where it was being written in place."""
         if self._gpus is not None:
-            self._gpus.drift()
+            self.communicator.fail_exchange()
         for entry in self._in_place:
             written = entry.storage[0]
             if self._undo.get(entry.number, (entry, written))[1] is written:  # no way back

@@ -32,7 +32,7 @@ from synkhronos._errors import GroupError, StartFailed, WorkerDied
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterShare
 from synkhronos._host.devices import Device
-from synkhronos._transport.channels import Gone, Left
+from synkhronos._transport.channels.channel import Gone, Left
 from synkhronos._transport.channels.guards import end_with_parent
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
@@ -310,8 +310,8 @@ def lead_all(
 
     pids = [pid for h in hellos for pid in h.pids]
     places = _placement(hellos), pids, _labels(hellos)
-    made = MpiChannel(channel, session.leaders, *places, _broadcast(session), closed)
-    made.devices = tuple(device for h in hellos for device in h.devices)
+    devices = tuple(device for h in hellos for device in h.devices)
+    made = MpiChannel(channel, session.leaders, *places, _broadcast(session), closed, devices)
     return made, member
 
 

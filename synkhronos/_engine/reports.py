@@ -8,7 +8,7 @@ from typing import Any
 from synkhronos import _errors
 from synkhronos._errors import GroupError, InputError, WorkerDied, WorkerError
 from synkhronos._host.devices import Device
-from synkhronos._transport.channels import Channel, Failure, Left
+from synkhronos._transport.channels.channel import Channel, Failure, Left
 
 
 def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine import nodes
@@ -13,7 +13,7 @@ from synkhronos._engine.member import Member, communicator
 from synkhronos._errors import GroupError, InputError
 from synkhronos._host.arena import Arena, Views
 from synkhronos._host.cores import MasterShare
-from synkhronos._transport.channels import Channel
+from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.channels.inline import InlineChannel
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.communicators.solo import Solo
@@ -21,7 +21,7 @@ from synkhronos._transport.communicators.solo import Solo
 
 def start_members(
     options: GroupOptions, arena: Arena, share: MasterShare | None
-) -> tuple[Any, Member]:
+) -> tuple[Channel, Member]:
     """Start the workers; returns the channel to them, and the master's own member."""
     if options.launch is not None:
         with calling_off(options):

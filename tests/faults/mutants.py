@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "failures are seen while GPUs exchange",
         "_transport/channels/node.py",
-        "any(words[ADRIFT] >= self.number for words in others)",
+        "any(words[EXCHANGE_FAILED] >= self.number for words in others)",
         "False",
         f"{GPUS} -k 'error_of_nccl or cannot_be_served'",
     ),

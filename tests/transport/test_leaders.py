@@ -274,7 +274,7 @@ def test_news_of_a_failed_exchange_reach_all(size: int, failing: int) -> None:
             leaders.begin(number)
             leaders.agree()
             if number == 2 and leaders.rank == failing % size:
-                leaders.drift()
+                leaders.fail_exchange()
                 seen.append("failed")
             elif number == 2:
                 with pytest.raises(PeerFailed):
@@ -292,15 +292,15 @@ def test_news_of_a_failed_exchange_reach_all(size: int, failing: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 6, 22])
 @pytest.mark.parametrize("failing", [0, 1, -1])
-@pytest.mark.parametrize("drifted", [False, True])
-def test_a_torn_transfer_is_known_to_all(size: int, failing: int, drifted: bool) -> None:
+@pytest.mark.parametrize("exchange_failed", [False, True])
+def test_a_torn_transfer_is_known_to_all(size: int, failing: int, exchange_failed: bool) -> None:
     """For good, and also where an exchange of the same command has failed before."""
 
     def life(leaders: Leaders) -> bool:
         leaders.begin(1)
         leaders.agree()
-        if drifted and leaders.rank == 0:
-            leaders.drift()
+        if exchange_failed and leaders.rank == 0:
+            leaders.fail_exchange()
         if leaders.rank == failing % size:
             leaders.tear()
         else:

@@ -13,7 +13,7 @@ from synkhronos._engine.commands.call import held_as
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, is_array, stream
 from synkhronos._plan.reductions import Reduction
-from synkhronos._transport.communicators import Join
+from synkhronos._transport.communicators.communicator import Join
 
 
 def in_host(values: Sequence[Any] | None) -> list[np.ndarray] | None:

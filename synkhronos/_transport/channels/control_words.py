@@ -33,7 +33,7 @@ QUIT = 15  # the group ends
 # Third: the ring of printed lines, and (the master's) how far each has been read.
 PRINTED = 16
 LOST = 17
-ADRIFT = 18  # last command in which what this member's GPU exchanged with others failed
+EXCHANGE_FAILED = 18  # last command in which this member's part of an exchange of GPUs failed
 TAILS = 24
 
 RESULTS = 256  # scalars that members answer with

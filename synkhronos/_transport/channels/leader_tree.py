@@ -28,7 +28,7 @@ COMMAND, VERDICT, STOP, QUIT, GO, LEAVE = range(6)
 # up
 ENTER, FAIL, REPORT, PROGRESS = range(6, 10)
 # both ways
-ADRIFT = 10
+EXCHANGE_FAILED = 10
 
 _HEADER = struct.Struct("<qqqq")  # kind, command's number, meeting, word
 _PART = struct.Struct("<qq")  # a leader's number, length of what it says
@@ -115,7 +115,7 @@ class Leaders:
         self.number = 0
         self._meeting = 0
         self._failed = 0  # the last command that this leader has left
-        self._adrift = 0  # the last command in which an exchange of GPUs failed
+        self._exchange_failed = 0  # the last command in which an exchange of GPUs failed
         self._exchange = (0, 0)  # the last one that this leader waits for: after which meeting
         self._collects = False  # it has come to all meetings of the command
         self._taken = 0  # messages so far: without another, nothing has changed
@@ -143,7 +143,7 @@ class Leaders:
         source, message = found
         kind, number, meeting, word = _HEADER.unpack_from(message)
         says = message[_HEADER.size :]
-        if kind == ADRIFT:
+        if kind == EXCHANGE_FAILED:
             self._spread(number, bool(word), source)
         elif kind <= LEAVE:
             for child in self._children:
@@ -351,22 +351,22 @@ class Leaders:
 
     # -- exchanges of GPUs and transfers, which all have entered and some do not end
 
-    def drift(self) -> None:
-        """Let all leaders know that the exchange under way failed on this node; again: nothing."""
+    def fail_exchange(self) -> None:
+        """Tell all leaders, once, that the exchange under way failed on this node."""
         self._spread(self.number, False, None)
 
     def tear(self) -> None:
-        """Let all leaders know that this one has failed in a transfer; again: nothing."""
+        """Tell all leaders, once, that this one has failed in a transfer."""
         self._spread(self.number, True, None)
 
     def _spread(self, number: int, torn: bool, source: int | None) -> None:
-        if number <= self._adrift and torn <= self.torn:
+        if number <= self._exchange_failed and torn <= self.torn:
             return
-        self._adrift, self.torn = max(self._adrift, number), self.torn or torn
+        self._exchange_failed, self.torn = max(self._exchange_failed, number), self.torn or torn
         above = [] if self._parent is None else [self._parent]
         for other in (*above, *self._children):
             if other != source:
-                self._wire.send(other, _HEADER.pack(ADRIFT, number, 0, int(torn)))
+                self._wire.send(other, _HEADER.pack(EXCHANGE_FAILED, number, 0, int(torn)))
 
     def check_transfer(self) -> None:
         """Look for news that end a wait for a transfer: all have come to it, so nothing else does.
@@ -393,7 +393,7 @@ class Leaders:
         self.pump()
         if self._orders.quit:
             raise GroupEnded
-        if self.number in (self._adrift, self._orders.left):
+        if self.number in (self._exchange_failed, self._orders.left):
             raise PeerFailed
 
     # -- outcomes

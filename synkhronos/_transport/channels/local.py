@@ -22,7 +22,7 @@ import numpy as np
 from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._host.arena import Arena
 from synkhronos._transport import serialization
-from synkhronos._transport.channels import WORKER_DIED, Failure
+from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
 from synkhronos._transport.channels.control_words import (
     ABANDONED,
     BOX,
@@ -47,7 +47,7 @@ from synkhronos._transport.channels.control_words import (
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
 from synkhronos._transport.channels.node import Node
 from synkhronos._transport.channels.processes import Worker, end
-from synkhronos._transport.channels.repeats import Repeats
+from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.stalls import Inspector
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, Waiter
 from synkhronos._transport.channels.worker_start import (
@@ -66,8 +66,11 @@ READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
 _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
 
 
-class LocalChannel:
+class LocalChannel(Channel):
     """The master's end; it owns its workers and descriptors, the arena is lent to it."""
+
+    inspector: Inspector
+    workers: list[Worker]
 
     def __init__(
         self,
@@ -84,11 +87,11 @@ class LocalChannel:
         if size > MAX_MEMBERS:
             raise GroupError(f"asked for {size} members; one machine takes up to {MAX_MEMBERS}")
         self.owner = os.getpid()
-        self._repeats = Repeats()
+        self._sent = SentCommands()
         self._all_reported = True
         self._held: np.ndarray | None = None
-        self.broken = ""
-        self.workers: list[Worker] = []
+        self._broken = ""
+        self.workers = []
         self.what = "start"  # the latest command's name in messages
         self._devices = devices
         self._environments = environments
@@ -220,12 +223,9 @@ class LocalChannel:
 
     def loss(self, during: str) -> WorkerDied | GroupClosed:
         """Why nobody answers any more: the group has been closed, or who has died of what."""
-        if self._orders[QUIT] and not self.broken:
-            return GroupClosed(
-                f"{during}: the group was closed before it was done, by another thread, a signal "
-                "handler or a finalizer. Call synk.fork() to start another"
-            )
-        self.broken = WORKER_DIED
+        if self._orders[QUIT] and not self._broken:
+            return super().loss(during)
+        self._broken = WORKER_DIED
         dead = [w for w in self.workers if w.dead()]
         for worker in dead:
             worker.reap()
@@ -235,6 +235,10 @@ class LocalChannel:
             if stack := self.inspector.left(worker.rank):
                 error.add_note(f"rank {worker.rank} left this stack:\n{stack}")
         return error
+
+    @property
+    def broken(self) -> str:
+        return self._broken
 
     def wake(self) -> None:
         """Let workers that sleep wake up while the master prepares what it will post."""
@@ -253,9 +257,9 @@ class LocalChannel:
             self._await_reports(number - 1, "an earlier command")
         self._all_reported = False
         self.what = what
-        known = self._repeats.find(command)
-        if known:
-            self._orders[NUMBER] = known
+        sent = self._sent.get(id(command))
+        if sent is not None:
+            self._orders[NUMBER] = sent[0]
             self._orders[LENGTH] = 0
         elif self.workers:  # a node of one member has none
             self._write(command)
@@ -297,7 +301,7 @@ class LocalChannel:
             target, offset = memoryview(self._held), arena.offset(self._held)
         self._orders[LENGTH] = parcel.write(target)
         self._orders[OFFSET] = offset
-        self._orders[NUMBER] = self._repeats.remember(command)
+        self._orders[NUMBER] = self._sent.add(command)
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
         """Wait for every worker's report: {rank: outcome, None, or Failure}.
@@ -332,7 +336,7 @@ class LocalChannel:
     def abandon(self) -> None:
         """Tell the workers to leave the last command, and to undo its changes if none stand."""
         self._orders[ABANDONED] = self._orders[POSTED]
-        self._repeats.clear()
+        self._sent.clear()  # the workers may not have read the last one
         self.wake()
 
     def stop(self, number: int) -> None:
@@ -405,7 +409,7 @@ class LocalEnd:
         self._orders = node.words.of[node.master]
         self._mine = node.words.of[node.rank]
         self._results = node.words.reals[node.rank][RESULTS:]
-        self._known: dict[int, Any] = {}
+        self._received = ReceivedCommands()
         self._held: np.ndarray | None = None
         self._peers_watched = False
 
@@ -439,15 +443,14 @@ class LocalEnd:
 
     def _read(self) -> Any:
         """The command itself; reading it may raise, as a part of the command."""
-        slot, length, offset = self._orders[NUMBER], self._orders[LENGTH], self._orders[OFFSET]
+        number, length, offset = self._orders[NUMBER], self._orders[LENGTH], self._orders[OFFSET]
         if not length:
-            return self._known[slot]
+            return self._received[number]
         self._watch_peers()
-        # a copy, since its arrays outlive the next command: under a slot, as new values
+        # a copy, since its arrays outlive the next command: under a number, as new values
         data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset).copy()
         command = serialization.read(memoryview(data))
-        if slot:
-            self._known[slot] = command
+        self._received.add(number, command)
         return command
 
     def _watch_peers(self) -> None:

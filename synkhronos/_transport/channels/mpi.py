@@ -15,20 +15,21 @@ import numpy as np
 
 from synkhronos._errors import GroupClosed, WorkerDied, member_named
 from synkhronos._host.arena import Arena
+from synkhronos._host.devices import Device
 from synkhronos._transport import serialization
-from synkhronos._transport.channels import WORKER_DIED, Failure, Gone
+from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, Gone
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.placement import Placement
-from synkhronos._transport.channels.repeats import Repeats
+from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.replication import Broadcast, news, take
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied
 
-_SLOT = struct.Struct("=q")
+_NUMBER = struct.Struct("=q")  # under which a command is sent again
 _MESSAGE, _FLOATS = b"\0", b"\1"  # how reports begin
 
 
-class MpiChannel:
+class MpiChannel(Channel):
     """The master's end.
 
     Parameters
@@ -43,6 +44,8 @@ class MpiChannel:
         Sends an array of bytes to all leaders, which come to receive it.
     closed : callable
         Is called at the end.
+    devices : tuple of Device
+        Of all members.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class MpiChannel:
         labels: list[str],
         broadcast: Broadcast,
         closed: Callable[[], None],
+        devices: tuple[Device, ...],
     ) -> None:
         self._closed = closed
         self._local = local
@@ -61,16 +65,16 @@ class MpiChannel:
         self._placement = placement
         self._pids = pids
         self._labels = labels
-        self.devices: tuple[Any, ...] = ()
+        self.devices = devices
         self._broadcast = broadcast
-        self._repeats = Repeats()
+        self._sent = SentCommands()
         self._all_reported = True
         self._broken = ""
         self.node = local.node
         self.node.arena.tell_news()
         self.interrupts = local.interrupts
         self.inspector = local.inspector
-        self.inspector.elsewhere = self._elsewhere
+        local.inspector.elsewhere = self._elsewhere
         self.workers = local.workers
         self.started = f"{local.started} on {len(placement.sizes)} nodes"
 
@@ -80,6 +84,10 @@ class MpiChannel:
         torn = "a transfer between nodes did not end" if self._leaders.torn else ""
         return self._local.broken or self._broken or torn
 
+    @property
+    def number(self) -> int:
+        return self._local.number
+
     def wake(self) -> None:
         """Wake the workers of this node."""
         self._local.wake()
@@ -88,13 +96,14 @@ class MpiChannel:
         """Hand a command to all workers; returns its number."""
         if not self._all_reported:
             self._await_reports(self._local.number, self._local.what)
-        slot = self._repeats.find(command)
-        message = _SLOT.pack(slot)
-        if not slot:
+        sent = self._sent.get(id(command))
+        if sent is not None:
+            message = _NUMBER.pack(sent[0])
+        else:
             parcel = serialization.Parcel(command)
-            packed = bytearray(_SLOT.size + parcel.nbytes)
-            packed[: _SLOT.size] = _SLOT.pack(self._repeats.remember(command))
-            parcel.write(memoryview(packed)[_SLOT.size :])
+            packed = bytearray(_NUMBER.size + parcel.nbytes)
+            packed[: _NUMBER.size] = _NUMBER.pack(self._sent.add(command))
+            parcel.write(memoryview(packed)[_NUMBER.size :])
             message = bytes(packed)
         with self.interrupts:  # once the message is out, all come to the broadcasts
             told, beside = news(self.node.arena)
@@ -170,7 +179,7 @@ class MpiChannel:
         self._leaders.judge(self.committed())
         self._leaders.leave()
         self._local.abandon()
-        self._repeats.clear()
+        self._sent.clear()
 
     def stop(self, number: int) -> None:
         """Ask a long command to return."""
@@ -201,7 +210,7 @@ class MpiChannel:
     def close(self) -> None:
         """Let go of all that is left after `quit`."""
         self._local.close()
-        self.inspector.elsewhere = None  # no cycle; see LocalChannel.close
+        self._local.inspector.elsewhere = None  # no cycle; see LocalChannel.close
         self._closed()
 
 
@@ -256,7 +265,7 @@ class Received:
         self._arena = arena
         self._broadcast = broadcast
         self._tear = tear
-        self._known: dict[int, Any] = {}
+        self._received = ReceivedCommands()
 
     def skip(self, message: bytes) -> None:
         """Receive what is sent with a command that is not to be run."""
@@ -280,10 +289,9 @@ class Received:
         rest, trouble = self._take(message)
         if trouble is not None:
             raise trouble
-        (slot,) = _SLOT.unpack_from(rest)
-        if len(rest) == _SLOT.size:
-            return self._known[slot]
-        command = read_message(rest[_SLOT.size :])
-        if slot:
-            self._known[slot] = command
+        (number,) = _NUMBER.unpack_from(rest)
+        if len(rest) == _NUMBER.size:
+            return self._received[number]
+        command = read_message(rest[_NUMBER.size :])
+        self._received.add(number, command)
         return command

@@ -9,8 +9,8 @@ from synkhronos._errors import GroupError
 from synkhronos._host.arena import Arena, Views
 from synkhronos._transport.channels.control_words import (
     ABANDONED,
-    ADRIFT,
     BARRIER,
+    EXCHANGE_FAILED,
     REPORTED,
     STOPPING,
     Words,
@@ -130,16 +130,16 @@ class Node:
         others = [words for rank, words in enumerate(self.words.of) if rank != self.rank]
 
         def check() -> None:
-            adrift = any(words[ADRIFT] >= self.number for words in others)
-            if adrift or self._orders[ABANDONED] >= self.number:
+            failed = any(words[EXCHANGE_FAILED] >= self.number for words in others)
+            if failed or self._orders[ABANDONED] >= self.number:
                 raise PeerFailed
             beyond()
 
         self.waiter.attend(done, check)
 
-    def drift(self) -> None:
-        """Let the others know that this member's part of an exchange of GPUs failed."""
-        self._mine[ADRIFT] = self.number
+    def fail_exchange(self) -> None:
+        """Tell the others that this member's part of an exchange of GPUs failed."""
+        self._mine[EXCHANGE_FAILED] = self.number
 
     def _await(self, peer: Any, here: int) -> None:
         for _ in range(LOOKS):  # a look by a function takes three times as long

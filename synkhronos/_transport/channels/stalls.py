@@ -13,10 +13,11 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from synkhronos._errors import GroupTimeout, member_named
+from synkhronos._transport.channels.channel import TimeLimits
 from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, Words
 from synkhronos._transport.channels.processes import Worker
 
@@ -27,7 +28,7 @@ _STACK_BYTES = 4096  # of a stack, shown with an error
 log = logging.getLogger("synkhronos")
 
 
-class Inspector:
+class Inspector(TimeLimits):
     """Looks after the master's waits.
 
     Parameters
@@ -42,10 +43,6 @@ class Inspector:
 
     Attributes
     ----------
-    limit : float
-        Seconds that a command may keep the master waiting.
-    warning : float
-        Seconds after which a warning says who is awaited.
     elsewhere : callable or None
         Says which members of other nodes are awaited, and names them.
     """
@@ -58,8 +55,7 @@ class Inspector:
         stacks: Sequence[int],
         devices: Sequence[str],
     ) -> None:
-        self.limit = math.inf
-        self.warning = math.inf
+        super().__init__()
         self.elsewhere: Callable[[], tuple[tuple[int, ...], str]] | None = None
         self._words = words.of
         self._master = master
@@ -69,18 +65,6 @@ class Inspector:
         self._number = -1
         self._began = 0.0
         self._warned = False
-
-    @contextlib.contextmanager
-    def limited(self, seconds: float) -> Iterator[None]:
-        """Another limit, for a while; without an end there is no warning either."""
-        before = self.limit, self.warning
-        self.limit = seconds
-        if seconds == math.inf:
-            self.warning = math.inf
-        try:
-            yield
-        finally:
-            self.limit, self.warning = before
 
     def look(self, number: int, what: str) -> None:
         """Warn or raise if command `number` has kept the master waiting for too long.

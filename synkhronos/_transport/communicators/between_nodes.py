@@ -20,7 +20,7 @@ from synkhronos._errors import InputError
 from synkhronos._plan.reductions import Reduction, combine, shares
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
-from synkhronos._transport.communicators import DIFFER
+from synkhronos._transport.communicators.communicator import DIFFER
 from synkhronos._transport.communicators.half_precision import halved, restored
 
 _SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
@@ -77,9 +77,9 @@ class Between:
         """Raise where an exchange of GPUs failed on another node; see Leaders."""
         self._leaders.check()
 
-    def drift(self) -> None:
-        """Let the other nodes know that one failed on this node."""
-        self._leaders.drift()
+    def fail_exchange(self) -> None:
+        """Tell the other nodes that an exchange of GPUs failed on this node."""
+        self._leaders.fail_exchange()
 
     def broadcast(self, value: Any, root: int) -> Any:
         """The root's value, everywhere."""

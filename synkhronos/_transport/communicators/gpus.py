@@ -19,6 +19,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,13 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import ID_BYTES, Link, NotServed, Operation, element, new_id
 from synkhronos._plan.reductions import Reduction, scales
 from synkhronos._transport.channels.waiting import PeerFailed
-from synkhronos._transport.communicators import Arrays, Fill, Join, Members
+from synkhronos._transport.communicators.communicator import (
+    Arrays,
+    Communicator,
+    Fill,
+    Join,
+    Members,
+)
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.nccl_types import result_of, way
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
@@ -41,7 +48,7 @@ _OTHERS = "another member could not"
 _KEEP = 64  # signatures whose words are remembered
 
 
-class Gpus:
+class Gpus(Communicator):
     """Collectives between members that are on a GPU each.
 
     Parameters
@@ -51,6 +58,8 @@ class Gpus:
     shared : bool
         Whether several members of a node are on one GPU.
     """
+
+    on_gpus = True
 
     def __init__(self, host: SharedMemory | Hierarchy, shared: bool) -> None:
         self.rank, self.size = host.rank, host.size
@@ -71,9 +80,15 @@ class Gpus:
         """Add up what nodes share in the host's memory; see Communicator."""
         self._host.sum_over_nodes(arrays, fill, compress)
 
-    def drift(self) -> None:
-        """Let members that wait for this one's GPU know that it has failed."""
-        self._host.drift()
+    def fail_exchange(self) -> None:
+        self._host.fail_exchange()
+
+    @property
+    def interrupts(self) -> AbstractContextManager[None]:
+        return self._host.interrupts
+
+    def attend(self, done: Callable[[], bool]) -> None:
+        self._host.attend(done)
 
     @property
     def is_linked(self) -> bool:
@@ -176,10 +191,10 @@ class Gpus:
             gpu, watch = jax_backend.ordinal(), self._host.attend
             self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
         except NotServed as exc:
-            self.drift()
+            self.fail_exchange()
             return str(exc)
         except PeerFailed:
-            self.drift()  # what a leader has heard, its node has not
+            self.fail_exchange()  # what a leader has heard, its node has not
             return _OTHERS
         return ""
 
@@ -205,7 +220,7 @@ class Gpus:
                 yield
                 link.finish(event)
             except BaseException:
-                self.drift()  # first: the abort may take its time
+                self.fail_exchange()  # first: the abort may take its time
                 self.close()
                 raise
 

@@ -17,8 +17,14 @@ import numpy as np
 from synkhronos._backends.reduction_loops import reduce_into
 from synkhronos._plan.reductions import Reduction, shares
 from synkhronos._transport.channels.placement import Placement
-from synkhronos._transport.communicators import Arrays, Fill, Join, Members
 from synkhronos._transport.communicators.between_nodes import Between
+from synkhronos._transport.communicators.communicator import (
+    Arrays,
+    Communicator,
+    Fill,
+    Join,
+    Members,
+)
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 
 _LEADER = 0  # its place in the node
@@ -28,7 +34,7 @@ STRETCH_BYTES = 1 << 22  # of large sums: what leaders send while their nodes pr
 _SUMS = (Reduction.SUM, Reduction.AVG)
 
 
-class Hierarchy:
+class Hierarchy(Communicator):
     """Collectives between the members of several nodes.
 
     Parameters
@@ -73,11 +79,10 @@ class Hierarchy:
         else:
             self._local.attend(done, self._between.check)
 
-    def drift(self) -> None:
-        """Let the others know that this member's part of one failed, or that of its node."""
-        self._local.drift()
+    def fail_exchange(self) -> None:
+        self._local.fail_exchange()
         if self._between is not None:
-            self._between.drift()
+            self._between.fail_exchange()
 
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
         """Add up what nodes share; see Communicator.

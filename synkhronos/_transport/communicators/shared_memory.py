@@ -34,7 +34,13 @@ from synkhronos._transport.channels.control_words import (
     MANIFEST,
 )
 from synkhronos._transport.channels.node import Node
-from synkhronos._transport.communicators import DIFFER, Arrays, Fill, Join, Members
+from synkhronos._transport.communicators.communicator import (
+    DIFFER,
+    Arrays,
+    Communicator,
+    Join,
+    Members,
+)
 
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
@@ -78,7 +84,7 @@ class _FlipPlan:
     pairs: list[bool]  # for each array, whether numpy adds it as it is
 
 
-class SharedMemory:
+class SharedMemory(Communicator):
     """Collectives between the members of one node."""
 
     def __init__(self, node: Node) -> None:
@@ -102,9 +108,6 @@ class SharedMemory:
     def home(self) -> SharedMemory:
         """The only node."""
         return self
-
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
-        """There is one node."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array in the arena."""
@@ -131,9 +134,8 @@ class SharedMemory:
         """Wait for the end of an exchange of GPUs; see `Node.attend`."""
         self._node.attend(done, beyond)
 
-    def drift(self) -> None:
-        """Let the others know that this member's part of an exchange of GPUs failed."""
-        self._node.drift()
+    def fail_exchange(self) -> None:
+        self._node.fail_exchange()
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
         """Views of everybody's arrays; see Communicator."""

@@ -8,52 +8,47 @@ import numpy as np
 
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Reduction, combine
-from synkhronos._transport.communicators import Arrays, Fill, Join, Members
+from synkhronos._transport.communicators.communicator import Arrays, Communicator, Join, Members
 
 
-class Solo:
-    """A group of one member."""
+class Solo(Communicator):
+    """Returns copies, where other communicators return fresh arrays."""
 
-    rank = leader = 0
-    size = nodes = 1
+    rank = 0
+    size = 1
 
     @property
     def home(self) -> Solo:
-        """The only node."""
         return self
 
     def barrier(self, members: Members = None) -> None:
-        """Nobody to wait for."""
+        """Return at once."""
 
     def enter(self) -> None:
-        """Nobody to wait for."""
+        """Return at once."""
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
-        """There is one node."""
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Ordinary memory, which JAX can read in place."""
+        return aligned_empty(shape, np.dtype(dtype))
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
-        """The arrays themselves."""
         return [list(arrays)]
 
     def broadcast(
         self, arrays: Arrays | None, root: int, members: Members = None
     ) -> list[np.ndarray] | None:
-        """The arrays themselves."""
         return None if arrays is None else list(arrays)
 
     def gather(
         self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
     ) -> list[np.ndarray] | None:
-        """Copies."""
         return self.all_gather(arrays, join)
 
     def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
-        """Copies."""
         stacked = [np.array(a)[None] if join == "stack" else np.array(a) for a in arrays]
         return [a.reshape(1) if a.ndim == 0 else a for a in stacked]
 
     def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
-        """Copies of the rows asked for."""
         return [np.array(a[edges[0] : edges[1]]) for a in arrays or ()]
 
     def reduce(
@@ -64,7 +59,6 @@ class Solo:
         weights: Sequence[float] | None = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
-        """Copies."""
         return [combine([a], op) for a in arrays]
 
     def all_reduce(
@@ -75,7 +69,7 @@ class Solo:
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
-        """Nothing changes."""
+        """Change nothing."""
 
     def reduce_scatter(
         self,
@@ -84,9 +78,4 @@ class Solo:
         edges: Sequence[int],
         weights: Sequence[float] | None = None,
     ) -> list[np.ndarray]:
-        """Copies of the rows asked for."""
         return [combine([a[edges[0] : edges[1]]], op) for a in arrays]
-
-    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """Ordinary memory, which JAX can read in place."""
-        return aligned_empty(shape, np.dtype(dtype))

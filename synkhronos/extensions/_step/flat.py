@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._transport.communicators import Communicator
+from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.layout import Band, band, share_out
 from synkhronos.extensions._step.partition import Parting
 

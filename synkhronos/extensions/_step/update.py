@@ -20,7 +20,7 @@ from synkhronos._backends.reduction_loops import reduce_into
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
-from synkhronos._transport.communicators import Communicator
+from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.layout import Segment, Tenant, copies
 from synkhronos.extensions._step.partition import Loop, Use, Whole

@@ -1,0 +1,158 @@
+"""What the engine asks of a channel, and what members report on one."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from synkhronos._errors import GroupClosed, WorkerDied
+from synkhronos._transport.channels.interrupts import Interrupts
+from synkhronos._transport.channels.processes import Worker
+
+WORKER_DIED = "a worker died"  # why a group cannot go on
+
+
+@dataclass(frozen=True)
+class Left:
+    """The report of a member that has left a command because another member failed."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The report of a member that has raised; only text, so that reading it runs no code."""
+
+    kind: str  # "module:name" of the exception's class
+    summary: str
+    traceback: str
+    ours: bool = False  # a check of this package refused the call in that member
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The report of a leader about a member of its node that has died."""
+
+    pid: int
+    how: str
+    notes: tuple[str, ...] = ()
+
+
+class TimeLimits:
+    """How long a command may keep the master waiting.
+
+    Attributes
+    ----------
+    limit : float
+        Seconds until the command fails.
+    warning : float
+        Seconds until a warning names the members that are late.
+    """
+
+    def __init__(self) -> None:
+        self.limit = math.inf
+        self.warning = math.inf
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Set another limit for a while; an infinite one turns the warning off, too."""
+        before = self.limit, self.warning
+        self.limit = seconds
+        if seconds == math.inf:
+            self.warning = math.inf
+        try:
+            yield
+        finally:
+            self.limit, self.warning = before
+
+
+class Channel(ABC):
+    """The master's end of a channel; the defaults fit a group without workers.
+
+    Attributes
+    ----------
+    interrupts : Interrupts
+        Holds Ctrl-C back in the master.
+    inspector : TimeLimits
+    workers : sequence of Worker
+        The worker processes of the master's node.
+    started : str
+        How the workers were started: "inline", "fork", "exec".
+    """
+
+    interrupts: Interrupts
+    inspector: TimeLimits
+    workers: Sequence[Worker] = ()
+    started = "inline"
+
+    @property
+    def broken(self) -> str:
+        """Why the group cannot go on; empty while it can."""
+        return ""
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """The number of the latest command."""
+
+    def wake(self) -> None:
+        """Let workers that sleep wake up while the master prepares the next command."""
+
+    @abstractmethod
+    def post(self, command: Any, what: str = "a command") -> int:
+        """Send a command to all workers; returns its number. Error messages call it `what`."""
+
+    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+        """Wait for the reports of all workers: {rank: outcome or Failure}, without those of None.
+
+        With `lent` the next command may overwrite the arrays of the outcomes.
+
+        Raises
+        ------
+        WorkerDied, GroupClosed, GroupTimeout
+        """
+        del number, lent
+        return {}
+
+    @abstractmethod
+    def commit(self, number: int) -> None:
+        """Tell the workers to keep what the command has changed."""
+
+    @abstractmethod
+    def committed(self) -> bool:
+        """Whether the latest command has been committed."""
+
+    def abandon(self) -> None:
+        """Tell the workers to leave the latest command, and to undo it unless it is committed."""
+
+    def stop(self, number: int) -> None:
+        """Ask a long command to return."""
+
+    def progress(self, number: int) -> list[int]:
+        """What each rank has counted so far in a long command."""
+        del number
+        return []
+
+    @abstractmethod
+    def pid(self, rank: int) -> int:
+        """The process id of a member."""
+
+    def device(self, rank: int) -> str:
+        """What a member computes on."""
+        del rank
+        return ""
+
+    def loss(self, during: str) -> WorkerDied | GroupClosed:
+        """The error for a wait that ended without an answer: a death, or the end of the group."""
+        return GroupClosed(
+            f"{during}: the group was closed before it was done, by another thread, a signal "
+            "handler or a finalizer. Call synk.fork() to start another"
+        )
+
+    def quit(self, grace: float) -> None:
+        """End the workers within `grace` seconds, or kill them; ends waits of the master, too."""
+
+    def close(self) -> None:
+        """Release all that is left after `quit`, once no command runs any more."""

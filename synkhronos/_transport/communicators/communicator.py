@@ -1,0 +1,175 @@
+"""What the engine asks of a communicator."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import numpy as np
+
+from synkhronos._plan.reductions import Reduction
+
+Join = Literal["concatenate", "stack"]
+Arrays = Sequence[np.ndarray]
+Members = tuple[int, ...] | None
+Fill = Callable[[int, int, int], None]
+
+DIFFER = (
+    "all_reduce: the members' arrays differ in shape or dtype; synk.get_shapes shows them, "
+    "synk.broadcast gives all members the master's"
+)
+_POLL_SECONDS = 50e-6
+
+
+class Communicator(ABC):
+    """Moves arrays between members; `testing.check_communicator` checks an implementation.
+
+    Every member calls the same methods in the same order. `members`, a tuple of ranks in ascending
+    order, names those who take part; the others call too, and get None, so that all count the same
+    meetings. Results are bit-equal in all members that get them: partial values are combined in
+    the order of ranks.
+
+    Attributes
+    ----------
+    rank, size : int
+    nodes : int
+        Machines that the members are on.
+    leader : int
+        The member that allocates what a node's members share, as a rank of `home`.
+    on_gpus : bool
+        Whether arrays of JAX move between the members as they are.
+    """
+
+    rank: int
+    size: int
+    nodes: int = 1
+    leader: int = 0
+    on_gpus = False
+
+    @property
+    @abstractmethod
+    def home(self) -> Communicator:
+        """The communicator of this member's node; its ranks count from 0 on each node."""
+
+    @property
+    def interrupts(self) -> AbstractContextManager[None]:
+        """A context in which Ctrl-C waits."""
+        return contextlib.nullcontext()
+
+    @abstractmethod
+    def barrier(self, members: Members = None) -> None:
+        """Wait for all."""
+
+    @abstractmethod
+    def enter(self) -> None:
+        """A barrier that all members pass or none; what follows may write what others read."""
+
+    @abstractmethod
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array in memory that this communicator works on without a copy."""
+
+    @abstractmethod
+    def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
+        """Each member's arrays of `empty`, which all members of the node can read and write."""
+
+    @abstractmethod
+    def broadcast(
+        self, arrays: Arrays | None, root: int, members: Members = None
+    ) -> list[np.ndarray] | None:
+        """The root's arrays, as fresh copies in the others (the root gets its own back)."""
+
+    @abstractmethod
+    def gather(
+        self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
+    ) -> list[np.ndarray] | None:
+        """At the root: each array joined over the ranks along axis 0, or on a new first axis."""
+
+    @abstractmethod
+    def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
+        """In all members: each array joined over the ranks; see `gather`."""
+
+    @abstractmethod
+    def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
+        """Rows edges[rank] to edges[rank + 1] of the root's arrays, as fresh copies."""
+
+    @abstractmethod
+    def reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        root: int,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+    ) -> list[np.ndarray] | None:
+        """At the root: fresh arrays of the reduced values (float64 for averages of integers)."""
+
+    @abstractmethod
+    def all_reduce(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Sequence[float] | None = None,
+        members: Members = None,
+        starting: Callable[[], None] | None = None,
+    ) -> None:
+        """Overwrite each member's arrays with the reduced values; dtypes stay.
+
+        Averages of integers are rounded to the nearest integer. `starting` is called just before
+        the first write: after that a failure may leave arrays half written.
+        """
+
+    @abstractmethod
+    def reduce_scatter(
+        self,
+        arrays: Arrays,
+        op: Reduction,
+        edges: Sequence[int],
+        weights: Sequence[float] | None = None,
+    ) -> list[np.ndarray]:
+        """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+        """Sum arrays that a node's members share over the nodes, in place; nothing for one node.
+
+        ``fill(i, lo, hi)`` writes this node's values of elements lo to hi of array i. It is called
+        after all members have come; the sums are complete when this returns. With `compress`
+        ("fp16", "bf16") floats travel in 16 bits.
+        """
+        del arrays, fill, compress
+
+    # Exchanges of GPUs run without the host. So a member that waits for one watches the others.
+
+    def attend(self, done: Callable[[], bool]) -> None:
+        """Return once `done()` is true: an exchange of GPUs that all members have begun.
+
+        Raises
+        ------
+        PeerFailed
+            Another member's part of it failed.
+        """
+        while not done():
+            time.sleep(_POLL_SECONDS)
+
+    def fail_exchange(self) -> None:
+        """Tell the members that wait in `attend` that this member's part failed."""
+
+    def native(self, value: Any) -> Any:
+        """A value in the form in which it moves: an array of numpy, or of JAX on a GPU."""
+        return np.asarray(value)
+
+    def adding_up(self, arrays: list[Any]) -> AbstractContextManager[None]:
+        """A context in which arrays of JAX, which only the caller holds, are summed over members.
+
+        At its end `arrays` holds the sums.
+        """
+        del arrays
+        if self.size > 1:
+            raise TypeError("only members on GPUs add up arrays of JAX")
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Release what belongs to other members, in bounded time."""
