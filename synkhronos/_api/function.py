@@ -173,22 +173,6 @@ class Function:
                 self._latest.keep(call, how, args, batch)
         return call
 
-    def command(self, *args: Any, **kwargs: Any) -> Call:
-        """The call as a command, to be one of a program that runs in one round.
-
-        Parameters are those of a call. Run the program at once: the command holds the arguments
-        and the shared variables' values as they are now.
-        """
-        names = ("output_subset", "batch", "batch_s", "num_slices")
-        special = {name: kwargs.pop(name, None) for name in names}
-        slices = special["num_slices"] or 1
-        call = self._make_call(
-            args, kwargs, special["output_subset"], special["batch"], special["batch_s"], slices
-        )
-        if self._plan.recipe.jax:  # nobody says when the program has run
-            self._compilations.note(call)
-        return call
-
     def _make_call(
         self,
         args: Sequence[Any],

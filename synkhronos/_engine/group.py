@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from synkhronos._backends.compile_cache import import_numba
-from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.base import Command, WithoutMaster
 from synkhronos._engine.group_options import GroupOptions, check_options, check_seconds
 from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import calling_off, follow, launched, start_members
@@ -458,6 +458,8 @@ class Group:
         ----------
         command : Command
             It should count with `member.progress(n)` and return once `member.stopping` is true.
+            Its members may meet in collectives that name them (``members=``), without the master.
+            Any other collective raises GroupError in the member, and on several nodes each does.
 
         Returns
         -------
@@ -471,7 +473,8 @@ class Group:
                 if self._unsettled:
                     self._settle()
                 self._unsettled = True
-                self._task = Task(self, command, self._channel.post(command, what), what)
+                number = self._channel.post(WithoutMaster(command), what)
+                self._task = Task(self, command, number, what)
                 return self._task
             except BaseException as exc:
                 self._task = None

@@ -92,7 +92,6 @@ class Member:
         self._sent: list[Entry] = []
         self._marks: dict[int, bool] = {}
         self.edition = 0  # another one whenever it changes which variables differ
-        self._nested = False
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
@@ -282,15 +281,6 @@ class Member:
         """Whether members hold different values, as the command under way stands."""
         return self._marks.get(entry.number, entry.differs)
 
-    @contextlib.contextmanager
-    def nested(self) -> Iterator[None]:
-        """Inside a program: even a reduction in place must leave a way back."""
-        self._nested = True
-        try:
-            yield
-        finally:
-            self._nested = False
-
     def forget(self, variables: Sequence[int]) -> None:
         """Drop shared variables, and their memory."""
         self.variables.remove(variables)
@@ -351,11 +341,8 @@ class Member:
             self._homes[entry.number] = home
             entry.seen = home[0] if entry.seen is value else entry.seen
             entry.storage[0] = home[0]
-        current: np.ndarray = entry.storage[0]
-        if self._nested and entry.number not in self._undo:
-            self.change(entry, current)
-            current = entry.storage[0]
-        return current
+        placed: np.ndarray = entry.storage[0]
+        return placed
 
     def is_placed(self, entry: Entry) -> bool:
         """Whether a variable's value must stay where it is, since it is written in place."""

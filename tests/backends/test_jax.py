@@ -17,7 +17,6 @@ from worker_commands import Copied, Counts, Listen
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.commands.base import Program
 from synkhronos._host.arena import aligned_empty
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -319,15 +318,14 @@ def test_dtypes_where_floatx_is_float32(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[1::2] == [f"True {2 * n} {n + 1}" for n in range(4)]
 
 
-def test_programs_of_any_lengths(jax_pair: synk.Group) -> None:
-    """Calls as commands, which nobody counts when they run: few compilations all the same."""
+def test_calls_of_any_lengths(jax_pair: synk.Group) -> None:
+    """Few compilations, however many lengths the parts have."""
     x = pt.fmatrix("x")
     f = synk.function([x], (x**2).sum(), mode="JAX")
     jax_pair.run(Listen())
     rows = np.ones((200, 3), "float32")
     for n in range(2, 200, 3):
-        [[total]] = jax_pair.run(Program((f.command(rows[:n]),)))
-        assert total == 3 * n
+        assert f(rows[:n]) == 3 * n
     assert max(asked for asked, _, _ in jax_pair.run(Counts())) <= 4 + 7
 
 

@@ -1,4 +1,4 @@
-"""Several commands in one round, and commands that run long."""
+"""Commands that fail are undone, repeated ones keep their arrays, and some run long."""
 
 from __future__ import annotations
 
@@ -9,49 +9,45 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from fussy import Fussy
 
 import synkhronos as synk
-from synkhronos._engine.commands.base import Command, Program
-from synkhronos._engine.commands.collectives import AllReduce
+from synkhronos._engine.commands.base import Command
 from synkhronos._engine.shipping import share_variables
 from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import Fault
 
 
-@dataclass
 class Step:
-    """A training step of a linear model: gradient, all_reduce, update."""
+    """A training step of a linear model: gradient, all_reduce, update; negative targets raise."""
 
-    group: synk.Group
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         x, y = pt.dmatrix("x"), pt.dvector("y")
         self.w = pytensor.shared(np.arange(3.0), name="w")
         self.g = pytensor.shared(np.zeros(3), name="g")
         loss = ((x @ self.w - y) ** 2).mean()
         grad = pt.grad(loss, self.w)
+        outputs, updates = [loss, (Fussy()(y).sum(), "sum")], [(self.g, grad)]
         mode = "FAST_COMPILE"
-        self.gradient = synk.function([x, y], loss, updates=[(self.g, grad)], mode=mode)
+        self.gradient = synk.function([x, y], outputs, updates=updates, mode=mode)
         self.update = synk.function([], updates=[(self.w, self.w - 0.1 * self.g)], mode=mode)
         self.serial = pytensor.function([x, y], [loss, grad], mode=mode)
 
-    def program(self, x: np.ndarray, y: np.ndarray, *more: Command) -> Program:
-        weights = tuple(float(len(p)) for p in np.array_split(x, self.group.size))
-        first = self.gradient.command(x, y)
-        last = self.update.command()
-        g = share_variables(self.group, [self.g])[self.g]
-        return Program((first, AllReduce((g.number,), Reduction.AVG, weights), last, *more))
+    def __call__(self, x: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
+        loss: np.ndarray = self.gradient(x, y)[0]
+        synk.all_reduce(self.g, "avg", weights=[len(p) for p in np.array_split(x, size)])
+        self.update()
+        return loss
 
 
-def test_a_step_in_one_round(group: synk.Group, rng: np.random.Generator) -> None:
-    """Gradient, all_reduce and update as one program equal the serial step."""
-    step = Step(group)
+def test_a_step_by_hand(group: synk.Group, rng: np.random.Generator) -> None:
+    """Gradient, all_reduce and update, one after the other, equal the serial step."""
+    step = Step()
     for rows in (10, 7, 12):
-        x, y = rng.normal(size=(rows, 3)), rng.normal(size=rows)
+        x, y = rng.normal(size=(rows, 3)), rng.random(rows)
         loss, grad = step.serial(x, y)
         wanted = step.w.get_value() - 0.1 * grad
-        found = group.run(step.program(x, y))
-        np.testing.assert_allclose(found[0][0], loss)
+        np.testing.assert_allclose(step(x, y, group.size), loss)
         np.testing.assert_allclose(step.w.get_value(), wanted)
         for rank in range(group.size):
             np.testing.assert_array_equal(synk.get_value(rank, step.w), step.w.get_value())
@@ -59,21 +55,23 @@ def test_a_step_in_one_round(group: synk.Group, rng: np.random.Generator) -> Non
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_program_stands_whole_or_not_at_all(
+def test_a_call_that_fails_in_one_member_changes_nothing(
     group2: synk.Group, rng: np.random.Generator, rank: int
 ) -> None:
-    """A failure in its last command undoes the first, the reduction in place included."""
-    step = Step(group2)
-    x, y = rng.normal(size=(9, 3)), rng.normal(size=9)
-    group2.run(step.program(x, y))
+    """Not in the other member either, which has finished; the variable lives in the arena."""
+    step = Step()
+    x, y = rng.normal(size=(9, 3)), rng.random(9)
+    step(x, y, 2)
     before = [(synk.get_value(r, step.w), synk.get_value(r, step.g)) for r in range(2)]
-    bare = AllReduce((share_variables(group2, [step.w])[step.w].number,), Reduction.SUM)
-    with pytest.raises(ValueError, match="bad value"):
-        group2.run(step.program(x, y, bare, Fault("ValueError", (rank,))))
-    for r, (w, g) in enumerate(before):
-        np.testing.assert_array_equal(synk.get_value(r, step.w), w)
-        np.testing.assert_array_equal(synk.get_value(r, step.g), g)
-    group2.run(step.program(x, y))
+    bad = y.copy()
+    bad[-rank] = -1.0  # in the first member's part, or in the last one's
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a negative number"):
+            step(x, bad, 2)
+        for r, (w, g) in enumerate(before):
+            np.testing.assert_array_equal(synk.get_value(r, step.w), w)
+            np.testing.assert_array_equal(synk.get_value(r, step.g), g)
+    step(x, y, 2)
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,90 @@ def test_a_long_command_reports_and_stops() -> None:
         assert all(steps >= 100 for (steps,) in found.values())
         x = pt.dvector("x")
         assert synk.function([x], x.mean(), mode="FAST_COMPILE")(np.arange(3.0)) == 1
+
+
+@dataclass(frozen=True)
+class Meet(Command):
+    """Meet others by a verb of the communicator."""
+
+    verb: str
+    members: tuple[int, ...] | None = None
+
+    def run(self, member: Any) -> Any:
+        values = [np.full(5, float(member.rank))]
+        comm, members = member.communicator, self.members
+        if self.verb == "take values":
+            member.take_masters([member.variables[0]])
+        elif self.verb == "barrier":
+            comm.barrier(members)
+        elif self.verb == "enter":
+            comm.enter()
+        elif self.verb == "expose":
+            comm.expose([comm.empty((3,), np.dtype("float64"))])
+        elif self.verb == "broadcast":
+            return tuple(comm.broadcast(values, member.size - 1, members) or ())
+        elif self.verb == "gather":
+            comm.gather(values, member.size - 1, members=members)
+        elif self.verb == "all_gather":
+            comm.all_gather(values)
+        elif self.verb == "scatter":
+            comm.scatter(values, member.master, tuple(range(member.size + 1)))
+        elif self.verb == "reduce":
+            comm.reduce(values, Reduction.SUM, member.size - 1, members=members)
+        elif self.verb == "all_reduce large":
+            large = [np.full(100_000, float(member.rank))]
+            comm.all_reduce(large, Reduction.SUM, members=members)
+            values = [large[0][:5]]
+        elif self.verb == "all_reduce":
+            comm.all_reduce(values, Reduction.SUM, members=members)
+        elif self.verb == "reduce_scatter":
+            comm.reduce_scatter(values, Reduction.SUM, tuple(range(member.size + 1)))
+        return tuple(values)
+
+
+MOVING = ("take values", "expose", "broadcast", "gather", "all_gather", "scatter")
+REDUCING = ("reduce", "all_reduce", "all_reduce large", "reduce_scatter")
+
+
+@pytest.mark.parametrize("members", [None, (0, 1)])
+def test_a_long_command_cannot_meet_the_master(
+    group2: synk.Group, members: tuple[int, ...] | None
+) -> None:
+    """The master takes no part in it: a member that would wait for it raises at once."""
+    w = pytensor.shared(np.zeros(3), name="w")
+    share_variables(group2, [w])
+    for verb in ("barrier", "enter", *MOVING, *REDUCING):
+        task = group2.start(Meet(verb, members), "a walk")
+        with pytest.raises(synk.WorkerError, match=r"a walk.*GroupError") as found:
+            task.wait()
+        assert "the master takes no part" in str(found.value)
+        assert found.value.ranks == (1,)
+        assert group2.run(Walk_once()) == [1, 1]
+        synk.broadcast(w)  # and what all members run still meets the master
+
+
+@pytest.mark.parametrize("master", [0, 1])
+def test_workers_meet_in_a_long_command(master: int) -> None:
+    """They name themselves; whoever names the master too is refused."""
+    with synk.Group(3, master_rank=master) as group:
+        workers = tuple(r for r in range(3) if r != master)
+        total = np.full(5, float(sum(workers)))
+        for verb in ("all_reduce", "all_reduce large"):
+            found = group.start(Meet(verb, workers)).wait()
+            assert set(found) == set(workers)
+            for (values,) in found.values():
+                np.testing.assert_array_equal(values, total)
+        for (values,) in group.start(Meet("broadcast", workers)).wait().values():
+            np.testing.assert_array_equal(values, max(workers))
+        with pytest.raises(synk.WorkerError, match="the master takes no part"):
+            group.start(Meet("all_reduce", (0, 1, 2))).wait()
+        assert group.start(Meet("barrier", workers)).wait()
+
+
+def test_a_group_of_one_meets_itself_in_a_long_command() -> None:
+    with synk.Group(1) as group:
+        for verb in ("barrier", "all_reduce"):
+            assert set(group.start(Meet(verb)).wait()) == {0}
 
 
 def test_a_long_command_that_raises(group2: synk.Group) -> None:
@@ -135,55 +217,85 @@ def test_a_value_left_half_written_raises_until_it_is_set() -> None:
         assert (shared.get_value() == 2).all()
 
 
-@pytest.mark.parametrize("first", ["all_reduce", "update"])
-def test_a_variable_changed_twice_is_undone(group2: synk.Group, first: str) -> None:
-    """An undo gives back the value before the command, not the one before its last change."""
-    w = pytensor.shared(np.ones(3000), name="w")
-    f = synk.function([], updates=[(w, w + 1)], mode="FAST_COMPILE")
+@dataclass(frozen=True)
+class Held(Command):
+    """The value of a variable in each member, as it is."""
+
+    number: int
+
+    def run(self, member: Any) -> tuple[np.ndarray]:
+        return (np.array(member.variables[self.number].storage[0]),)
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[np.ndarray]:
+        return [own[0], *(array for (array,) in reports.values())]
+
+
+def counter(name: str) -> tuple[Any, synk.Function]:
+    """A variable in the arena, and a function that adds 1 to it and raises for negative inputs."""
+    w, x = pytensor.shared(np.ones(3000), name=name), pt.dvector("x")
+    f = synk.function([x], (Fussy()(x).sum(), "sum"), updates=[(w, w + 1)], mode="FAST_COMPILE")
     synk.all_reduce(w, "avg")
-    f()
+    return w, f
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_variable_changed_twice_is_undone(group2: synk.Group, fails: int) -> None:
+    """An undo gives back the value before the command, not the one before its last change.
+
+    The other member receives the value that the user has set, and adds 1 to it.
+    """
+    w, f = counter("w")
+    good, bad = np.ones(2), np.ones(2)
+    bad[fails] = -1.0
+    f(good)
     number = group2.member.variables.of(w).number
-    start = AllReduce((number,), Reduction.AVG) if first == "all_reduce" else f.command()
     for _ in range(2):
-        with pytest.raises(ValueError, match="bad value"):
-            group2.run(Program((start, f.command(), f.command(), Fault("ValueError", (1,)))))
-        for rank in range(2):
-            np.testing.assert_array_equal(synk.get_value(rank, w), 2.0)
-    group2.run(Program((start, f.command(), f.command())))
-    wanted = 4.0 if first == "all_reduce" else 5.0
-    np.testing.assert_array_equal(synk.get_value(1, w), wanted)
-    np.testing.assert_array_equal(w.get_value(), wanted)
+        w.set_value(np.full(3000, 7.0))
+        with pytest.raises(ValueError, match="a negative number"):
+            f(bad)
+        master, worker = group2.run(Held(number))
+        np.testing.assert_array_equal(master, 7.0)
+        np.testing.assert_array_equal(worker, 2.0)
+    f(good)
+    for value in group2.run(Held(number)):
+        np.testing.assert_array_equal(value, 8.0)
 
 
 def test_a_value_taken_back_after_a_failure(group2: synk.Group) -> None:
     """What the others have a copy of is not written over while the user holds it."""
-    w = pytensor.shared(np.ones(3000), name="w")
-    f = synk.function([], updates=[(w, w + 1)], mode="FAST_COMPILE")
-    synk.all_reduce(w, "avg")
+    w, f = counter("w")
     for value in (2.0, 3.0):
-        f()
+        f(np.ones(2))
         old = w.get_value(borrow=True)
         w.set_value(np.full(3000, 100.0))
-        with pytest.raises(ValueError, match="bad value"):
-            group2.run(Program((f.command(), Fault("ValueError", (1,)))))
+        with pytest.raises(ValueError, match="a negative number"):
+            f(np.array([1.0, -1.0]))
         w.set_value(old, borrow=True)
         for rank in range(2):
             np.testing.assert_array_equal(synk.get_value(rank, w), value)
 
 
-def test_a_program_run_again_has_its_own_arrays(group2: synk.Group) -> None:
+@dataclass(frozen=True)
+class Again(Command):
+    """Return an array that came with the command, from the workers; posted again as one word."""
+
+    value: np.ndarray
+    repeats = True
+
+    def run(self, member: Any) -> tuple[np.ndarray]:
+        return (self.value,)
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> Any:
+        return reports[1][0]
+
+
+def test_a_command_run_again_has_its_own_arrays(group2: synk.Group) -> None:
     """What a repeated command brings is not in the master's box, where the next command lies."""
-    x, c = pt.dvector("x"), pt.dvector("c")
-    mode = "FAST_COMPILE"
-    f = synk.function([x], (x.sum() * c.sum(), "sum"), bcast_inputs=[c], mode=mode)
-    h = synk.function([], (c.sum(), "sum"), bcast_inputs=[c], mode=mode)
-    d, values = synk.data(np.ones(10)), np.arange(500.0)
-    f(d, values)
-    program = Program((f.command(d, values),))
-    wanted = 10 * values.sum()
-    assert group2.run(program)[0][0] == wanted
-    h(np.full(1000, 7.0))
-    assert group2.run(program)[0][0] == wanted
+    values = np.arange(500.0)
+    command = Again(values)
+    np.testing.assert_array_equal(group2.run(command), values)
+    group2.run(Again(np.full(1000, 7.0)))
+    np.testing.assert_array_equal(group2.run(command), values)
 
 
 def test_an_interrupt_stops_a_long_command(

@@ -36,6 +36,13 @@ class Long(Command):
         wire = member.above and member.above._leaders._wire
         return count, len(wire._sending) + len(wire._offered) if wire else 0
 
+@dataclass(frozen=True)
+class Meet(Command):
+    members: tuple | None
+
+    def run(self, member):
+        member.communicator.barrier(self.members)
+
 def check_call():
     assert f(np.ones((9, 2))) == 18
 
@@ -64,6 +71,15 @@ time.sleep(1.0)  # and nobody asks how far it has come
 task.stop()
 assert all(waiting <= 1 for _, waiting in task.wait().values())
 check_call()
+
+for members in (None, tuple(others)):
+    try:
+        group.start(Meet(members)).wait()
+    except synk.WorkerError as exc:
+        assert "Group.start" in str(exc) and set(exc.ranks) <= set(others), exc
+    else:
+        raise AssertionError(f"members {members} have met")
+    check_call()
 
 for rank in others:
     task = group.start(Long(rank))

@@ -36,29 +36,20 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Program(Command):
-    """Several commands in one round; all of them stand, or none."""
+class WithoutMaster(Command):
+    """A command that only the workers run: a meeting with the master raises GroupError.
 
-    commands: tuple[Command, ...]
-    repeats = True
+    Otherwise a worker would wait for the master without end.
+    """
+
+    command: Command
 
     @property
     def foreign(self) -> bool:
-        """Whether one of its commands is."""
-        return any(command.foreign for command in self.commands)
+        """Whether the wrapped command is."""
+        return self.command.foreign
 
-    def run(self, member: Member) -> tuple[Any, ...]:
-        """One after the other."""
-        with member.nested():
-            return tuple([command.run(member) for command in self.commands])
-
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
-        """The answers of all."""
-        return [
-            command.answer(
-                member,
-                own[i],
-                {r: o[i] for r, o in reports.items() if o[i] is not None},
-            )
-            for i, command in enumerate(self.commands)
-        ]
+    def run(self, member: Member) -> Any:
+        """Do it in a worker."""
+        with member.communicator.without_master():
+            return self.command.run(member)

@@ -12,13 +12,15 @@ all go on. A leader that fails instead says so at once, and nobody goes on. As i
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from synkhronos._errors import GroupError
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 
 ARITY = 4  # of the tree: a leader sends so many messages, one after the other
@@ -119,6 +121,7 @@ class Leaders:
         self._exchange = (0, 0)  # the last one that this leader waits for: after which meeting
         self._collects = False  # it has come to all meetings of the command
         self._taken = 0  # messages so far: without another, nothing has changed
+        self._root_comes = True
 
     def watch(self, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Wait by this from now on."""
@@ -263,6 +266,15 @@ class Leaders:
 
     # -- agreements
 
+    @contextlib.contextmanager
+    def without_root(self) -> Iterator[None]:
+        """Run a command that the root takes no part in: an agreement raises GroupError."""
+        self._root_comes = False
+        try:
+            yield
+        finally:
+            self._root_comes = True
+
     def agree(self, word: int = 0, says: bytes = b"") -> tuple[int, dict[int, bytes]]:
         """Wait for all leaders to come here too; hear what each of them says.
 
@@ -282,7 +294,14 @@ class Leaders:
         ------
         PeerFailed
             A leader has failed in this command, or has left it.
+        GroupError
+            The root takes no part in the command.
         """
+        if not self._root_comes:
+            raise GroupError(
+                "members on several nodes cannot meet in a command that Group.start has posted, "
+                "since the master takes no part in it: use Group.run"
+            )
         self._meeting += 1
         here = self.number, self._meeting
         heard = _part(self.rank, says) if says else b""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from synkhronos._errors import GroupError
@@ -46,6 +47,7 @@ class Node:
         self._orders: Any = words.of[master]
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
+        self._master_comes = True
 
     def begin(self, number: int) -> None:
         """A new command: barriers count anew."""
@@ -154,7 +156,21 @@ class Node:
 
         self.waiter.wait(ready)
 
+    @contextlib.contextmanager
+    def without_master(self) -> Iterator[None]:
+        """Run a command that the master takes no part in: a meeting with it raises GroupError."""
+        peers, self._peers, self._master_comes = self._peers, {}, False
+        try:
+            yield
+        finally:
+            self._peers, self._master_comes = peers, True
+
     def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[Any]]:
+        if not self._master_comes and (members is None or self.master in members):
+            raise GroupError(
+                "the master takes no part in a command that Group.start has posted, so its members "
+                f"cannot meet rank {self.master}: pass members= without it, or use Group.run"
+            )
         ranks = [r for r in members or range(self.size) if r != self.rank]
         self._peers[members] = ranks, [self.words.of[r] for r in ranks]
         return self._peers[members]

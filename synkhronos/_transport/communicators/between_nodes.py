@@ -69,6 +69,10 @@ class Between:
         self._transfers = transfers
         self.interrupts = interrupts
 
+    def without_master(self) -> AbstractContextManager[None]:
+        """Run a command that the master takes no part in: agreements raise GroupError."""
+        return self._leaders.without_root()
+
     def agree(self) -> None:
         """A meeting of all leaders."""
         self._leaders.agree()

@@ -60,6 +60,13 @@ class Communicator(ABC):
         """A context in which Ctrl-C waits."""
         return contextlib.nullcontext()
 
+    def without_master(self) -> AbstractContextManager[None]:
+        """Run a command that the master takes no part in: a meeting with it raises GroupError.
+
+        On several nodes every meeting does, since all nodes agree on one with the master's.
+        """
+        return contextlib.nullcontext()
+
     @abstractmethod
     def barrier(self, members: Members = None) -> None:
         """Wait for all."""

@@ -107,6 +107,10 @@ class Gpus(Communicator):
 
     # what is the host's alone
 
+    def without_master(self) -> contextlib.AbstractContextManager[None]:
+        """Run a command that the master takes no part in; see Communicator."""
+        return self._host.without_master()
+
     def barrier(self, members: Members = None) -> None:
         """Wait for all."""
         self._host.barrier(members)

@@ -132,6 +132,16 @@ class Hierarchy(Communicator):
         """Views of the arrays of the node's members."""
         return self._local.expose(arrays)
 
+    @contextlib.contextmanager
+    def without_master(self) -> Iterator[None]:
+        """Run a command that the master takes no part in; see Communicator."""
+        with contextlib.ExitStack() as stack:
+            if self._between is not None:
+                stack.enter_context(self._between.without_master())
+            elif self._node == 0:  # the master's: elsewhere the leader refuses
+                stack.enter_context(self._local.without_master())
+            yield
+
     def barrier(self, members: Members = None) -> None:
         """Wait for all; see Communicator."""
         whole = self._whole(self._here(members))

@@ -113,6 +113,10 @@ class SharedMemory(Communicator):
         """An array in the arena."""
         return self._node.arena.empty(shape, dtype)
 
+    def without_master(self) -> AbstractContextManager[None]:
+        """Run a command that the master takes no part in; see Communicator."""
+        return self._node.without_master()
+
     def barrier(self, members: Members = None) -> None:
         """Wait for all."""
         self._node.step()
