@@ -47,6 +47,7 @@ class Latest:
         if len(self._memory[0]) < n:
             memory = arena.empty((n,), _ROWS)
             self._memory = memory, arena.offset(memory)
+            self._made = None  # its rows lie in the memory that is freed here
         self._write(rows)
         return arena.piece(self._memory[0][:n], arena.generation)
 

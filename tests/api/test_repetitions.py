@@ -60,6 +60,18 @@ def test_lists_of_rows(
     check(rng.integers(0, 50, 10))
 
 
+def test_a_longer_list_in_between(group2: synk.Group) -> None:
+    """A list that needs more memory moves the memory of lists, also where its call is not kept."""
+    x = pt.dvector("x")
+    f = synk.function([x], (x.sum(), "sum"), mode=FAST)
+    data, rows = synk.data(np.arange(1000.0)), np.arange(10)
+    for _ in range(3):
+        assert f(data, batch=rows) == 45
+    assert f(x=data, batch=np.arange(1000).repeat(100)) == 100 * 999 * 500
+    assert f(data, batch=rows + 5) == 95
+    assert f(data, batch=rows) == 45
+
+
 def test_rows_out_of_range_are_found_each_time(group2: synk.Group) -> None:
     x = pt.dvector("x")
     f = synk.function([x], x.sum(), mode=FAST)
