@@ -9,7 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from fussy import Fussy
+from failing_ops import Fussy
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
