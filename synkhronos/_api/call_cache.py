@@ -59,7 +59,7 @@ class Latest:
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
         """Remember a call, if its inputs are Data, and arrays that were copied as they are."""
         self._made = None
-        if call.first or call.changed or call.sent or call.pieces:
+        if call.first or call.new or call.pieces:
             return
         staged = self._staged(call, args)
         if staged is None or (batch is not None and any([t is not None for t in staged])):

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from synkhronos._api.data import Data, as_literal
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.shipping import distribute_in, share_variables
-from synkhronos._engine.variables import Entry, check_whole, is_array, warn_differs
+from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import InputError, InputTypeError, enduring
 from synkhronos._plan.reductions import Reduction, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
@@ -50,13 +51,11 @@ def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> 
     >>> synk.close()
     """
     del nccl
-    group, entries, single = _entries(shared_vars, "broadcast", arrays=False)
-    given = None if values is None else _values(entries, values, single, "broadcast")
-    others = [e for e in entries if not is_array(e)]
-    if others:
-        held = tuple(e.storage[0] for e in others)
-        group.run(commands.Send(_numbers(others), held), "broadcast")
-    group.run(commands.Broadcast(_numbers(entries)), "broadcast", hand=given)
+    found = operands(shared_vars, "broadcast", arrays=False)
+    given = None if values is None else _values(found, values)
+    others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
+    new = NewValues((), tuple(others)) if others else None
+    found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", hand=given)
 
 
 @enduring
@@ -84,10 +83,11 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     [3, 2]
     >>> synk.close()
     """
-    group, entries, single = _entries(shared_vars, "scatter")
+    found = operands(shared_vars, "scatter")
     if values is None:
-        values = entries[0].storage[0] if single else [e.storage[0] for e in entries]
-    arrays = _values(entries, values, single, "scatter")
+        held = [e.storage[0] for e in found.entries]
+        values = held[0] if found.single else held
+    arrays = _values(found, values)
     lengths = {len(a) for a in arrays if a.ndim}
     if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
         raise InputError(
@@ -96,9 +96,9 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
         )
     rows = select(batch, lengths.pop())
     chosen = [_chosen(a, rows) for a in arrays]
-    borders = edges(len(rows), group.size)
-    _check_lengths(entries, {b - a for a, b in itertools.pairwise(borders)}, "scatter")
-    group.run(commands.Scatter(_numbers(entries), borders), "scatter", hand=chosen)
+    borders = edges(len(rows), found.group.size)
+    _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
+    found.run(commands.Scatter, borders, hand=chosen)
 
 
 @enduring
@@ -133,10 +133,9 @@ def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
     del nccl
     if nd_up not in (0, 1):
         raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
-    group, entries, single = _entries(shared_vars, "gather")
-    join: Any = "stack" if nd_up else "concatenate"
-    found = group.run(commands.Gather(_numbers(entries), join), "gather")
-    return found[0] if single else found
+    found = operands(shared_vars, "gather")
+    joined = found.run(commands.Gather, "stack" if nd_up else "concatenate")
+    return joined[0] if found.single else joined
 
 
 @enduring
@@ -157,12 +156,12 @@ def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
     Cost: one round; each member copies all values once. 0-d variables cannot hold the result.
     """
     del nccl
-    group, entries, _ = _entries(shared_vars, "all_gather")
-    flat = [e.label for e in entries if e.storage[0].ndim == 0]
+    found = operands(shared_vars, "all_gather")
+    flat = [e.label for e in found.entries if e.storage[0].ndim == 0]
     if flat:
         raise InputError(f"all_gather: {flat} are 0-d and cannot hold several values; use gather")
-    _check_lengths(entries, None, "all_gather")
-    group.run(commands.AllGather(_numbers(entries)), "all_gather")
+    _check_lengths(found, None)
+    found.run(commands.AllGather)
 
 
 @enduring
@@ -203,12 +202,10 @@ def reduce(
     >>> synk.close()
     """
     del nccl
-    group, entries, single = _entries(shared_vars, "reduce")
-    kind = _op(op, "reduce")
-    shares = _weights(weights, kind, group.size)
-    command = commands.Reduce(_numbers(entries), kind, shares, in_place)
-    found = group.run(command, "reduce")
-    return found[0] if single and not in_place else found
+    found = operands(shared_vars, "reduce")
+    kind = reduction(op, "reduce")
+    reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
+    return reduced[0] if found.single and not in_place else reduced
 
 
 @enduring
@@ -244,13 +241,19 @@ def all_reduce(
     >>> synk.close()
     """
     del nccl
-    group, entries, _ = _entries(shared_vars, "all_reduce")
-    kind = _op(op, "all_reduce")
-    shares = _weights(weights, kind, group.size)
+    found = operands(shared_vars, "all_reduce")
+    kind = reduction(op, "all_reduce")
+    counts = as_weights(weights, kind, found.group)
     if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
-        entries = [e for e in entries if not e.settle()]  # equal in all members as they are
-    if entries:
-        group.run(_all_reduce(_numbers(entries), kind, shares), "all_reduce")
+        # node-shared values are equal in all members as they are
+        found.entries = [e for e in found.entries if not e.settle()]
+    if found.entries:
+        make = (
+            _all_reduce
+            if found.new is None
+            else functools.partial(commands.AllReduce, new=found.new)
+        )
+        found.group.run(make(found.numbers, kind, counts), "all_reduce")
 
 
 @enduring
@@ -274,15 +277,14 @@ def reduce_scatter(
     -----
     Cost: one round; each member reads all values of its rows once.
     """
-    group, entries, _ = _entries(shared_vars, "reduce_scatter")
-    lengths = {e.storage[0].shape[:1] for e in entries}
+    found = operands(shared_vars, "reduce_scatter")
+    lengths = {e.storage[0].shape[:1] for e in found.entries}
     if len(lengths) != 1 or () in lengths:
         raise InputError(f"reduce_scatter: values of shapes {sorted(lengths)} have no common rows")
-    borders = edges(lengths.pop()[0], group.size)
-    _check_lengths(entries, {b - a for a, b in itertools.pairwise(borders)}, "reduce_scatter")
-    kind = _op(op, "reduce_scatter")
-    shares = _weights(weights, kind, group.size)
-    group.run(commands.ReduceScatter(_numbers(entries), kind, borders, shares), "reduce_scatter")
+    borders = edges(lengths.pop()[0], found.group.size)
+    _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
+    kind = reduction(op, "reduce_scatter")
+    found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
 
 
 @enduring
@@ -311,14 +313,14 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     Cost: one round; one copy.
     """
     _check_rank(current("synk.set_value"), rank)
-    group, entries, single = _entries(shared_vars, "set_value")
-    arrays = _values(entries, values, single, "set_value")
+    found = operands(shared_vars, "set_value")
+    arrays = _values(found, values)
     if batch is not None:
-        flat = [e.label for e, a in zip(entries, arrays, strict=True) if not a.ndim]
+        flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
         if flat:
             raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
         arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
-    group.run(commands.SetValue(_numbers(entries), rank), "set_value", hand=arrays)
+    found.run(commands.SetValue, rank, hand=arrays)
 
 
 @enduring
@@ -338,9 +340,9 @@ def get_value(rank: int, shared_vars: Variables) -> Any:
     Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
     """
     _check_rank(current("synk.get_value"), rank)
-    group, entries, single = _entries(shared_vars, "get_value")
-    found = group.run(commands.GetValue(_numbers(entries), rank), "get_value")
-    return found[0] if single else found
+    found = operands(shared_vars, "get_value")
+    values = found.run(commands.GetValue, rank)
+    return values[0] if found.single else values
 
 
 @enduring
@@ -387,8 +389,7 @@ def get_shapes(shared_vars: Variables) -> Any:
 
 
 def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:
-    group, entries, _ = _entries(shared_vars, what)
-    found: list[list[tuple[int, ...]]] = group.run(commands.Shapes(_numbers(entries)), what)
+    found: list[list[tuple[int, ...]]] = operands(shared_vars, what).run(commands.Shapes)
     return found
 
 
@@ -400,10 +401,36 @@ def _is_single(shared_vars: Variables) -> bool:
     return isinstance(shared_vars, SharedVariable | str)
 
 
-def _entries(
-    shared_vars: Variables, what: str, arrays: bool = True
-) -> tuple[Group, list[Entry], bool]:
-    """The variables asked for, known to all members and with the master's latest values."""
+@dataclass
+class Operands:
+    """The variables of a collective, known to all members.
+
+    Attributes
+    ----------
+    single : bool
+        The user has passed one variable, and not a list.
+    new : NewValues, or None
+        Values that the user has set in the master; they travel with the command.
+    """
+
+    group: Group
+    what: str
+    entries: list[Entry]
+    single: bool
+    new: NewValues | None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """As commands name the variables."""
+        return tuple([e.number for e in self.entries])
+
+    def run(self, command: type[commands.Collective], *args: Any, hand: Any = None) -> Any:
+        """Run a collective of this kind."""
+        return self.group.run(command(self.numbers, *args, new=self.new), self.what, hand=hand)
+
+
+def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands:
+    """The variables asked for; new ones are shipped. `arrays`: all values must be arrays."""
     group = current(f"synk.{what}")
     single = _is_single(shared_vars)
     given: Any = shared_vars
@@ -420,9 +447,9 @@ def _entries(
     wrong = [e.label for e in entries if not is_array(e)]
     if arrays and wrong:
         raise InputTypeError(f"{what}: the values of {wrong} are no arrays; broadcast takes them")
-    if what != "broadcast":
-        _send_values_set(group, entries, what)
-    return group, entries, single
+    # broadcast sends all values, whether they are new or not
+    new = None if what == "broadcast" else new_values(entries, warn=what not in _REPLACING)
+    return Operands(group, what, entries, single, new)
 
 
 def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
@@ -433,42 +460,27 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
     raise InputTypeError(f"{what}: {asked!r} is no shared variable and no name of one")
 
 
-def _send_values_set(group: Group, entries: list[Entry], what: str) -> None:
-    """Values that the user has set in the master count in every member, as in a call."""
-    found = [e for e in entries if is_array(e) and e.is_set]
-    for entry in found:
-        check_whole(entry.variable)
-        if entry.differs and what not in _REPLACING:
-            warn_differs(entry)
-    changed = [e for e in found if not e.differs and not e.settle()]
-    if changed:
-        group.run(commands.Broadcast(_numbers(changed)), what)
-
-
-def _check_lengths(entries: Sequence[Entry], lengths: set[int] | None, what: str) -> None:
+def _check_lengths(found: Operands, lengths: set[int] | None) -> None:
     """A variable whose type fixes its length takes no value of another."""
-    for entry in entries:
+    for entry in found.entries:
         kind: Any = entry.variable.type
         if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
             raise InputError(
-                f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and the "
-                "members would get other lengths: make it without a shape"
+                f"{found.what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and "
+                "the members would get other lengths: make it without a shape"
             )
 
 
-def _numbers(entries: Sequence[Entry]) -> tuple[int, ...]:
-    return tuple(e.number for e in entries)
-
-
-def _values(entries: Sequence[Entry], values: Any, single: bool, what: str) -> list[np.ndarray]:
+def _values(found: Operands, values: Any) -> list[np.ndarray]:
     """One array for each variable, of its dtype and ndim."""
-    if single or (len(entries) == 1 and not isinstance(values, list | tuple)):
+    what, n = found.what, len(found.entries)
+    if found.single or (n == 1 and not isinstance(values, list | tuple)):
         values = [values]
     if not isinstance(values, list | tuple):
         raise InputTypeError(f"{what}: give a list with a value for each of the variables")
-    if len(values) != len(entries):
-        raise InputError(f"{what}: {len(entries)} variables and {len(values)} values")
-    return [_value(e, v, what) for e, v in zip(entries, values, strict=True)]
+    if len(values) != n:
+        raise InputError(f"{what}: {n} variables and {len(values)} values")
+    return [_value(e, v, what) for e, v in zip(found.entries, values, strict=True)]
 
 
 def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
@@ -491,14 +503,19 @@ def _chosen(array: np.ndarray, rows: Selection) -> np.ndarray:
     return array[rows.start : rows.stop]
 
 
-def _op(op: str, what: str) -> Reduction:
+def reduction(op: str, what: str) -> Reduction:
+    """The reduction that a user has named."""
     found = parse(op, f"{what}: reduction")
     if found is None or found is Reduction.GATHER:
         raise InputError(f"{what}: op={op!r} combines nothing; use avg, sum, prod, min or max")
     return found
 
 
-def _weights(weights: Sequence[float] | None, op: Reduction, size: int) -> tuple[float, ...] | None:
+def as_weights(
+    weights: Sequence[float] | None, op: Reduction, group: Group
+) -> tuple[float, ...] | None:
+    """A user's weights, checked: one for each rank."""
+    size = group.size
     if weights is None:
         return None
     if op is not Reduction.AVG:

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._api.collectives import Variables, _entries, _numbers, _op, _weights, all_reduce
+from synkhronos._api.collectives import (
+    Operands,
+    Variables,
+    all_reduce,
+    as_weights,
+    operands,
+    reduction,
+)
 from synkhronos._engine.commands.collectives import Collective, GetValue
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
@@ -23,9 +30,12 @@ _DIGEST_BYTES = 16
 class Checksums(Collective):
     """A checksum of each variable in each member."""
 
-    pure = True
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """Unless it carries new values."""
+        return self.new is None
 
-    def run(self, member: Member) -> tuple[bytes, ...]:
+    def act(self, member: Member) -> tuple[bytes, ...]:
         """This member's."""
         return tuple([checksum(np.asarray(a)) for a in self.arrays(member)])
 
@@ -87,14 +97,16 @@ def check_consistency(shared_vars: Variables) -> None:
     Give all members the master's values with synk.broadcast, or average them with synk.sync
     >>> synk.close()
     """
-    group, entries, _ = _entries(shared_vars, "check_consistency", arrays=False)
-    entries = _comparable(entries)
-    differing = _differing(group, entries, "check_consistency")
+    found = operands(shared_vars, "check_consistency", arrays=False)
+    found.entries = _comparable(found.entries)
+    differing = _differing(found)
     if differing:
-        lines = _describe(group, differing)
+        lines = _describe(found.group, differing)
         raise GroupError(
-            f"check_consistency: {len(differing)} of {len(entries)} variables differ from the "
-            f"master's:\n  " + "\n  ".join(lines) + "\nGive all members the master's values with "
+            f"check_consistency: {len(differing)} of {len(found.entries)} variables differ from "
+            "the master's:\n  "
+            + "\n  ".join(lines)
+            + "\nGive all members the master's values with "
             "synk.broadcast, or average them with synk.sync"
         )
 
@@ -132,15 +144,15 @@ def sync(shared_vars: Variables, op: str = "avg", weights: Sequence[float] | Non
     ([0.5, 1.5], [0.5, 1.5])
     >>> synk.close()
     """
-    group, entries, _ = _entries(shared_vars, "sync")
-    _weights(weights, _op(op, "sync"), group.size)
-    floats = [e for e in entries if _dtype(e).kind in "fc"]
-    counters = [e for e in entries if _dtype(e).kind not in "fc"]
-    differing = _differing(group, counters, "sync")
+    found = operands(shared_vars, "sync")
+    as_weights(weights, reduction(op, "sync"), found.group)
+    floats = [e for e in found.entries if _dtype(e).kind in "fc"]
+    found.entries = [e for e in found.entries if _dtype(e).kind not in "fc"]
+    differing = _differing(found)
     if differing:
         raise GroupError(
             "sync: integers are not averaged and must be equal in all members; these differ:\n  "
-            + "\n  ".join(_describe(group, differing))
+            + "\n  ".join(_describe(found.group, differing))
             + "\nGive all members the master's with synk.broadcast"
         )
     if floats:
@@ -160,12 +172,12 @@ def _comparable(entries: Sequence[Entry]) -> list[Entry]:
     return found
 
 
-def _differing(group: Group, entries: list[Entry], what: str) -> dict[Entry, list[int]]:
+def _differing(found: Operands) -> dict[Entry, list[int]]:
     """The variables that differ, and the ranks in which they do."""
-    if not entries:
+    if not found.entries:
         return {}
-    ranks = group.run(Checksums(_numbers(entries)), what)
-    return {e: found for e, found in zip(entries, ranks, strict=True) if found}
+    ranks = found.run(Checksums)
+    return {e: r for e, r in zip(found.entries, ranks, strict=True) if r}
 
 
 def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
@@ -173,7 +185,7 @@ def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
     lines: dict[Entry, list[str]] = {e: [] for e in differing}
     for rank in sorted({r for ranks in differing.values() for r in ranks}):
         wanted = [e for e, ranks in differing.items() if rank in ranks]
-        values = group.run(GetValue(_numbers(wanted), rank), "check_consistency")
+        values = group.run(GetValue(tuple([e.number for e in wanted]), rank), "check_consistency")
         for entry, value in zip(wanted, values, strict=True):
             said = difference(np.asarray(group.member.array(entry)), value)
             lines[entry].append(f"{entry.label} (rank {rank}): {said}")

@@ -24,7 +24,7 @@ from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.shipping import distribute_in
-from synkhronos._engine.variables import Entry, check_whole, is_array, warn_differs
+from synkhronos._engine.variables import Entry, new_values
 from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
 from synkhronos._host.arena import Piece
 from synkhronos._plan.reductions import Reduction
@@ -191,7 +191,7 @@ class Function:
         slices = self._slices(num_slices, given, rows, subset)
         if not self._shipped:
             distribute_in(self._group, (self,))
-        changed, sent = self._changed()
+        new = new_values(self._entries)
         partials = self._partials(subset)
         borders = None if rows is None else self._borders(rows, given, selection)
         cut = self._compilations.cut(partials + self.extra, slices, borders)
@@ -205,10 +205,9 @@ class Function:
             reductions=self._reductions(partials, subset),
             slices=slices,
             batch_s=per_rank,
-            changed=changed,
-            sent=sent,
+            new=new,
             first=cut.first and (self._group.size > 1 or self._plan.recipe.jax),
-            pure=self._plan.pure and not (changed or sent),
+            pure=self._plan.pure and new is None,
             extra=self.extra,
             pieces=cut.pieces,
         )
@@ -346,23 +345,6 @@ class Function:
                 "or pass num_slices=1"
             )
         return int(num_slices)
-
-    def _changed(self) -> tuple[tuple[int, ...], tuple[tuple[int, Any], ...]]:
-        """Variables that the user has set since the other members got their values."""
-        arrays, others = [], []
-        for entry in self._entries:
-            if not entry.is_set:
-                continue
-            check_whole(entry.variable)
-            if entry.settle():
-                continue
-            if entry.differs and not entry.is_stream:
-                warn_differs(entry)
-            elif is_array(entry):
-                arrays.append(entry.number)
-            else:
-                others.append((entry.number, entry.storage[0]))
-        return tuple(arrays), tuple(others)
 
     def _partials(self, subset: list[int]) -> tuple[int, ...]:
         return tuple(sorted({p for i in subset for p in self._plan.outputs[i].partials}))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.replicas import Replica
-from synkhronos._engine.variables import Entry, Registry, is_torn, mark_torn
+from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._errors import SynkhronosError
 from synkhronos._host.arena import Arena, FilePiece, Piece, Views
 from synkhronos._host.cores import MasterShare, bind_worker
@@ -327,6 +327,17 @@ class Member:
                 self.change(entry, value)
             else:
                 entry.storage[0] = value
+
+    def take_new(self, values: NewValues) -> None:
+        """Give variables the values that the user has set in the master, in all members."""
+        self.take_masters([self.variables[n] for n in values.numbers])
+        for number, value in values.objects:
+            entry = self.variables[number]
+            if self.rank == self.master:
+                value = entry.storage[0]
+            elif isinstance(value, np.random.Generator):
+                value = stream(value, self.rank, self.master)
+            self.change(entry, value)
 
     def adopt(self, entry: Entry) -> np.ndarray:
         """Move a variable's value into the arena, where collectives need no copy of it."""

@@ -13,7 +13,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -273,8 +273,54 @@ def stream(generator: np.random.Generator, rank: int, master: int) -> np.random.
     return np.random.Generator(type(bits)(seed))
 
 
-def warn_differs(entry: Entry) -> None:
-    """Say that the user has set the master's value of a variable that differs."""
+class NewValues(NamedTuple):
+    """Values that the user has set in the master, as a command carries them to the other members.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        Variables whose values are arrays: the master broadcasts them.
+    objects : tuple of (int, value)
+        Variables with other values (random generators), which travel inside the command.
+    """
+
+    numbers: tuple[int, ...]
+    objects: tuple[tuple[int, Any], ...]
+
+
+def to_send(entries: Iterable[Entry]) -> list[Entry]:
+    """In the master: the variables whose values the user has set and other members do not have.
+
+    A value that fits into the array that all members share is copied into it here, and need not be
+    sent.
+    """
+    found = []
+    for entry in entries:
+        if entry.is_set:
+            check_whole(entry.variable)
+            if not entry.settle():
+                found.append(entry)
+    return found
+
+
+def new_values(entries: Iterable[Entry], warn: bool = True) -> NewValues | None:
+    """In the master: the values that the next command must carry; None: all members have them.
+
+    A variable whose members were made to differ keeps their values; `warn` logs so.
+    """
+    numbers, objects = [], []
+    for entry in to_send(entries):
+        if entry.differs and not entry.is_stream:
+            if warn:
+                _warn_differs(entry)
+        elif is_array(entry):
+            numbers.append(entry.number)
+        else:
+            objects.append((entry.number, entry.storage[0]))
+    return NewValues(tuple(numbers), tuple(objects)) if numbers or objects else None
+
+
+def _warn_differs(entry: Entry) -> None:
     entry.seen = entry.storage[0]
     log.warning(
         "shared variable %s was set in the master while the members hold values of their own: "

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._engine.commands.collectives import Collective, Send
+from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import share_variables
-from synkhronos._engine.variables import stream
+from synkhronos._engine.variables import new_values, stream
 from synkhronos._errors import InputError
 
 _DTYPES = ("uint32", "uint64")  # of what states have
@@ -24,9 +24,12 @@ _POOL = 1 << 16  # words of a seed, numpy's default being 4: more is hostile
 class FetchStates(Collective):
     """The state of each generator in each member."""
 
-    pure = True
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """Unless it carries new values."""
+        return self.new is None
 
-    def run(self, member: Member) -> tuple[str, ...]:
+    def act(self, member: Member) -> tuple[str, ...]:
         """This member's."""
         return tuple([describe(e.storage[0]) for e in self.entries(member)])
 
@@ -47,7 +50,7 @@ class SetStates(Collective):
 
     states: tuple[tuple[str, ...], ...]
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Set this member's."""
         own = len(self.states) == member.size
         row = self.states[member.rank if own else 0]
@@ -62,19 +65,14 @@ def fetch_states(group: Group | None, variables: Sequence[Any]) -> list[tuple[st
 
     Notes
     -----
-    Cost: one round; one more where generators were made or set since the last call.
+    Cost: one round.
     """
     if group is None or not variables:
         return [tuple([describe(v.get_value(borrow=True)) for v in variables])]
     known = share_variables(group, variables)
     entries = [known[v] for v in variables]
-    reset = [e for e in entries if e.storage[0] is not e.seen]
-    if reset:
-        held = tuple([e.storage[0] for e in reset])
-        group.run(Send(tuple([e.number for e in reset]), held), "save")
-    found: list[tuple[str, ...]] = group.run(
-        FetchStates(tuple([e.number for e in entries])), "save"
-    )
+    command = FetchStates(tuple([e.number for e in entries]), new=new_values(entries))
+    found: list[tuple[str, ...]] = group.run(command, "save")
     return found
 
 

@@ -29,7 +29,7 @@ from synkhronos._engine.graph_collectives import meets
 from synkhronos._engine.group import current
 from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import distribute_in, share_variables
-from synkhronos._engine.variables import Entry, check_whole
+from synkhronos._engine.variables import Entry, check_whole, to_send
 from synkhronos._errors import InputError, InputTypeError, enduring
 from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
@@ -298,22 +298,29 @@ class TrainFunction:
 
     def _settle(self) -> None:
         """Let all members have the same value of every parameter and state, in one array."""
-        stale = []
-        for (entry, view), shape in zip(self._entries, self._shapes, strict=True):
-            if view is None:
-                joined = not entry.is_set and not entry.differs
-            else:
-                joined = entry.storage[0] is view and entry.view is view and entry.seen is view
-            if joined:
-                continue
+        changed = [
+            (entry, view, shape)
+            for (entry, view), shape in zip(self._entries, self._shapes, strict=True)
+            if entry.is_set or entry.differs or (view is not None and entry.view is not view)
+        ]
+        if changed:
+            self._join(changed)
+
+    def _join(self, changed: Sequence[tuple[Entry, np.ndarray | None, tuple[int, ...]]]) -> None:
+        """Send the master's values where they cannot be written into the members' array here."""
+        unsent = set(to_send(entry for entry, _, _ in changed))
+        stale = [
+            entry
+            for entry, view, _ in changed
+            if entry in unsent or entry.differs or (view is not None and entry.view is not view)
+        ]
+        for entry, _, shape in changed:
             check_whole(entry.variable)
             if np.shape(entry.storage[0]) != shape:
                 raise InputError(
                     f"{entry.label} was set to shape {np.shape(entry.storage[0])}, the training "
                     f"function was made for {shape}: make another"
                 )
-            if view is None or entry.view is not view or not entry.settle():
-                stale.append(entry)
         if stale:
             numbers = tuple(e.number for e in stale)
             compared = tuple(e.number for e in stale if e.differs)

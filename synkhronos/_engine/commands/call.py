@@ -16,7 +16,7 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.graph_collectives import held
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
-from synkhronos._engine.variables import stream
+from synkhronos._engine.variables import NewValues
 from synkhronos._errors import InputError
 from synkhronos._host.arena import FilePiece, Piece
 from synkhronos._plan.reductions import COMBINE, Reduction, combine, shares
@@ -62,10 +62,8 @@ class Call(Command):
         The lengths of each member's slices, where these are not `slices` about equal ones.
     batch_s : tuple, or None
         For each member, the rows of its sliceable shared variables.
-    changed : tuple of int
-        Shared variables that the user has set: the master's values travel with the call.
-    sent : tuple of (int, value)
-        The same for values that are no arrays.
+    new : NewValues, or None
+        Values of shared variables that the user has set in the master.
     first : bool
         Not compiled yet: one member compiles and runs first, the others load from the cache.
     extra : tuple of int
@@ -81,8 +79,7 @@ class Call(Command):
     reductions: tuple[Reduction | None, ...]
     slices: int = 1
     batch_s: tuple[Any, ...] | None = None
-    changed: tuple[int, ...] = ()
-    sent: tuple[tuple[int, Any], ...] = ()
+    new: NewValues | None = None
     first: bool = False
     pure: bool = False
     extra: tuple[int, ...] = ()
@@ -194,8 +191,8 @@ def part_of(call: Call, member: Member) -> Part:
         if part.listed:
             part.arguments = _arguments(call, member, replica)
         return part
-    if call.changed or call.sent:
-        _take_values(call, member)
+    if call.new is not None:
+        member.take_new(call.new)
     part = _prepare(call, member, replica)
     replica.last_part = part if _stays(call, replica) else None
     return part
@@ -227,24 +224,8 @@ def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], li
 def _stays(call: Call, replica: Replica) -> bool:
     """Whether a repetition finds all the same: no list of rows in the call, no sliceables."""
     picked = any(isinstance(a.rows, Picks) for a in call.arguments)
-    once = call.first or call.changed or call.sent or call.pieces
+    once = call.first or call.new or call.pieces
     return not (picked or once or replica.recipe.sliceables)
-
-
-def _take_values(call: Call, member: Member) -> None:
-    """Values that the user has set in the master travel with the call."""
-    member.take_masters([member.variables[n] for n in call.changed])
-    for number, value in call.sent:
-        entry = member.variables[number]
-        if member.rank == member.master:
-            member.change(entry, entry.storage[0])
-            continue
-        own = (
-            stream(value, member.rank, member.master)
-            if isinstance(value, np.random.Generator)
-            else value
-        )
-        member.change(entry, own)
 
 
 def _prepare(call: Call, member: Member, replica: Replica) -> Part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import held_as
 from synkhronos._engine.member import Member
-from synkhronos._engine.variables import Entry, is_array, stream
+from synkhronos._engine.variables import Entry, NewValues, is_array
 from synkhronos._plan.reductions import Reduction
 from synkhronos._transport.communicators.communicator import Join
 
@@ -25,9 +25,27 @@ def in_host(values: Sequence[Any] | None) -> list[np.ndarray] | None:
 
 @dataclass(frozen=True)
 class Collective(Command):
-    """The base of commands on shared variables."""
+    """The base of commands on shared variables.
+
+    Attributes
+    ----------
+    variables : tuple of int
+    new : NewValues, or None
+        Values of them that the user has set in the master; the members take these first.
+    """
 
     variables: tuple[int, ...]
+    new: NewValues | None = field(default=None, kw_only=True)
+
+    def run(self, member: Member) -> Any:
+        """Take the user's new values, then act."""
+        if self.new is not None:
+            member.take_new(self.new)
+        return self.act(member)
+
+    def act(self, member: Member) -> Any:
+        """Move or combine the values; returns the member's outcome."""
+        raise NotImplementedError
 
     def entries(self, member: Member) -> list[Entry]:
         """The variables in this member."""
@@ -58,7 +76,7 @@ class Collective(Command):
 class Broadcast(Collective):
     """The master's values everywhere."""
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Receive; the master takes new values from its hand first."""
         if member.hand is not None:
             self.change(member, [np.array(v) for v in member.hand], differs=False)
@@ -67,28 +85,12 @@ class Broadcast(Collective):
 
 
 @dataclass(frozen=True)
-class Send(Collective):
-    """Values that are no arrays (generators): the master's everywhere."""
-
-    values: tuple[Any, ...]
-
-    def run(self, member: Member) -> None:
-        """Take them, each member its own stream of a generator."""
-        for entry, value in zip(self.entries(member), self.values, strict=True):
-            if isinstance(value, np.random.Generator):
-                value = stream(value, member.rank, member.master)
-            if member.rank != member.master:
-                member.change(entry, value)
-            member.mark(entry, differs=False)
-
-
-@dataclass(frozen=True)
 class Scatter(Collective):
     """Rows of the master's values, divided."""
 
     edges: tuple[int, ...]
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Receive this member's rows."""
         parts = member.communicator.scatter(member.hand, member.master, self.edges)
         self.change(member, parts, differs=True)
@@ -100,7 +102,7 @@ class Gather(Collective):
 
     join: Join
 
-    def run(self, member: Member) -> list[np.ndarray] | None:
+    def act(self, member: Member) -> list[np.ndarray] | None:
         """Contribute."""
         comm = member.communicator
         found = comm.gather(self.arrays(member), member.master, self.join)
@@ -111,7 +113,7 @@ class Gather(Collective):
 class AllGather(Collective):
     """Everybody's values, joined, everywhere."""
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Contribute and receive."""
         joined = member.communicator.all_gather(self.arrays(member))
         self.change(member, joined, differs=False)
@@ -125,7 +127,7 @@ class Reduce(Collective):
     weights: tuple[float, ...] | None
     in_place: bool
 
-    def run(self, member: Member) -> list[np.ndarray] | None:
+    def act(self, member: Member) -> list[np.ndarray] | None:
         """Contribute."""
         comm = member.communicator
         found = comm.reduce(self.arrays(member), self.op, member.master, self.weights)
@@ -144,7 +146,7 @@ class AllReduce(Collective):
     weights: tuple[float, ...] | None = None
     repeats = True
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Reduce this member's chunk for all; on GPUs, into fresh arrays."""
         entries = self.entries(member)
         if member.on_gpus:
@@ -173,7 +175,7 @@ class ReduceScatter(Collective):
     edges: tuple[int, ...]
     weights: tuple[float, ...] | None = None
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Reduce this member's rows."""
         comm = member.communicator
         found = comm.reduce_scatter(self.arrays(member), self.op, self.edges, self.weights)
@@ -186,7 +188,7 @@ class SetValue(Collective):
 
     rank: int
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """The one member receives."""
         pair = tuple(sorted({member.master, self.rank}))
         found = member.communicator.broadcast(member.hand, member.master, pair)
@@ -201,7 +203,7 @@ class GetValue(Collective):
 
     rank: int
 
-    def run(self, member: Member) -> list[np.ndarray] | None:
+    def act(self, member: Member) -> list[np.ndarray] | None:
         """The one member sends."""
         pair = tuple(sorted({member.master, self.rank}))
         found = member.communicator.broadcast(self.arrays(member), self.rank, pair)
@@ -214,7 +216,7 @@ class GetValue(Collective):
 class Shapes(Collective):
     """The shapes of the values in each member."""
 
-    def run(self, member: Member) -> tuple[tuple[int, ...], ...]:
+    def act(self, member: Member) -> tuple[tuple[int, ...], ...]:
         """This member's."""
         return tuple([a.shape for a in self.arrays(member)])
 

@@ -124,7 +124,7 @@ class Join(Collective):
     update: int
     compared: tuple[int, ...]
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """The master writes its values; the others compare theirs and take the array."""
         comm = member.communicator
         views = {e.number: view for e, view in member.updates[self.update].entries}

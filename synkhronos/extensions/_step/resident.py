@@ -198,7 +198,7 @@ class JoinResident(Collective):
 
     compared: tuple[int, ...]
 
-    def run(self, member: Member) -> None:
+    def act(self, member: Member) -> None:
         """Receive, and compare with what was there."""
         compared = [member.variables[n] for n in self.compared]
         held = [np.asarray(e.storage[0]) for e in compared]
