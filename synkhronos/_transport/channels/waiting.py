@@ -254,7 +254,7 @@ class Waiter:
         rivals, now = self.rivals, clock()
         if rivals.present(now):
             self.interrupts.check()
-            return False
+            return ready()
         self._waits += 1
         if self.keep_place is not None and self._waits % _LOOK_AROUND == 0:
             self.keep_place()

@@ -1,0 +1,76 @@
+"""Waits beside busy processes: noticed by a slow turn, forgotten when cores are free again."""
+
+from __future__ import annotations
+
+import pytest
+
+import synkhronos as synk
+from synkhronos._transport.channels import waiting
+from synkhronos._transport.channels.waiting import SLOW_TURN_SECONDS, Rivals
+from synkhronos.testing.faults import Fault
+
+
+class Machine:
+    """A clock and a number of runnable processes that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.runnable = 1
+        monkeypatch.setattr(waiting, "clock", lambda: self.now)
+        monkeypatch.setattr(waiting, "runnable", lambda: self.runnable)
+        monkeypatch.setattr(waiting.os, "cpu_count", lambda: 2)
+
+    def turn(self, rivals: Rivals, seconds: float) -> None:
+        began, self.now = self.now, self.now + seconds
+        rivals.timed(began)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_quick_turns_go_on_yielding(machine: Machine) -> None:
+    rivals = Rivals()
+    for _ in range(100):
+        machine.turn(rivals, SLOW_TURN_SECONDS / 2)
+    assert not rivals.present(machine.now)
+
+
+def test_a_slow_turn_ends_yielding_until_cores_are_free(machine: Machine) -> None:
+    rivals, machine.runnable = Rivals(), 3
+    machine.turn(rivals, 2 * SLOW_TURN_SECONDS)
+    for _ in range(50):  # far beyond the first pause: as long as three want two cores
+        assert rivals.present(machine.now)
+        machine.now += 0.015
+    machine.runnable = 2
+    machine.now += 1.0
+    assert not rivals.present(machine.now)
+
+
+def test_pauses_grow_where_the_number_of_runnable_processes_does_not_tell(machine: Machine) -> None:
+    """The core may be contended while others are free: a try costs a slice each time."""
+    rivals, tries = Rivals(), 0
+    for _ in range(10_000):  # 10 s
+        if not rivals.present(machine.now):
+            machine.turn(rivals, 0.004)
+            tries += 1
+        machine.now += 0.001
+    assert 5 < tries < 20
+
+
+def test_this_process_is_runnable() -> None:
+    assert waiting.runnable() >= 1
+
+
+def test_calls_beside_busy_processes_do_not_yield(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master's waits sleep instead."""
+    yields = []
+    with synk.Group(2) as group:
+        waiter = group._channel.node.waiter
+        waiter.rivals.timed(waiting.clock() - 1.0)
+        monkeypatch.setattr(waiting, "runnable", lambda: 1000)
+        monkeypatch.setattr(waiting.os, "sched_yield", lambda: yields.append(1))
+        for _ in range(20):
+            group.run(Fault("KeyError", ranks=()))  # a barrier, and no failure
+    assert not yields
