@@ -27,7 +27,13 @@ _REPLACING = ("scatter", "set_value")  # whatever members held, they get other v
 
 
 @enduring
-def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> None:
+def broadcast(
+    shared_vars: Variables,
+    values: Any = None,
+    nccl: bool = True,
+    *,
+    timeout: float | None = None,
+) -> None:
     """Give all members the master's value, or the value given.
 
     Parameters
@@ -36,6 +42,9 @@ def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> 
     values : array or Data, or a list with one for each variable, optional
     nccl : bool
         Accepted as in 2017; the group knows its fastest transport.
+    timeout : float, optional
+        Seconds that other members may keep the master waiting; default: the group's. After that
+        `GroupTimeout` names them, and all values are as before.
 
     Notes
     -----
@@ -51,15 +60,22 @@ def broadcast(shared_vars: Variables, values: Any = None, nccl: bool = True) -> 
     >>> synk.close()
     """
     del nccl
-    found = operands(shared_vars, "broadcast", arrays=False)
-    given = None if values is None else _values(found, values)
-    others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
-    new = NewValues((), tuple(others)) if others else None
-    found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", hand=given)
+    with current("synk.broadcast").turn(timeout):
+        found = operands(shared_vars, "broadcast", arrays=False)
+        given = None if values is None else _values(found, values)
+        others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
+        new = NewValues((), tuple(others)) if others else None
+        found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", hand=given)
 
 
 @enduring
-def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> None:
+def scatter(
+    shared_vars: Variables,
+    values: Any = None,
+    batch: Any = None,
+    *,
+    timeout: float | None = None,
+) -> None:
     """Divide the rows of values over the members: each gets its part as its own value.
 
     Parameters
@@ -69,6 +85,8 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
         The master's own values unless given; all with the same number of rows.
     batch : as in a call, optional
         Rows to select before they are divided.
+    timeout : float, optional
+        As for `broadcast`.
 
     Notes
     -----
@@ -83,26 +101,29 @@ def scatter(shared_vars: Variables, values: Any = None, batch: Any = None) -> No
     [3, 2]
     >>> synk.close()
     """
-    found = operands(shared_vars, "scatter")
-    if values is None:
-        held = [e.storage[0] for e in found.entries]
-        values = held[0] if found.single else held
-    arrays = _values(found, values)
-    lengths = {len(a) for a in arrays if a.ndim}
-    if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
-        raise InputError(
-            f"scatter: values of shapes {[a.shape for a in arrays]} have no rows in "
-            "common; give arrays of equal length"
-        )
-    rows = select(batch, lengths.pop())
-    chosen = [_chosen(a, rows) for a in arrays]
-    borders = edges(len(rows), found.group.size)
-    _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
-    found.run(commands.Scatter, borders, hand=chosen)
+    with current("synk.scatter").turn(timeout):
+        found = operands(shared_vars, "scatter")
+        if values is None:
+            held = [e.storage[0] for e in found.entries]
+            values = held[0] if found.single else held
+        arrays = _values(found, values)
+        lengths = {len(a) for a in arrays if a.ndim}
+        if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
+            raise InputError(
+                f"scatter: values of shapes {[a.shape for a in arrays]} have no rows in "
+                "common; give arrays of equal length"
+            )
+        rows = select(batch, lengths.pop())
+        chosen = [_chosen(a, rows) for a in arrays]
+        borders = edges(len(rows), found.group.size)
+        _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
+        found.run(commands.Scatter, borders, hand=chosen)
 
 
 @enduring
-def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
+def gather(
+    shared_vars: Variables, nd_up: int = 1, nccl: bool = True, *, timeout: float | None = None
+) -> Any:
     """Bring all members' values to the master.
 
     Parameters
@@ -111,6 +132,8 @@ def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
     nd_up : {0, 1}
         1 stacks the values on a new first axis (equal shapes needed), 0 concatenates them along
         axis 0 (any lengths).
+    timeout : float, optional
+        As for `broadcast`.
 
     Returns
     -------
@@ -131,16 +154,23 @@ def gather(shared_vars: Variables, nd_up: int = 1, nccl: bool = True) -> Any:
     >>> synk.close()
     """
     del nccl
-    if nd_up not in (0, 1):
-        raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
-    found = operands(shared_vars, "gather")
-    joined = found.run(commands.Gather, "stack" if nd_up else "concatenate")
-    return joined[0] if found.single else joined
+    with current("synk.gather").turn(timeout):
+        if nd_up not in (0, 1):
+            raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
+        found = operands(shared_vars, "gather")
+        joined = found.run(commands.Gather, "stack" if nd_up else "concatenate")
+        return joined[0] if found.single else joined
 
 
 @enduring
-def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
+def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | None = None) -> None:
     """Give every member all members' values, concatenated along axis 0.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    timeout : float, optional
+        As for `broadcast`.
 
     Examples
     --------
@@ -156,12 +186,15 @@ def all_gather(shared_vars: Variables, nccl: bool = True) -> None:
     Cost: one round; each member copies all values once. 0-d variables cannot hold the result.
     """
     del nccl
-    found = operands(shared_vars, "all_gather")
-    flat = [e.label for e in found.entries if e.storage[0].ndim == 0]
-    if flat:
-        raise InputError(f"all_gather: {flat} are 0-d and cannot hold several values; use gather")
-    _check_lengths(found, None)
-    found.run(commands.AllGather)
+    with current("synk.all_gather").turn(timeout):
+        found = operands(shared_vars, "all_gather")
+        flat = [e.label for e in found.entries if e.storage[0].ndim == 0]
+        if flat:
+            raise InputError(
+                f"all_gather: {flat} are 0-d and cannot hold several values; use gather"
+            )
+        _check_lengths(found, None)
+        found.run(commands.AllGather)
 
 
 @enduring
@@ -171,6 +204,8 @@ def reduce(
     in_place: bool = True,
     nccl: bool = True,
     weights: Sequence[float] | None = None,
+    *,
+    timeout: float | None = None,
 ) -> Any:
     """Combine all members' values in the master.
 
@@ -182,6 +217,8 @@ def reduce(
         Set the master's variables to the results, else return them.
     weights : sequence of float, optional
         For avg: one for each rank.
+    timeout : float, optional
+        As for `broadcast`.
 
     Returns
     -------
@@ -202,10 +239,11 @@ def reduce(
     >>> synk.close()
     """
     del nccl
-    found = operands(shared_vars, "reduce")
-    kind = reduction(op, "reduce")
-    reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
-    return reduced[0] if found.single and not in_place else reduced
+    with current("synk.reduce").turn(timeout):
+        found = operands(shared_vars, "reduce")
+        kind = reduction(op, "reduce")
+        reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
+        return reduced[0] if found.single and not in_place else reduced
 
 
 @enduring
@@ -214,6 +252,8 @@ def all_reduce(
     op: str = "avg",
     nccl: bool = True,
     weights: Sequence[float] | None = None,
+    *,
+    timeout: float | None = None,
 ) -> None:
     """Combine all members' values, and give every member the result.
 
@@ -224,6 +264,8 @@ def all_reduce(
     op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
     weights : sequence of float, optional
         For avg: one for each rank, such as the rows that its part had.
+    timeout : float, optional
+        As for `broadcast`.
 
     Notes
     -----
@@ -241,24 +283,29 @@ def all_reduce(
     >>> synk.close()
     """
     del nccl
-    found = operands(shared_vars, "all_reduce")
-    kind = reduction(op, "all_reduce")
-    counts = as_weights(weights, kind, found.group)
-    if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
-        # node-shared values are equal in all members as they are
-        found.entries = [e for e in found.entries if not e.settle()]
-    if found.entries:
-        make = (
-            _all_reduce
-            if found.new is None
-            else functools.partial(commands.AllReduce, new=found.new)
-        )
-        found.group.run(make(found.numbers, kind, counts), "all_reduce")
+    with current("synk.all_reduce").turn(timeout):
+        found = operands(shared_vars, "all_reduce")
+        kind = reduction(op, "all_reduce")
+        counts = as_weights(weights, kind, found.group)
+        if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
+            # node-shared values are equal in all members as they are
+            found.entries = [e for e in found.entries if not e.settle()]
+        if found.entries:
+            make = (
+                _all_reduce
+                if found.new is None
+                else functools.partial(commands.AllReduce, new=found.new)
+            )
+            found.group.run(make(found.numbers, kind, counts), "all_reduce")
 
 
 @enduring
 def reduce_scatter(
-    shared_vars: Variables, op: str = "avg", weights: Sequence[float] | None = None
+    shared_vars: Variables,
+    op: str = "avg",
+    weights: Sequence[float] | None = None,
+    *,
+    timeout: float | None = None,
 ) -> None:
     """Combine all members' values, and give each member its rows of the result.
 
@@ -277,18 +324,28 @@ def reduce_scatter(
     -----
     Cost: one round; each member reads all values of its rows once.
     """
-    found = operands(shared_vars, "reduce_scatter")
-    lengths = {e.storage[0].shape[:1] for e in found.entries}
-    if len(lengths) != 1 or () in lengths:
-        raise InputError(f"reduce_scatter: values of shapes {sorted(lengths)} have no common rows")
-    borders = edges(lengths.pop()[0], found.group.size)
-    _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
-    kind = reduction(op, "reduce_scatter")
-    found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
+    with current("synk.reduce_scatter").turn(timeout):
+        found = operands(shared_vars, "reduce_scatter")
+        lengths = {e.storage[0].shape[:1] for e in found.entries}
+        if len(lengths) != 1 or () in lengths:
+            raise InputError(
+                f"reduce_scatter: values of shapes {sorted(lengths)} have no common rows"
+            )
+        borders = edges(lengths.pop()[0], found.group.size)
+        _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
+        kind = reduction(op, "reduce_scatter")
+        found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
 
 
 @enduring
-def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None) -> None:
+def set_value(
+    rank: int,
+    shared_vars: Variables,
+    values: Any,
+    batch: Any = None,
+    *,
+    timeout: float | None = None,
+) -> None:
     """Set the values in one member only.
 
     Parameters
@@ -298,6 +355,8 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     values : array or Data, or a list with one for each variable
     batch : as in a call, optional
         Rows of the values to use.
+    timeout : float, optional
+        As for `broadcast`.
 
     Examples
     --------
@@ -312,20 +371,28 @@ def set_value(rank: int, shared_vars: Variables, values: Any, batch: Any = None)
     -----
     Cost: one round; one copy.
     """
-    _check_rank(current("synk.set_value"), rank)
-    found = operands(shared_vars, "set_value")
-    arrays = _values(found, values)
-    if batch is not None:
-        flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
-        if flat:
-            raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
-        arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
-    found.run(commands.SetValue, rank, hand=arrays)
+    with current("synk.set_value").turn(timeout):
+        _check_rank(current("synk.set_value"), rank)
+        found = operands(shared_vars, "set_value")
+        arrays = _values(found, values)
+        if batch is not None:
+            flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
+            if flat:
+                raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
+            arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
+        found.run(commands.SetValue, rank, hand=arrays)
 
 
 @enduring
-def get_value(rank: int, shared_vars: Variables) -> Any:
+def get_value(rank: int, shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """Fetch the values of one member.
+
+    Parameters
+    ----------
+    rank : int
+    shared_vars : shared variable, name, or list of them
+    timeout : float, optional
+        As for `broadcast`.
 
     Examples
     --------
@@ -339,15 +406,22 @@ def get_value(rank: int, shared_vars: Variables) -> Any:
     -----
     Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
     """
-    _check_rank(current("synk.get_value"), rank)
-    found = operands(shared_vars, "get_value")
-    values = found.run(commands.GetValue, rank)
-    return values[0] if found.single else values
+    with current("synk.get_value").turn(timeout):
+        _check_rank(current("synk.get_value"), rank)
+        found = operands(shared_vars, "get_value")
+        values = found.run(commands.GetValue, rank)
+        return values[0] if found.single else values
 
 
 @enduring
-def get_lengths(shared_vars: Variables) -> Any:
+def get_lengths(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """The length of each member's value, in the order of ranks.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    timeout : float, optional
+        As for `broadcast`.
 
     Examples
     --------
@@ -361,16 +435,23 @@ def get_lengths(shared_vars: Variables) -> Any:
     -----
     Cost: one round. For a list of variables, a list of lists.
     """
-    found = _shapes(shared_vars, "get_lengths")
-    if any(shape == () for column in found for shape in column):
-        raise InputError("get_lengths: a 0-d value has no length")
-    lengths = [[shape[0] for shape in column] for column in found]
-    return lengths[0] if _is_single(shared_vars) else lengths
+    with current("synk.get_lengths").turn(timeout):
+        found = _shapes(shared_vars, "get_lengths")
+        if any(shape == () for column in found for shape in column):
+            raise InputError("get_lengths: a 0-d value has no length")
+        lengths = [[shape[0] for shape in column] for column in found]
+        return lengths[0] if _is_single(shared_vars) else lengths
 
 
 @enduring
-def get_shapes(shared_vars: Variables) -> Any:
+def get_shapes(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """The shape of each member's value, in the order of ranks.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+    timeout : float, optional
+        As for `broadcast`.
 
     Examples
     --------
@@ -384,8 +465,9 @@ def get_shapes(shared_vars: Variables) -> Any:
     -----
     Cost: one round. For a list of variables, a list of lists.
     """
-    found = _shapes(shared_vars, "get_shapes")
-    return found[0] if _is_single(shared_vars) else found
+    with current("synk.get_shapes").turn(timeout):
+        found = _shapes(shared_vars, "get_shapes")
+        return found[0] if _is_single(shared_vars) else found
 
 
 def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:

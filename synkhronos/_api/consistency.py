@@ -18,7 +18,7 @@ from synkhronos._api.collectives import (
     reduction,
 )
 from synkhronos._engine.commands.collectives import Collective, GetValue
-from synkhronos._engine.group import Group
+from synkhronos._engine.group import Group, current
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, is_array
 from synkhronos._errors import GroupError, InputTypeError, enduring
@@ -60,7 +60,7 @@ def checksum(value: np.ndarray) -> bytes:
 
 
 @enduring
-def check_consistency(shared_vars: Variables) -> None:
+def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -> None:
     """Raise unless every member holds the same values, bit for bit.
 
     Parameters
@@ -68,6 +68,8 @@ def check_consistency(shared_vars: Variables) -> None:
     shared_vars : shared variable, name, or list of them
         Random generators are left out: each member has a stream of its own. Variables that were
         made to differ on purpose (`scatter`, local updates) are reported like any other.
+    timeout : float, optional
+        Seconds that other members may keep the master waiting, in each round; default: the group's.
 
     Raises
     ------
@@ -97,22 +99,27 @@ def check_consistency(shared_vars: Variables) -> None:
     Give all members the master's values with synk.broadcast, or average them with synk.sync
     >>> synk.close()
     """
-    found = operands(shared_vars, "check_consistency", arrays=False)
-    found.entries = _comparable(found.entries)
-    differing = _differing(found)
-    if differing:
-        lines = _describe(found.group, differing)
-        raise GroupError(
-            f"check_consistency: {len(differing)} of {len(found.entries)} variables differ from "
-            "the master's:\n  "
-            + "\n  ".join(lines)
-            + "\nGive all members the master's values with "
-            "synk.broadcast, or average them with synk.sync"
-        )
+    with current("synk.check_consistency").turn(timeout):
+        found = operands(shared_vars, "check_consistency", arrays=False)
+        found.entries = _comparable(found.entries)
+        differing = _differing(found)
+        if differing:
+            lines = _describe(found.group, differing)
+            raise GroupError(
+                f"check_consistency: {len(differing)} of {len(found.entries)} variables differ "
+                "from the master's:\n  " + "\n  ".join(lines) + "\nGive all members the master's "
+                "values with synk.broadcast, or average them with synk.sync"
+            )
 
 
 @enduring
-def sync(shared_vars: Variables, op: str = "avg", weights: Sequence[float] | None = None) -> None:
+def sync(
+    shared_vars: Variables,
+    op: str = "avg",
+    weights: Sequence[float] | None = None,
+    *,
+    timeout: float | None = None,
+) -> None:
     """Make local statistics, such as the running means of batch norm, equal in all members.
 
     Parameters
@@ -123,6 +130,8 @@ def sync(shared_vars: Variables, op: str = "avg", weights: Sequence[float] | Non
     op : {"avg", "sum", "prod", "min", "max"}
     weights : sequence of float, optional
         For avg: one for each rank, such as the rows that it has seen.
+    timeout : float, optional
+        Seconds that other members may keep the master waiting, in each round; default: the group's.
 
     Raises
     ------
@@ -144,19 +153,21 @@ def sync(shared_vars: Variables, op: str = "avg", weights: Sequence[float] | Non
     ([0.5, 1.5], [0.5, 1.5])
     >>> synk.close()
     """
-    found = operands(shared_vars, "sync")
-    as_weights(weights, reduction(op, "sync"), found.group)
-    floats = [e for e in found.entries if _dtype(e).kind in "fc"]
-    found.entries = [e for e in found.entries if _dtype(e).kind not in "fc"]
-    differing = _differing(found)
-    if differing:
-        raise GroupError(
-            "sync: integers are not averaged and must be equal in all members; these differ:\n  "
-            + "\n  ".join(_describe(found.group, differing))
-            + "\nGive all members the master's with synk.broadcast"
-        )
-    if floats:
-        all_reduce([e.variable for e in floats], op, weights=weights)
+    with current("synk.sync").turn(timeout):
+        found = operands(shared_vars, "sync")
+        as_weights(weights, reduction(op, "sync"), found.group)
+        floats = [e for e in found.entries if _dtype(e).kind in "fc"]
+        found.entries = [e for e in found.entries if _dtype(e).kind not in "fc"]
+        differing = _differing(found)
+        if differing:
+            raise GroupError(
+                "sync: integers are not averaged and must be equal in all members; these differ:\n"
+                "  "
+                + "\n  ".join(_describe(found.group, differing))
+                + "\nGive all members the master's with synk.broadcast"
+            )
+        if floats:
+            all_reduce([e.variable for e in floats], op, weights=weights)
 
 
 def _dtype(entry: Entry) -> np.dtype:

@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from synkhronos._backends.compile_cache import import_numba
@@ -292,6 +293,13 @@ class Group:
                 self.member.hand = None
                 if self._unsettled or self._left:
                     self._leave()
+
+    def turn(self, timeout: float | None) -> AbstractContextManager[Any]:
+        """A context in which only this thread runs commands, each within `timeout` seconds.
+
+        None: the group's own limit.
+        """
+        return self.lock if timeout is None else self.limited(timeout)
 
     @contextlib.contextmanager
     def limited(self, timeout: float) -> Iterator[None]:

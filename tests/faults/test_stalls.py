@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -69,6 +72,65 @@ def test_a_call_with_a_limit_of_its_own(group2: synk.Group) -> None:
         f(np.arange(5.0), timeout=LIMIT)
     os.kill(group2._channel.pid(1), signal.SIGCONT)
     assert f(np.arange(5.0)) == 2
+
+
+COLLECTIVES: dict[str, Callable[..., Any]] = {
+    "broadcast": lambda s, **limit: synk.broadcast(s, np.zeros(4), **limit),
+    "scatter": lambda s, **limit: synk.scatter(s, np.zeros(4), **limit),
+    "gather": lambda s, **limit: synk.gather(s, **limit),
+    "all_gather": lambda s, **limit: synk.all_gather(s, **limit),
+    "reduce": lambda s, **limit: synk.reduce(s, "sum", **limit),
+    "all_reduce": lambda s, **limit: synk.all_reduce(s, "sum", **limit),
+    "reduce_scatter": lambda s, **limit: synk.reduce_scatter(s, "sum", **limit),
+    "set_value": lambda s, **limit: synk.set_value(1, s, np.zeros(4), **limit),
+    "get_value": lambda s, **limit: synk.get_value(1, s, **limit),
+    "get_lengths": lambda s, **limit: synk.get_lengths(s, **limit),
+    "get_shapes": lambda s, **limit: synk.get_shapes(s, **limit),
+    "check_consistency": lambda s, **limit: synk.check_consistency(s, **limit),
+    "sync": lambda s, **limit: synk.sync([s], **limit),
+}
+
+
+def test_every_collective_takes_a_limit() -> None:
+    """A member is stopped: GroupTimeout, in time, and all values stay as they were."""
+    public = {n for n in synk.__all__ if "shared_vars" in _parameters(getattr(synk, n))}
+    assert public == COLLECTIVES.keys()
+    with synk.Group(2) as group:
+        s = pytensor.shared(np.arange(4.0), name="s")
+        synk.set_value(1, s, np.arange(4.0) + 10)
+        for name, act in COLLECTIVES.items():
+            os.kill(group._channel.pid(1), signal.SIGSTOP)
+            began = time.monotonic()
+            with pytest.raises(synk.GroupTimeout, match=r"^\w+: waiting since .* rank 1") as caught:
+                act(s, timeout=0.2)
+            assert caught.value.ranks == (1,), name
+            assert time.monotonic() - began < PROMPT, name
+            os.kill(group._channel.pid(1), signal.SIGCONT)
+            np.testing.assert_array_equal(s.get_value(), np.arange(4.0))
+            np.testing.assert_array_equal(synk.get_value(1, s), np.arange(4.0) + 10)
+        with pytest.raises(synk.InputError, match="timeout"):
+            synk.all_reduce(s, timeout=0)
+        synk.all_reduce(s, "sum", timeout=30)
+        np.testing.assert_array_equal(synk.get_value(1, s), 2 * np.arange(4.0) + 10)
+
+
+def test_the_limit_is_for_all_rounds_of_a_collective(group2: synk.Group) -> None:
+    """A variable that the members do not know yet, and a value that the user has set."""
+    known, new = (pytensor.shared(np.ones(3), name=name) for name in ("known", "new"))
+    synk.broadcast(known)
+    known.set_value(np.full(3, 2.0))
+    os.kill(group2._channel.pid(1), signal.SIGSTOP)
+    for s in (new, known):
+        with pytest.raises(synk.GroupTimeout, match="rank 1"):
+            synk.all_reduce(s, "sum", timeout=0.2)
+    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    for s, total in ((new, 2.0), (known, 4.0)):
+        synk.all_reduce(s, "sum", timeout=30)
+        np.testing.assert_array_equal(synk.get_value(1, s), total)
+
+
+def _parameters(function: Any) -> Collection[str]:
+    return inspect.signature(function).parameters if inspect.isfunction(function) else ()
 
 
 def test_the_limit_is_for_the_shipping_too(group2: synk.Group) -> None:
