@@ -12,7 +12,7 @@ from synkhronos._api.data import Data, Staging
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group
 from synkhronos._engine.variables import Entry
-from synkhronos._host.arena import Piece
+from synkhronos._host.arena import ArrayRef
 
 _ROWS = np.dtype(np.int64)
 _Place = tuple[np.ndarray, int]  # an array in the arena, and its offset there
@@ -41,7 +41,7 @@ class Latest:
         self._made: _Made | None = None
         self._memory: _Place = np.empty(0, _ROWS), 0
 
-    def post(self, rows: np.ndarray) -> Piece:
+    def post(self, rows: np.ndarray) -> ArrayRef:
         """Leave a list of rows where the members read it, over that of the call before."""
         n, arena = len(rows), self._group.arena
         if len(self._memory[0]) < n:
@@ -49,12 +49,12 @@ class Latest:
             self._memory = memory, arena.offset(memory)
             self._made = None  # its rows lie in the memory that is freed here
         self._write(rows)
-        return arena.piece(self._memory[0][:n], arena.generation)
+        return arena.ref(self._memory[0][:n], arena.generation)
 
     def _write(self, rows: np.ndarray) -> None:
         memory, offset = self._memory
         memory[: len(rows)] = rows
-        self._group.arena.wrote(offset, len(rows) * _ROWS.itemsize)
+        self._group.arena.mark_dirty_range(offset, len(rows) * _ROWS.itemsize)
 
     def keep(self, call: Call, how: Any, args: Sequence[Any], batch: Any) -> None:
         """Remember a call, if its inputs are Data, and arrays that were copied as they are."""
@@ -66,9 +66,9 @@ class Latest:
             return
         count = None
         if batch is not None:
-            posted = {a.rows for a in call.arguments if type(a.rows) is Piece}
+            posted = {a.rows for a in call.arguments if type(a.rows) is ArrayRef}
             listed = [a for a in call.arguments if a.rows is not None]
-            if len(posted) != 1 or any([type(a.rows) is not Piece for a in listed]):
+            if len(posted) != 1 or any([type(a.rows) is not ArrayRef for a in listed]):
                 return
             if any([a.minibatch for a in args]):  # whose rows are counted from the lowest one
                 return
@@ -84,7 +84,7 @@ class Latest:
             value = args[i]
             if type(value) is Data:
                 continue
-            if type(value) is not np.ndarray or type(argument.source) is not Piece:
+            if type(value) is not np.ndarray or type(argument.source) is not ArrayRef:
                 return None
             target = self._staging.latest(i, value.shape)
             if target is None or target.dtype != value.dtype:
@@ -121,7 +121,7 @@ class Latest:
             if place is not None:
                 target, offset = place
                 np.copyto(target, value)
-                self._group.arena.wrote(offset, target.nbytes)
+                self._group.arena.mark_dirty_range(offset, target.nbytes)
         return True
 
     def _posted(self, batch: Any, made: _Made) -> bool:

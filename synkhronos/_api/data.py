@@ -11,7 +11,7 @@ import numpy as np
 
 from synkhronos._engine.group import Group
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._host.arena import Arena, FilePiece, Piece
+from synkhronos._host.arena import Arena, ArrayRef, FileRef
 from synkhronos._plan.rows import Picks, Selection
 
 _stamps = itertools.count()
@@ -24,7 +24,7 @@ class Staging:
         self._arena = arena
         self._memory: dict[int, np.ndarray] = {}
 
-    def copy(self, index: int, value: np.ndarray, rows: Selection) -> Piece:
+    def copy(self, index: int, value: np.ndarray, rows: Selection) -> ArrayRef:
         """Copy rows of input `index`, over those of the call before."""
         shape = (len(rows), *value.shape[1:])
         count = int(np.prod(shape, dtype=np.int64))
@@ -36,8 +36,8 @@ class Staging:
             np.take(value, rows.rows, axis=0, out=target, mode="clip")
         else:
             np.copyto(target, value[rows.start : rows.stop])
-        self._arena.note(target)
-        return self._arena.piece(target, self._arena.generation)
+        self._arena.mark_dirty(target)
+        return self._arena.ref(target, self._arena.generation)
 
     def latest(self, index: int, shape: tuple[int, ...]) -> np.ndarray | None:
         """Where the latest rows of input `index` are, if they were of this shape."""
@@ -94,7 +94,7 @@ class Data:
         self.minibatch = minibatch
         self._memory = np.empty(0, dtype)  # all that is allocated, 1-D
         self._view = np.zeros((0,) * ndim, dtype)
-        self._piece: Piece | FilePiece | None = None
+        self._ref: ArrayRef | FileRef | None = None
         self._generation = 0
         self._stamp = next(_stamps)  # another one for every place and shape of any Data
 
@@ -105,7 +105,7 @@ class Data:
         In a group of several nodes it is read-only: write to the Data itself, ``d[...] = value``,
         or by `set_value`, so that the other nodes get it.
         """
-        if self._group.arena.told:
+        if self._group.arena.tracks_changes:
             return self._view.view(_ReadOnly)
         return self._view
 
@@ -135,11 +135,11 @@ class Data:
         return self._memory.size
 
     @property
-    def piece(self) -> Piece | FilePiece:
+    def ref(self) -> ArrayRef | FileRef:
         """How members find the array."""
-        if self._piece is None:
-            self._piece = self._group.arena.piece(self._view, self._generation)
-        return self._piece
+        if self._ref is None:
+            self._ref = self._group.arena.ref(self._view, self._generation)
+        return self._ref
 
     def __len__(self) -> int:
         if not self._ndim:
@@ -150,7 +150,7 @@ class Data:
         return self._view[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if self._group.arena.told and isinstance(self._piece, FilePiece):
+        if self._group.arena.tracks_changes and isinstance(self._ref, FileRef):
             raise InputError(
                 f"{self!r} is a file that each node opens for itself, and other nodes might not "
                 "see the change: write to the file before any call reads it, or make Data of a "
@@ -167,8 +167,8 @@ class Data:
     def wrote(self, key: Any = ...) -> None:
         """After a write to `writable`: other nodes get that part of it with the next command."""
         arena = self._group.arena
-        if arena.told and not isinstance(self._piece, FilePiece):
-            arena.note(_written(self._view, key))
+        if arena.tracks_changes and not isinstance(self._ref, FileRef):
+            arena.mark_dirty(_written(self._view, key))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._view, dtype=dtype, copy=copy)
@@ -307,7 +307,7 @@ class Data:
         self._group.check("Data")
         old, count = self._view, math.prod(shape)
         want = max(1, int(count * oversize))
-        mapped = isinstance(self._piece, FilePiece)
+        mapped = isinstance(self._ref, FileRef)
         fits = want <= self._memory.size and not mapped
         if keep and fits and shape[1:] != old.shape[1:]:
             fits = False  # rows of another length would overwrite one another
@@ -323,7 +323,7 @@ class Data:
 
     def _take(self, view: np.ndarray) -> None:
         self._view = view
-        self._piece = None
+        self._ref = None
         self._stamp = next(_stamps)
         self._generation = self._group.arena.generation
 
@@ -348,7 +348,7 @@ class Data:
         start = value.__array_interface__["data"][0]
         base = value.base if isinstance(value.base, np.memmap) else value
         inside = start - base.__array_interface__["data"][0]
-        self._piece = FilePiece(
+        self._ref = FileRef(
             str(value.filename),
             int(base.offset) + inside,
             value.shape,

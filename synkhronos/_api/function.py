@@ -26,7 +26,7 @@ from synkhronos._engine.replicas import Replica
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import Entry, new_values
 from synkhronos._errors import BatchError, InputError, InputTypeError, enduring
-from synkhronos._host.arena import Piece
+from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, Selection, Span, edges, per_member, select, where
 
@@ -181,7 +181,7 @@ class Function:
         batch: Any,
         batch_s: Any,
         num_slices: int | str,
-        post: Callable[[np.ndarray], Piece] | None = None,
+        post: Callable[[np.ndarray], ArrayRef] | None = None,
     ) -> Call:
         self._group.check_idle(self._what)
         given = self._bind(args, kwargs)
@@ -367,8 +367,8 @@ class Function:
         return any(e is not None and e.differs for e in entries)
 
     def _posted(
-        self, selection: dict[int, Selection], post: Callable[[np.ndarray], Piece] | None
-    ) -> dict[int, Piece]:
+        self, selection: dict[int, Selection], post: Callable[[np.ndarray], ArrayRef] | None
+    ) -> dict[int, ArrayRef]:
         """The one list of rows that all inputs have, in memory that the members read."""
         rows = next(iter(selection.values()), None)
         alike = all(s is rows for s in selection.values())
@@ -381,11 +381,11 @@ class Function:
         index: int,
         value: Any,
         selection: dict[int, Selection],
-        posted: dict[int, Piece],
+        posted: dict[int, ArrayRef],
     ) -> Argument:
         rows = selection.get(index)
         if isinstance(value, Data):
-            return Argument(value.piece, posted.get(index, rows))
+            return Argument(value.ref, posted.get(index, rows))
         if self._group.size == 1:
             return Argument(value, rows)
         if rows is not None:

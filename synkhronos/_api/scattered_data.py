@@ -108,7 +108,7 @@ class ScatteredData(Data):
         return int(np.prod(self._shape, dtype=np.int64))
 
     @property
-    def piece(self) -> Any:
+    def ref(self) -> Any:
         """How members find their rows."""
         return self._share
 

@@ -77,7 +77,7 @@ def _hand_on(op: Any, **kwargs: Any) -> Any:
     return lambda state: state
 
 
-class Program:
+class AotFunction:
     """A function of JAX's that can be compiled before it is called."""
 
     def __init__(self, jitted: Any) -> None:
@@ -127,7 +127,7 @@ class _Declared(JAXLinker):
         return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
 
     donated: tuple[int, ...] = ()  # inputs whose memory becomes that of outputs
-    programs: list[Program] = []  # noqa: RUF012 (a class of its own for each function that donates)
+    programs: list[AotFunction] = []  # noqa: RUF012 (a class of its own for each function that donates)
 
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Compile, the casts included."""
@@ -148,7 +148,7 @@ class _Declared(JAXLinker):
             )
 
         if self.donated:
-            self.programs.append(Program(jax.jit(declared, donate_argnums=self.donated)))
+            self.programs.append(AotFunction(jax.jit(declared, donate_argnums=self.donated)))
             return self.programs[-1]
         compiled: Callable[..., Any] = super().jit_compile(declared)
         return compiled
@@ -165,11 +165,11 @@ def declared_dtypes(mode: Any) -> Mode:
     return found
 
 
-def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[Program]]:
+def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[AotFunction]]:
     """The same for a function that overwrites inputs, by their places; its program is appended."""
     found = declared_dtypes(mode)
     kind = type(found.linker)
-    programs: list[Program] = []
+    programs: list[AotFunction] = []
     members = {"donated": tuple(donated), "programs": programs}
     return Mode(type(kind.__name__, (kind,), members)(), found.provided_optimizer), programs
 

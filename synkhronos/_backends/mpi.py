@@ -257,7 +257,7 @@ class World:
         return str(self._mpi.Get_library_version()).splitlines()[0].strip("\0 ")
 
     def send(self, to: int, message: bytes) -> None:
-        """Send without waiting for long; see leaders.Wire."""
+        """Send without waiting for long; see MessageTransport."""
         if len(message) <= _SLOT_BYTES:
             self._send(to, message, _ORDERS)
         else:
@@ -277,7 +277,7 @@ class World:
                 return
 
     def offer(self, to: int, message: bytes) -> None:
-        """Send unless the last offer has not been received yet; see leaders.Wire."""
+        """Send unless the previous offer is still under way; see MessageTransport."""
         self._offered = _unsent(self._offered)
         if self._offered:
             return
@@ -289,7 +289,7 @@ class World:
         self._offered = [(self._control.Issend([message, self._byte], to, tag), message)]
 
     def receive(self) -> tuple[int, bytes] | None:
-        """The next message; see leaders.Wire."""
+        """The next message; see MessageTransport."""
         if self._sending:
             self._sending = _unsent(self._sending)
         if self._coming is not None:
@@ -351,7 +351,7 @@ class World:
         """Reduce in place, in all processes."""
         self._finish(self._data.Iallreduce(self._mpi.IN_PLACE, array, self._ops[op]))
 
-    def watch(self, wait: Wait) -> None:
+    def wait_with(self, wait: Wait) -> None:
         """Wait for the end of transfers by this from now on; it may raise to leave one."""
         self._wait = wait
 

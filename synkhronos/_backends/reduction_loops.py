@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._plan.reductions import COMBINE, Reduction, accumulator, scales, shares
+from synkhronos._plan.reductions import COMBINE, Reduction, accumulator, normalized, scales
 
 # numpy's passes stay in the cache of one core: 256 KB of float32; smaller blocks pay the calls
 BLOCK = 1 << 16
@@ -104,7 +104,7 @@ def _compilable(op: Reduction, dtype: np.dtype) -> bool:
 
 
 def _scale(parts: Sequence[np.ndarray], weights: Sequence[float] | None) -> np.ndarray:
-    return np.array(shares([1.0] * len(parts) if weights is None else weights), parts[0].dtype)
+    return np.array(normalized([1.0] * len(parts) if weights is None else weights), parts[0].dtype)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import numpy as np
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._errors import SynkhronosError
-from synkhronos._host.arena import Arena, FilePiece, Piece, Views
+from synkhronos._host.arena import Arena, ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterShare, bind_worker
 from synkhronos._transport.channels.channel import Failure, Left
 from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, Words, progress_word
@@ -109,9 +109,9 @@ class Member:
         self._gpus = communicator if isinstance(communicator, Gpus) else None
         self.resident = self.resident or self._gpus is not None
 
-    def view(self, piece: Piece | FilePiece) -> np.ndarray:
-        """The array that a piece names."""
-        return self._views[piece]
+    def view(self, ref: ArrayRef | FileRef) -> np.ndarray:
+        """The array that a reference names."""
+        return self._views[ref]
 
     def places(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Where arrays of the arena are, in bytes from its start."""

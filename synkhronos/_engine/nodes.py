@@ -37,8 +37,8 @@ from synkhronos._transport.channels.guards import end_with_parent
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.mpi import (
+    CommandReceiver,
     MpiChannel,
-    Received,
     message_of,
     read_message,
     reports_of,
@@ -46,7 +46,7 @@ from synkhronos._transport.channels.mpi import (
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._transport.channels.worker_start import started_by_main_thread
-from synkhronos._transport.communicators.between_nodes import Between
+from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 
@@ -121,8 +121,8 @@ class Session:
 
     def idle(self) -> None:
         """There is no group to watch."""
-        self.leaders.watch(_wait)
-        self.world.watch(mpi_backend.poll)
+        self.leaders.wait_with(_wait)
+        self.world.wait_with(mpi_backend.poll)
 
     def end(self) -> None:
         """Let the other leaders go; end the job where one of them does not answer.
@@ -138,10 +138,10 @@ class Session:
             log.error("nodes %s do not answer: the job is ended by MPI_Abort", nodes)
             self.world.abort()
 
-        if self.leaders.torn:
+        if self.leaders.transfer_failed:
             log.error("a transfer between nodes has not ended: the job is ended by MPI_Abort")
             self.world.abort()
-        self.leaders.watch(lambda ready: _wait(lambda: ready() or late()))
+        self.leaders.wait_with(lambda ready: _wait(lambda: ready() or late()))
         self.leaders.post(self.leaders.number + 1, message_of(End()))
         self.leaders.collect()
         self.world.finalize()
@@ -235,7 +235,7 @@ def _difference(hellos: list[Hello]) -> str:
 
 def _meet(session: Session, hello: Hello) -> list[Hello]:
     """All leaders say hello, and hear the others; or an error in all of them."""
-    _, heard = session.leaders.agree(says=message_of(hello))
+    _, heard = session.leaders.agree(payload=message_of(hello))
     hellos: list[Hello] = [read_message(heard[r]) for r in range(session.world.size)]
     if different := _difference(hellos):
         raise GroupError(f"the nodes cannot be one group: {different}")
@@ -266,7 +266,7 @@ def _member(
     if channel.workers:
         number = channel.post(Enroll(placement, node, on_one_gpu), "start")
         channel.collect(number)
-    between = Between(session.leaders, session.world, channel.interrupts)
+    between = BetweenNodes(session.leaders, session.world, channel.interrupts)
     host = Hierarchy(SharedMemory(channel.node), placement, node, between)
     comm = communicator(host, on_one_gpu)
     return Member(
@@ -277,8 +277,8 @@ def _member(
 def _watch(session: Session, channel: LocalChannel) -> None:
     waiter, check = channel.node.waiter, session.leaders.check_transfer
     waiter.naps_ms = _NAPS_MS
-    session.leaders.watch(waiter.wait)
-    session.world.watch(lambda done: waiter.accompany(done, check))
+    session.leaders.wait_with(waiter.wait)
+    session.world.wait_with(lambda done: waiter.accompany(done, check))
 
 
 def lead_all(
@@ -287,7 +287,7 @@ def lead_all(
     """In the first process, whose own members have started: meet the other nodes."""
     try:
         session = _join()
-        if session.leaders.torn:
+        if session.leaders.transfer_failed:
             raise GroupError(
                 "a transfer between nodes has not ended, so this job can start no other group: let "
                 "it end, and launch it again"
@@ -325,7 +325,7 @@ def _ask(session: Session, start: GroupOptions) -> dict[str, str]:
 def call_off(start: GroupOptions, why: Exception) -> None:
     """In the first process, whose own members cannot be started: the others wait for a group."""
     session = _join()
-    if session.leaders.torn:
+    if session.leaders.transfer_failed:
         return
     session.idle()
     with contextlib.suppress(GroupError, PeerFailed):
@@ -351,7 +351,7 @@ def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
     session, alike = _join(), False
     while True:
         session.idle()
-        session.leaders.renew()
+        session.leaders.reset()
         order = session.leaders.next()
         if order is None:
             continue
@@ -424,7 +424,7 @@ def _serve_group(session: Session, make: Callable[[], Started], settings: dict[s
         alike = True
         assert node is not None
         member = _member(session, node.channel, hellos, share)
-        received = Received(node.arena, _broadcast(session), session.leaders.tear)
+        received = CommandReceiver(node.arena, _broadcast(session), session.leaders.fail_transfer)
         Leader(session.leaders, node.channel, member, _placement(hellos), received).serve()
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):
@@ -446,7 +446,7 @@ class Leader:
         channel: LocalChannel,
         member: Member,
         placement: Placement,
-        received: Received,
+        received: CommandReceiver,
     ) -> None:
         self._leaders = leaders
         self._channel = channel
@@ -463,7 +463,7 @@ class Leader:
                 self._serve()
         finally:
             self._member.above = None  # no cycle shall keep the memory until it is collected
-        for message in self._leaders.void:
+        for message in self._leaders.overtaken:
             self._received.skip(message)
 
     def _serve(self) -> None:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from synkhronos._host.memory_limits import available
-from synkhronos._host.ranges import News, Ranges
+from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE
 HEAD_BYTES = (
@@ -75,7 +75,7 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ArrayRef:
     """The name of an array in the arena, the same for all members."""
 
     offset: int
@@ -84,11 +84,11 @@ class Piece:
     generation: int
 
     def __reduce__(self) -> Any:
-        return Piece, (self.offset, self.shape, self.dtype, self.generation)
+        return ArrayRef, (self.offset, self.shape, self.dtype, self.generation)
 
 
 @dataclass(frozen=True)
-class FilePiece:
+class FileRef:
     """The name of an array in a file that each member maps for itself (numpy.memmap)."""
 
     path: str
@@ -99,7 +99,7 @@ class FilePiece:
     generation: int
 
 
-class _Gone(weakref.ref):
+class _Finalizer(weakref.ref):
     """Follows an object's death, by a callback that is C and not Python.
 
     Where Python code runs in a finalizer a Ctrl-C may be raised there: the interrupt is lost, and
@@ -108,7 +108,7 @@ class _Gone(weakref.ref):
     Attributes
     ----------
     offset, length : int
-    also : _Gone
+    also : _Finalizer
         One that is to live as long.
     """
 
@@ -116,7 +116,7 @@ class _Gone(weakref.ref):
 
     offset: int
     length: int
-    also: _Gone
+    also: _Finalizer
 
     __hash__ = object.__hash__  # what has gone may have had none, or have it no more
     __eq__ = object.__eq__
@@ -147,7 +147,7 @@ class Arena:
 
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
-    >>> arena.view(arena.piece(a))
+    >>> arena.view(arena.ref(a))
     array([1., 2., 3.], dtype=float32)
     >>> arena.close_fd()
     """
@@ -181,7 +181,7 @@ class Arena:
             self.close_fd()
             self._advise(0, self._bytes, mmap.MADV_NOHUGEPAGE)
         self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
-        self._news: News | None = None  # kept where somebody wants to know
+        self._dirty: DirtyRanges | None = None  # kept where somebody wants to know
         self._mirrored = Ranges()  # of the mirror, what has memory
         self.generation = 0
         self.own(mine)
@@ -193,8 +193,8 @@ class Arena:
         self._unchecked = 0  # bytes taken since the limits were looked at
         start = mine * self.region_bytes
         self._free = _FreeList(start + HEAD_BYTES, start + self.region_bytes)
-        self._blocks: set[_Gone] = set()  # that are in use, or about to be reclaimed
-        self._released: deque[_Gone] = deque()
+        self._blocks: set[_Finalizer] = set()  # that are in use, or about to be reclaimed
+        self._released: deque[_Finalizer] = deque()
         heads = [region * self.region_bytes for region in range(self.regions)]
         self._taking = [np.ndarray((1,), np.int64, self.buffer, h + _TAKING) for h in heads]
 
@@ -240,9 +240,9 @@ class Arena:
         """A block that gives its memory back, and then its addresses (the last callback first)."""
         block = _Block(self, offset, length)
         free = functools.partial(_libc.madvise, self.address + offset, length, self._drop)
-        gone = _Gone(block, self._released.append)
+        gone = _Finalizer(block, self._released.append)
         gone.offset, gone.length = offset, length
-        gone.also = _Gone(block, free)
+        gone.also = _Finalizer(block, free)
         self._blocks.add(gone)
         return block
 
@@ -301,46 +301,46 @@ class Arena:
         """Whether there is a mirror of another machine's region."""
         return bool(self._shift)
 
-    def tell_news(self) -> None:
-        """From now on remember what is written and freed, for `take_news`."""
-        self._news = News()
+    def track_changes(self) -> None:
+        """Record from now on what is written and freed, for `changes`."""
+        self._dirty = DirtyRanges()
 
     @property
-    def told(self) -> bool:
-        """Whether other machines have copies of what is written here."""
-        return self._news is not None
+    def tracks_changes(self) -> bool:
+        """Whether other machines have copies of this memory."""
+        return self._dirty is not None
 
-    def note(self, array: np.ndarray) -> None:
-        """An array of the arena has been written; of one with gaps, these too."""
-        if self._news is None or not array.nbytes:
+    def mark_dirty(self, array: np.ndarray) -> None:
+        """Note that an array of the arena was written; of a strided one, also the bytes between."""
+        if self._dirty is None or not array.nbytes:
             return
         if array.flags.c_contiguous:
-            self.wrote(self.offset(array), array.nbytes)
+            self.mark_dirty_range(self.offset(array), array.nbytes)
             return
         start, stop = byte_bounds(array)
-        self.wrote(start - self.address, stop - start)
+        self.mark_dirty_range(start - self.address, stop - start)
 
-    def wrote(self, offset: int, length: int) -> None:
-        """Bytes of the arena have been written; for a place that is known, as `note` is slower."""
-        if self._news is not None and length:
-            self._news.write(offset, length)
+    def mark_dirty_range(self, offset: int, length: int) -> None:
+        """Note that bytes of the arena were written; faster than `mark_dirty`."""
+        if self._dirty is not None and length:
+            self._dirty.write(offset, length)
 
-    def take_news(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Ranges (offset, bytes) written since the last time heard, and freed before that."""
+    def changes(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Ranges (offset, bytes) written since the last acknowledgement, and freed before that."""
         self._reclaim()
-        return ([], []) if self._news is None else self._news.take()
+        return ([], []) if self._dirty is None else self._dirty.take()
 
-    def heard(self) -> None:
-        """All other machines have what `take_news` gave last."""
-        if self._news is not None:
-            self._news.heard()
+    def acknowledge_changes(self) -> None:
+        """Note that all other machines have what `changes` returned last."""
+        if self._dirty is not None:
+            self._dirty.acknowledge()
 
     def bytes_at(self, offset: int, length: int) -> memoryview:
-        """The bytes of a range."""
+        """The bytes of a range of this arena."""
         return self._memory[offset : offset + length]
 
     def mirrored(self, offset: int, length: int) -> memoryview:
-        """The bytes in the mirror for a range of the other machine's region, with their memory."""
+        """The mirror of a range of the master's region; takes the memory for it."""
         if offset + length > self.region_bytes:
             raise MemoryError(
                 f"asked for a copy of bytes {offset:,} to {offset + length:,} of the master's "
@@ -352,7 +352,7 @@ class Arena:
         return self.bytes_at(self._shift + offset, length)
 
     def free_mirrored(self, offset: int, length: int) -> None:
-        """The other machine has freed a range."""
+        """Free the mirror of a range that the master has freed."""
         self._advise(self._shift + offset, length, self._drop)
         self._mirrored.discard(offset, offset + length)
 
@@ -364,8 +364,8 @@ class Arena:
             gone = self._released[0]
             self._blocks.discard(gone)
             self._released.popleft()
-            if self._news is not None:
-                self._news.free(gone.offset, gone.length)
+            if self._dirty is not None:
+                self._dirty.free(gone.offset, gone.length)
             self._free.give(gone.offset, gone.length)
             self._unchecked = max(0, self._unchecked - gone.length)
 
@@ -382,13 +382,13 @@ class Arena:
         """Where in the arena an array begins, in bytes."""
         return int(array.__array_interface__["data"][0]) - self.address
 
-    def piece(self, array: np.ndarray, generation: int = 0) -> Piece:
+    def ref(self, array: np.ndarray, generation: int = 0) -> ArrayRef:
         """Name a C-contiguous array of the arena."""
-        return Piece(self.offset(array), array.shape, array.dtype.str, generation)
+        return ArrayRef(self.offset(array), array.shape, array.dtype.str, generation)
 
-    def view(self, piece: Piece) -> np.ndarray:
-        """The array that a piece names; it does not keep the block alive."""
-        return np.ndarray(piece.shape, piece.dtype, self.buffer, piece.offset + self._shift)
+    def view(self, ref: ArrayRef) -> np.ndarray:
+        """The array that a ref names; it does not keep the block alive."""
+        return np.ndarray(ref.shape, ref.dtype, self.buffer, ref.offset + self._shift)
 
     def empty_other_regions(self) -> None:
         """Give back what other members took; they are gone, and nobody may read it any more."""
@@ -436,10 +436,10 @@ class _FreeList:
         self._ranges = [*ranges[:first], (start, stop), *ranges[last:]]
 
 
-def open_file(piece: FilePiece) -> np.ndarray:
-    """Map the file that a FilePiece names."""
-    mode: Any = piece.mode
-    return np.asarray(np.memmap(piece.path, piece.dtype, mode, piece.offset, piece.shape))
+def open_file(ref: FileRef) -> np.ndarray:
+    """Map the file that a FileRef names."""
+    mode: Any = ref.mode
+    return np.asarray(np.memmap(ref.path, ref.dtype, mode, ref.offset, ref.shape))
 
 
 class Views:
@@ -448,15 +448,15 @@ class Views:
     def __init__(self, arena: Arena, keep: int = 256) -> None:
         self._arena = arena
         self._keep = keep
-        self._open: dict[Piece | FilePiece, np.ndarray] = {}
+        self._open: dict[ArrayRef | FileRef, np.ndarray] = {}
 
-    def __getitem__(self, piece: Piece | FilePiece) -> np.ndarray:
-        found = self._open.get(piece)
+    def __getitem__(self, ref: ArrayRef | FileRef) -> np.ndarray:
+        found = self._open.get(ref)
         if found is None:
-            found = open_file(piece) if isinstance(piece, FilePiece) else self._arena.view(piece)
+            found = open_file(ref) if isinstance(ref, FileRef) else self._arena.view(ref)
             if len(self._open) >= self._keep:
                 del self._open[next(iter(self._open))]
-            self._open[piece] = found
+            self._open[ref] = found
         return found
 
     def offset(self, array: np.ndarray) -> int:
@@ -469,7 +469,7 @@ class Views:
 
 
 _arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
-_mappings: set[_Gone] = set()
+_mappings: set[_Finalizer] = set()
 
 
 def _leave_memory() -> None:
@@ -492,8 +492,8 @@ def _map(fd: int, length: int) -> Any:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     kind: Any = type("Memory", (ctypes.c_ubyte * length,), {})
     memory = kind.from_address(address)
-    gone = _Gone(memory, _mappings.discard)
-    gone.also = _Gone(memory, functools.partial(_libc.munmap, address, length))
+    gone = _Finalizer(memory, _mappings.discard)
+    gone.also = _Finalizer(memory, functools.partial(_libc.munmap, address, length))
     _mappings.add(gone)
     return memory
 

@@ -73,7 +73,7 @@ def result_dtype(dtype: np.dtype, op: Reduction) -> np.dtype:
     return np.dtype(np.float64) if op is Reduction.AVG and dtype.kind in "biu" else dtype
 
 
-def shares(weights: Sequence[float]) -> list[float]:
+def normalized(weights: Sequence[float]) -> list[float]:
     """Weights divided by their sum."""
     total = float(sum(weights))
     return [w / total for w in weights]
@@ -92,7 +92,7 @@ def scales(
     given = [1.0] * parts if weights is None else list(weights)
     if dtype.kind in "biu":
         return given, float(sum(given))
-    return shares(given), 1.0
+    return normalized(given), 1.0
 
 
 def combine(

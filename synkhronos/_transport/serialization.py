@@ -21,11 +21,11 @@ _ALIGN = 64
 _COUNT = struct.Struct("=q")
 
 
-class Parcel:
+class Serialized:
     """A pickled object, laid out for shared memory.
 
     >>> box = bytearray(1000)
-    >>> parcel = Parcel(("a", 1)); _ = parcel.write(box)
+    >>> packed = Serialized(("a", 1)); _ = packed.write(box)
     >>> read(memoryview(box))
     ('a', 1)
     """
@@ -56,7 +56,7 @@ class Parcel:
         return False
 
     def write(self, target: Any) -> int:
-        """Lay the parcel out in a writable buffer; returns its length in bytes."""
+        """Lay the packed out in a writable buffer; returns its length in bytes."""
         at = len(self._head)
         target[:at] = self._head
         target[at : at + len(self._main)] = self._main

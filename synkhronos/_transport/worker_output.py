@@ -1,8 +1,8 @@
-"""What workers print and log reaches the master, prefixed by rank.
+"""Brings what workers print and log to the master, prefixed by rank.
 
-Each worker has a ring of bytes at the head of its region: it writes records and its own head
-word, the master reads them and writes its own tail word. A full ring never blocks a worker for
-long: it waits up to a second for the master to read, then drops lines and counts them.
+Each worker has a ring buffer at the head of its region. It writes records and its head word; the
+master reads the records and writes its tail word. If the ring is full, the worker waits up to a
+second for the master to read. Then it drops lines and counts them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger("synkhronos")
 
 _RECORD = struct.Struct("=IB")  # bytes of text, kind
 _OUT, _ERR, _LOG = range(3)
-_PATIENCE = 1.0  # seconds
+_WAIT_SECONDS = 1.0
 _LONGEST = RING_BYTES // 4  # bytes of a record's text
 _CUT = b" ... (cut)"
 
 
-class Pen:
-    """Writes records into this member's ring."""
+class OutputWriter:
+    """Writes records into the ring of this member."""
 
     def __init__(self, words: Words, rank: int, master: int) -> None:
         self._words = words.of[rank]
@@ -46,7 +46,7 @@ class Pen:
         self._writing = False
 
     def write(self, kind: int, text: str) -> None:
-        """Put one record into the ring, or count it as lost."""
+        """Write one record, or count it as lost."""
         data = text.encode("utf-8", "backslashreplace")
         if len(data) > _LONGEST:
             data = data[: _LONGEST - len(_CUT)] + _CUT
@@ -54,7 +54,7 @@ class Pen:
             self._put(_RECORD.pack(len(data), kind) + data)
 
     def _put(self, data: bytes) -> None:
-        if self._writing:  # a finalizer or signal handler prints in the middle of this
+        if self._writing:  # a finalizer or signal handler prints during a write
             self._words[LOST] += 1
             return
         self._writing = True
@@ -75,7 +75,7 @@ class Pen:
         self._words[PRINTED] = head + len(data)
 
     def _room(self, need: int) -> bool:
-        until = time.monotonic() + (_PATIENCE if self._patient else 0.0)
+        until = time.monotonic() + (_WAIT_SECONDS if self._patient else 0.0)
         while self._words[PRINTED] - self._tail[self._tail_at] + need > RING_BYTES:
             if time.monotonic() >= until:
                 self._patient = False
@@ -88,62 +88,60 @@ class Pen:
 class RelayStream(io.TextIOBase):
     """A worker's sys.stdout or sys.stderr."""
 
-    def __init__(self, pen: Pen, kind: int) -> None:
-        self._pen = pen
+    def __init__(self, writer: OutputWriter, kind: int) -> None:
+        self._writer = writer
         self._kind = kind
         self._pending = ""
 
     def writable(self) -> bool:
-        """It is for writing."""
         return True
 
     def write(self, text: str) -> int:
-        """Relay every line that is complete."""
-        with self._pen.lock:
+        """Send every complete line."""
+        with self._writer.lock:
             *lines, self._pending = (self._pending + text).split("\n")
             for line in lines:
-                self._pen.write(self._kind, line)
+                self._writer.write(self._kind, line)
         return len(text)
 
     def flush(self) -> None:
-        """Relay a line that has no end yet."""
-        if not self._pending:  # as after every command: not worth the lock
+        """Send a line that is not complete yet."""
+        if not self._pending:  # most often so after a command: skip the lock
             return
-        with self._pen.lock:
+        with self._writer.lock:
             if self._pending:
-                self._pen.write(self._kind, self._pending)
+                self._writer.write(self._kind, self._pending)
                 self._pending = ""
 
 
 class RelayHandler(logging.Handler):
-    """The root handler of a worker: records travel as text, and the master handles them anew."""
+    """The root handler of a worker: sends records as text, which the master handles again."""
 
-    def __init__(self, pen: Pen) -> None:
+    def __init__(self, writer: OutputWriter) -> None:
         super().__init__()
-        self._pen = pen
+        self._writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
         try:
             message = record.getMessage()
             if record.exc_info:
                 message += "\n" + logging.Formatter().formatException(record.exc_info)
-            # the message last: a long one is cut, and what stands before it is not
+            # the message is last, since a long record is cut at its end
             name = record.name.replace("\n", " ")
-            self._pen.write(_LOG, f"{record.levelno} {name}\n{message}")
+            self._writer.write(_LOG, f"{record.levelno} {name}\n{message}")
         except Exception:
             self.handleError(record)
 
 
 def redirect(words: Words, rank: int, master: int) -> None:
-    """Make this process's prints, warnings and logs go to the master."""
-    pen = Pen(words, rank, master)
-    sys.stdout = RelayStream(pen, _OUT)
-    sys.stderr = RelayStream(pen, _ERR)
+    """Send the prints, warnings and logs of this process to the master."""
+    writer = OutputWriter(words, rank, master)
+    sys.stdout = RelayStream(writer, _OUT)
+    sys.stderr = RelayStream(writer, _ERR)
     for logger in _all_loggers():
         logger.handlers[:] = []
         logger.propagate = True
-    logging.getLogger().addHandler(RelayHandler(pen))
+    logging.getLogger().addHandler(RelayHandler(writer))
 
 
 def _all_loggers() -> list[logging.Logger]:
@@ -151,7 +149,7 @@ def _all_loggers() -> list[logging.Logger]:
     return [logging.getLogger(), *(x for x in named if isinstance(x, logging.Logger))]
 
 
-class Reader:
+class OutputReader:
     """The master's end of all rings."""
 
     def __init__(self, words: Words, ranks: list[int], master: int) -> None:
@@ -159,10 +157,10 @@ class Reader:
         self._rings = [(r, words.of[r]) for r in ranks]
         self._tails = words.of[master]
         self._lost = dict.fromkeys(ranks, 0)
-        self.first = 0  # the first of this node's ranks
+        self.first = 0  # rank of this node's first member
 
     def drain(self) -> None:
-        """Show what the workers have printed and logged since the last time."""
+        """Show what the workers have printed and logged since the last call."""
         for rank, words in self._rings:
             if words[PRINTED] != self._tails[TAILS + rank]:
                 self._read(rank)
@@ -207,15 +205,15 @@ def _show(rank: int, kind: int, text: str) -> None:
         return
     stream = sys.stdout if kind == _OUT else sys.stderr
     if stream is not None:
-        _say(stream, f"[rank {rank}] {text}\n")
+        _write_to(stream, f"[rank {rank}] {text}\n")
 
 
-def _say(stream: TextIO, text: str) -> None:
-    """Write what a worker has printed; if that cannot be done, no call of the user's fails."""
+def _write_to(stream: TextIO, text: str) -> None:
+    """Write to a stream of the master; an error there must not fail the user's call."""
     try:
         stream.write(text)
     except UnicodeEncodeError:
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    except (OSError, ValueError):  # its reader has gone, or it has been closed
+    except (OSError, ValueError):  # the stream's reader has ended, or it is closed
         log.debug("could not show %r", text)

@@ -18,7 +18,7 @@ from synkhronos._engine.compile import plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._errors import InputError
-from synkhronos._host.arena import Piece
+from synkhronos._host.arena import ArrayRef
 from synkhronos.pymc._rows import is_smooth
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ class Evaluate(Command):
     ----------
     calls : tuple of Call
         One for each part; all their outputs stay in the members.
-    gradients : tuple of tuple of Piece
+    gradients : tuple of tuple of ArrayRef
         For each call, where the gradients by its latents go: each member writes its rows.
     number : int
         Of the result vectors.
     """
 
     calls: tuple[Call, ...]
-    gradients: tuple[tuple[Piece, ...], ...]
+    gradients: tuple[tuple[ArrayRef, ...], ...]
     number: int
     repeats = True
     pure = True
@@ -76,7 +76,7 @@ class Evaluate(Command):
         """Evaluate this member's rows; on another node than the master's, report what was found."""
         home = member.communicator.home
         vectors = [ranks[home.rank] for ranks in member.updates[self.number]]
-        written: list[tuple[Piece, int, np.ndarray]] = []
+        written: list[tuple[ArrayRef, int, np.ndarray]] = []
         for call, targets, vector in zip(self.calls, self.gradients, vectors, strict=True):
             part, outputs = compute_call(call, member)
             if not part.variant.rows:
@@ -205,7 +205,7 @@ class Round:
         distribute_in(self.group, self._functions)
         calls = tuple([f._make_call(args, {}, None, None, None, 1) for f, args in made])
         gradients = tuple(
-            tuple(self._gradients[i].piece for i in part.latents if i in self._gradients)
+            tuple(self._gradients[i].ref for i in part.latents if i in self._gradients)
             for part in self._likelihood.parts
         )
         everything = [range(len(f._plan.recipe.outputs)) for f in self._functions]

@@ -22,17 +22,17 @@ MASK[[4, 6], 50] = True
 def telling() -> Iterator[synk.Group]:
     """A group of one whose master notes what it writes, as on several nodes."""
     with synk.Group(1) as group:
-        group.arena.tell_news()
+        group.arena.track_changes()
         yield group
 
 
 def told(group: synk.Group, data: synk.Data, key: Any, value: Any) -> list[tuple[int, int]]:
     """The ranges (start, stop) of the data's bytes that a write notes."""
-    group.arena.take_news()
-    group.arena.heard()
+    group.arena.changes()
+    group.arena.acknowledge_changes()
     data[key] = value
     first = group.arena.offset(data.writable)
-    return [(at - first, at - first + n) for at, n in group.arena.take_news()[0]]
+    return [(at - first, at - first + n) for at, n in group.arena.changes()[0]]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from synkhronos._host.cores import MasterShare, share_out
 from synkhronos._transport.channels import fork_safety
 from synkhronos._transport.channels.control_words import Words
 from synkhronos._transport.channels.local import LocalChannel
-from synkhronos._transport.worker_output import Pen, Reader, RelayStream
+from synkhronos._transport.worker_output import OutputReader, OutputWriter, RelayStream
 from synkhronos.testing import leaks
 
 STARTS = ("fork", "exec")
@@ -648,7 +648,7 @@ def test_threads_of_a_worker_take_turns(capsys: pytest.CaptureFixture[str]) -> N
     arena = Arena(2)
     arena.reserve_heads()
     words = Words(arena)
-    pen, reader = Pen(words, 1, 0), Reader(words, [1], 0)
+    pen, reader = OutputWriter(words, 1, 0), OutputReader(words, [1], 0)
     pen._ring = SlowRing(pen._ring)  # type: ignore[assignment]
     stream = RelayStream(pen, 0)
     threads = [

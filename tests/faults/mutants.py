@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "freed memory is given back",
         "_host/arena.py",
-        "        gone.also = _Gone(block, free)\n",
+        "        gone.also = _Finalizer(block, free)\n",
         "",
         SECURITY,
     ),
@@ -246,18 +246,18 @@ MUTANTS = (
         f"{NODES} -k 'stopped and transfer'",
     ),
     Mutant(
-        "a torn transfer is told",
+        "a failed transfer is told to all",
         "_transport/communicators/between_nodes.py",
-        "            self._leaders.tear()\n",
+        "            self._leaders.fail_transfer()\n",
         "",
         f"{NODE_SHORTAGES} -k 'failure_in and mpich'",
     ),
     Mutant(
-        "news that was not heard is told again",
+        "changes that were not acknowledged are sent again",
         "_transport/channels/mpi.py",
-        "        if not any([type(o) is Failure for _, o in told]):",
+        "        if not any([type(o) is Failure for _, o in objects]):",
         "        if True:",
-        f"{NODE_SHORTAGES} -k 'told_again and mpich'",
+        f"{NODE_SHORTAGES} -k 'acknowledged and mpich'",
     ),
     Mutant(
         "the master alone has a limit",
@@ -269,8 +269,8 @@ MUTANTS = (
     Mutant(
         "leaders agree before a transfer",
         "_transport/communicators/between_nodes.py",
-        '            heard = self.agree_on(arrays, b"\\1" if undefined else b"")\n',
-        "            heard = {}\n",
+        '            payloads = self.agree_on(arrays, b"\\1" if undefined else b"")\n',
+        "            payloads = {}\n",
         f"{NODES} -k 'exceptions'",
     ),
     Mutant(
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "writing in place begins when all have come",
         "_transport/channels/node.py",
-        "                self._await(words, here)\n            if gate",
+        "                self._await(words, here)\n            if before_release",
         "                pass\n            if gate",
         f"{FAULTS} tests/transport/test_communicators.py tests/extensions/test_train.py",
     ),

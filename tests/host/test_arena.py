@@ -87,7 +87,7 @@ def test_private_memory_is_given_back_and_comes_back_as_zeros() -> None:
     assert physical_memory(arena) == before + 64_000_000 + _arena.PAGE
     copy = arena.mirrored(offset, _arena.PAGE)
     copy[:] = bytes([7]) * _arena.PAGE
-    assert arena.view(arena.piece(first))[:9].view("uint8").tolist() == [7] * 72
+    assert arena.view(arena.ref(first))[:9].view("uint8").tolist() == [7] * 72
     arena.free_mirrored(offset, _arena.PAGE)
     del first, copy
     assert physical_memory(arena) == before + _arena.PAGE

@@ -101,12 +101,12 @@ def test_only_changed_ranges_travel(mpi: Launcher, tmp_path: Path) -> None:
     text = """
         from synkhronos._host.arena import Arena
         told = []
-        take = Arena.take_news
+        take = Arena.changes
         def counted(arena):
             written, freed = take(arena)
             told.append(sum(n for _, n in written))
             return written, freed
-        Arena.take_news = counted
+        Arena.changes = counted
         d = synk.data(np.zeros((1000, 100)))
         g = synk.function([x], x.sum())
         g(d)
@@ -132,7 +132,7 @@ mapped = np.load(path, mmap_mode="r")
 d = synk.data(mapped)
 check(f(d), rows)
 check(f(d, batch=[3, 1, 2]), rows[[3, 1, 2]])
-assert not current().arena.take_news()[0], "a file does not travel"
+assert not current().arena.changes()[0], "a file does not travel"
 written = np.load(path, mmap_mode="r+")
 d = synk.data(written)
 try:

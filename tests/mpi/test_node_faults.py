@@ -59,7 +59,7 @@ class Transfer(Command):
         try:
             between.all_reduce([np.ones(1 << 20)], Reduction.MAX)
         finally:
-            if between._leaders.torn:
+            if between._leaders.transfer_failed:
                 print("left in a transfer", flush=True)
 
 x = pt.matrix("x", dtype="float64")

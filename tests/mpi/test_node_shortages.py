@@ -39,8 +39,8 @@ def no_room(*args):
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_what_a_node_has_not_heard_is_told_again(mpi: Launcher, tmp_path: Path, nodes: int) -> None:
-    """A node without room for the news, an interrupt or a shortage between it and the message."""
+def test_changes_are_sent_again_until_acknowledged(mpi: Launcher, tmp_path: Path, nodes: int) -> None:
+    """A node lacks memory for the changes; an interrupt or a shortage comes before the message."""
     text = (
         SETUP
         + """
@@ -71,7 +71,7 @@ def interrupted(real, arena):
     return told
 
 d[:] = 2.0
-once(mpi, "news", interrupted)
+once(mpi, "pack_changes", interrupted)
 try:
     f(d)
 except KeyboardInterrupt:

@@ -27,7 +27,7 @@ class Shorten(Command):
     nbytes: int
 
     def run(self, member):
-        member.communicator.stretch_bytes = self.nbytes
+        member.communicator.segment_bytes = self.nbytes
 
 @dataclass(frozen=True)
 class Fail(Command):

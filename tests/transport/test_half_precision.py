@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from synkhronos._transport.communicators.half_precision import FORMATS, halved, restored
+from synkhronos._transport.communicators.half_precision import FORMATS, compressed, decompressed
 
 FLOATS = of_numpy.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 BITS = {"fp16": 11, "bf16": 8}  # of precision, the hidden one counted
@@ -17,9 +17,9 @@ BITS = {"fp16": 11, "bf16": 8}  # of precision, the hidden one counted
 @pytest.mark.parametrize("how", FORMATS)
 @given(values=FLOATS)
 def test_the_nearest_of_16_bits(how: str, values: np.ndarray) -> None:
-    halves = halved(values, how)
-    assert halves.dtype == np.uint16
-    back = restored(halves, how, np.dtype(np.float32))
+    bits = compressed(values, how)
+    assert bits.dtype == np.uint16
+    back = decompressed(bits, how, np.dtype(np.float32))
     np.testing.assert_array_equal(np.isnan(back), np.isnan(values))
     largest, smallest = (65504.0, 6.2e-5) if how == "fp16" else (3.3e38, 1.2e-38)
     common = np.isfinite(values) & (np.abs(values) <= largest) & (np.abs(values) >= smallest)
@@ -32,12 +32,14 @@ def test_the_nearest_of_16_bits(how: str, values: np.ndarray) -> None:
 def test_all_bit_patterns_come_back(how: str) -> None:
     """What has 16 bits already is not changed."""
     every = np.arange(1 << 16, dtype=np.uint16)
-    values = restored(every, how, np.dtype(np.float32))
+    values = decompressed(every, how, np.dtype(np.float32))
     numbers = ~np.isnan(values)
-    np.testing.assert_array_equal(halved(values, how)[numbers], every[numbers])
+    np.testing.assert_array_equal(compressed(values, how)[numbers], every[numbers])
 
 
 def test_ties_go_to_the_even_one() -> None:
     """1 + 2**-8 lies in the middle of two bf16 values, 1 + 3 * 2**-8 as well."""
-    back = restored(halved(np.array([1 + 2**-8, 1 + 3 * 2**-8]), "bf16"), "bf16", np.dtype(float))
+    back = decompressed(
+        compressed(np.array([1 + 2**-8, 1 + 3 * 2**-8]), "bf16"), "bf16", np.dtype(float)
+    )
     assert back.tolist() == [1.0, 1 + 4 * 2**-8]

@@ -155,7 +155,7 @@ def test_all_pass_a_meeting_or_nobody(seed: int) -> None:
             reports = leaders.collect()
             assert sorted(reports) == list(range(1, size))
             good = ended[0] == "returned" and set(reports.values()) == {b"returned"}
-            leaders.judge(good)
+            leaders.send_verdict(good)
             found.append((*ended, good))
         leaders.quit()
         return found
@@ -223,8 +223,8 @@ def test_a_group_follows_another_at_once() -> None:
             return leaders.collect()
         time.sleep(0.05)
         assert leaders.next() is None
-        assert leaders.void == [b"never run"]
-        leaders.renew()
+        assert leaders.overtaken == [b"never run"]
+        leaders.reset()
         assert leaders.next() == (2, b"another group's")
         leaders.report(b"done")
         return None
@@ -239,11 +239,12 @@ def test_missing_names_whole_branches() -> None:
     def root(leaders: Leaders) -> list[list[int]]:
         found = []
         leaders.post(1, b"a command")
-        wait(lambda: leaders.pump() or leaders.missing() == [1, 5])
+        wait(lambda: leaders.receive_all() or leaders.missing() == [1, 5])
         found.append(leaders.missing())
         go.set()
         leaders.agree()
-        wait(lambda: leaders.pump() or leaders.missing() == [])  # nobody is late to what is next
+        # nobody is late to the next meeting
+        wait(lambda: leaders.receive_all() or leaders.missing() == [])
         found.append(leaders.missing())
         leaders.collect()
         found.append(leaders.missing())
@@ -255,7 +256,7 @@ def test_missing_names_whole_branches() -> None:
         leaders.next()
         if leaders.rank == 1:
             while not go.is_set():
-                leaders.pump()
+                leaders.receive_all()
         leaders.agree()
         leaders.report(b"done")
         return None
@@ -302,12 +303,12 @@ def test_a_torn_transfer_is_known_to_all(size: int, failing: int, exchange_faile
         if exchange_failed and leaders.rank == 0:
             leaders.fail_exchange()
         if leaders.rank == failing % size:
-            leaders.tear()
+            leaders.fail_transfer()
         else:
             with pytest.raises(PeerFailed):
                 wait(lambda: leaders.check_transfer() is not None)
         leaders.begin(2)
-        return leaders.torn
+        return leaders.transfer_failed
 
     assert together(size, life) == [True] * size
 
@@ -317,8 +318,8 @@ def test_a_transfer_ends_for_nothing_else() -> None:
 
     def life(leaders: Leaders) -> None:
         def over() -> bool:
-            leaders.pump()
-            return leaders._orders.quit
+            leaders.receive_all()
+            return leaders._from_root.quit
 
         leaders.begin(1)
         leaders.agree()
@@ -327,7 +328,7 @@ def test_a_transfer_ends_for_nothing_else() -> None:
             leaders.quit()
         else:
             wait(over)
-            assert leaders._orders.left == 1
+            assert leaders._from_root.left == 1
             leaders.check_transfer()
 
     together(3, life)

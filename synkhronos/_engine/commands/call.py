@@ -18,8 +18,8 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._engine.variables import NewValues
 from synkhronos._errors import InputError
-from synkhronos._host.arena import FilePiece, Piece
-from synkhronos._plan.reductions import COMBINE, Reduction, combine, shares
+from synkhronos._host.arena import ArrayRef, FileRef
+from synkhronos._plan.reductions import COMBINE, Reduction, combine, normalized
 from synkhronos._plan.rows import Picks, Selection, Span, select, slices
 
 log = logging.getLogger("synkhronos")
@@ -35,12 +35,12 @@ class Argument:
 
     Attributes
     ----------
-    source : Piece, FilePiece, Share, or a value
-    rows : Selection, Piece of a list of rows, or None (all of them: it is not scattered)
+    source : ArrayRef, FileRef, Share, or a value
+    rows : Selection, ArrayRef of a list of rows, or None (all of them: it is not scattered)
     """
 
     source: Any
-    rows: Selection | Piece | None = None
+    rows: Selection | ArrayRef | None = None
 
     def __reduce__(self) -> Any:
         return Argument, (self.source, self.rows)
@@ -260,7 +260,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         _variant(call, recipe, takes_part, lengths),
         lengths,
         _shares(weights, participants),
-        takes_part and any(isinstance(a.rows, Piece) for a in call.arguments),
+        takes_part and any(isinstance(a.rows, ArrayRef) for a in call.arguments),
     )
 
 
@@ -273,7 +273,7 @@ def _variant(call: Call, recipe: Recipe, rows: bool, lengths: Sequence[int]) -> 
 def _shares(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
     """What each participant's value counts in an average."""
     rows = [1.0 if weights is None else weights[r] for r in participants]
-    return shares(rows if any(rows) else [1.0] * len(rows))
+    return normalized(rows if any(rows) else [1.0] * len(rows))
 
 
 def _participants(weights: tuple[float, ...] | None, member: Member) -> tuple[int, ...]:
@@ -330,14 +330,14 @@ def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
     found = []
     for i, argument in enumerate(call.arguments):
         source, first = argument.source, 0
-        if isinstance(source, Piece | FilePiece):
+        if isinstance(source, ArrayRef | FileRef):
             source = member.view(source)
         elif isinstance(source, Share):
             source, first = member.shares[source.number]
         if argument.rows is not None and call.edges is not None:
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
             rows = argument.rows
-            listed = Picks(member.view(rows)) if isinstance(rows, Piece) else rows
+            listed = Picks(member.view(rows)) if isinstance(rows, ArrayRef) else rows
             mine = listed.cut(lo, hi)
             source = _part_of(source, mine.shifted(first) if first else mine, replica, i)
         found.append(source)

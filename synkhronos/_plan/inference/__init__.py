@@ -20,7 +20,7 @@ from synkhronos._plan.inference import indexing as indexing
 from synkhronos._plan.inference import nested as nested
 from synkhronos._plan.inference import shapes as shapes
 from synkhronos._plan.inference import totals as totals
-from synkhronos._plan.inference.cut import Cut, Partial
+from synkhronos._plan.inference.cut import Decomposition, Partial
 from synkhronos._plan.inference.values import Count, Finished, Reduced, Rows, Same, Stuck, Unknown
 from synkhronos._plan.inference.walk import Walk, name_of, seed
 
@@ -78,7 +78,7 @@ def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
     """
     walk = Walk({variable: seed(variable) for variable in rows})
     [value] = walk.read([output])
-    cut = Cut(walk)
+    cut = Decomposition(walk)
     match value:
         case Unknown(reason=reason):
             return Unproved(reason)

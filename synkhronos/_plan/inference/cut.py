@@ -42,7 +42,7 @@ class Partial:
     reduction: str | None
 
 
-class Cut:
+class Decomposition:
     """The partials of one output and the expressions that finish them."""
 
     def __init__(self, walk: Walk) -> None:

@@ -202,12 +202,12 @@ def _without_rows(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) 
 
 
 def _negated(value: Value, dtype: str) -> Value | None:
-    if isinstance(value, Reduced) and value.by in _MIRRORED and is_floating(dtype):
-        return Reduced(_MIRRORED[value.by])  # not for integers: -(-128) is -128 in int8
+    if isinstance(value, Reduced) and value.by in _NEGATED and is_floating(dtype):
+        return Reduced(_NEGATED[value.by])  # not for integers: -(-128) is -128 in int8
     return linear(value, dtype)
 
 
-_MIRRORED = {"max": "min", "min": "max"}
+_NEGATED = {"max": "min", "min": "max"}
 
 
 def _each_entry(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) -> Value | None:

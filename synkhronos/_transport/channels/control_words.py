@@ -39,14 +39,14 @@ TAILS = 24
 RESULTS = 256  # scalars that members answer with
 N_RESULTS = 256
 
-BOX = 4096  # bytes: a command or an outcome that fits
-BOX_BYTES = 1 << 18
-BOARD = BOX + BOX_BYTES  # manifests: the arrays brought to meetings
-BOARD_SLOTS = 64
-BOARD_SLOT_BYTES = 4096
-FLIP = BOARD + BOARD_SLOTS * BOARD_SLOT_BYTES  # two slots for small arrays
-FLIP_BYTES = 4096 + 64
-RING = FLIP + 2 * FLIP_BYTES
+MAILBOX = 4096  # bytes: a command or an outcome that fits
+MAILBOX_BYTES = 1 << 18
+MANIFEST_TABLE = MAILBOX + MAILBOX_BYTES  # manifests: the arrays brought to meetings
+MANIFEST_SLOTS = 64
+MANIFEST_SLOT_BYTES = 4096
+SMALL_BUFFERS = MANIFEST_TABLE + MANIFEST_SLOTS * MANIFEST_SLOT_BYTES  # two slots for small arrays
+SMALL_BUFFER_BYTES = 4096 + 64
+RING = SMALL_BUFFERS + 2 * SMALL_BUFFER_BYTES
 RING_BYTES = 1 << 18
 
 MAX_MEMBERS = RESULTS - TAILS
@@ -70,6 +70,6 @@ class Words:
 
     def __init__(self, arena: Arena) -> None:
         heads = [arena.head(r) for r in range(arena.regions)]
-        self.of = [h[:BOX].cast("q") for h in heads]
-        self.reals = [h[:BOX].cast("d") for h in heads]
+        self.of = [h[:MAILBOX].cast("q") for h in heads]
+        self.reals = [h[:MAILBOX].cast("d") for h in heads]
         self.bytes = heads

@@ -1,13 +1,13 @@
-"""Between nodes: orders travel down a tree of leaders, outcomes up, agreements both ways.
+"""Messages between nodes: commands go down a tree of leaders, reports up, agreements both ways.
 
-Each node has a leader; that of the master's node, number 0, is the root. Messages are small, go
-between neighbours in the tree only, and carry the number of the command they belong to, so what an
-abandoned command has left on the way is told from the rest.
+Each node has a leader. The leader of the master's node, number 0, is the root. Messages are small
+and go only between neighbours in the tree. Each carries the number of its command, so that the
+messages of an abandoned command are recognised.
 
-Members on several nodes must not enter a transfer that one of them will never come to. So before
-any transfer the leaders *agree*: each says it has come when its whole branch has; the root lets
-all go on. A leader that fails instead says so at once, and nobody goes on. As in
-`Node.enter`, either all pass or nobody.
+Members on several nodes must not enter a transfer that one of them never enters. So before any
+transfer the leaders *agree*: each reports that it has come when its whole branch has come, and the
+root lets all continue. A leader that fails instead reports that at once, and no leader continues.
+As in `Node.enter`, either all members pass or none.
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ from typing import Protocol
 from synkhronos._errors import GroupError
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 
-ARITY = 4  # of the tree: a leader sends so many messages, one after the other
+ARITY = 4  # children of a leader, which sends to them one after the other
 
-# down the tree
+# kinds of messages that go down the tree
 COMMAND, VERDICT, STOP, QUIT, GO, LEAVE = range(6)
-# up
+# that go up
 ENTER, FAIL, REPORT, PROGRESS = range(6, 10)
-# both ways
+# that go both ways
 EXCHANGE_FAILED = 10
 
-_HEADER = struct.Struct("<qqqq")  # kind, command's number, meeting, word
-_PART = struct.Struct("<qq")  # a leader's number, length of what it says
-_NO_WORD = -(1 << 63)  # leaders that agree have said different words
-
-DIFFERENT = _NO_WORD
+_HEADER = struct.Struct("<qqqq")  # kind, command's number, meeting, value
+_RECORD = struct.Struct("<qq")  # a leader's number, the length of its payload
+DIFFERENT = -(1 << 63)  # the value agreed on, where leaders brought different ones
 
 
-class Wire(Protocol):
-    """What carries messages between leaders, in order between any two."""
+class MessageTransport(Protocol):
+    """Carries messages between leaders, in order between any two; see `_backends.mpi.World`."""
 
     rank: int
     size: int
@@ -49,35 +47,35 @@ class Wire(Protocol):
         """Send without waiting."""
 
     def offer(self, to: int, message: bytes) -> None:
-        """Send what nobody misses, unless the last that was offered is still on its way."""
+        """Send a message that may be lost, unless the previous one is still under way."""
 
     def receive(self) -> tuple[int, bytes] | None:
-        """The next message, with its sender; None: there is none yet."""
+        """The next message and its sender; None if there is none yet."""
 
 
 @dataclass
-class _Branch:
-    """What has come up from a child, and of which command."""
+class _FromChild:
+    """The latest messages of a child, each with the number of its command."""
 
-    entered: tuple[int, int] = (0, 0)  # the command, the meeting
-    word: int = 0
-    says: bytes = b""
+    entered: tuple[int, int] = (0, 0)  # the command and the meeting
+    value: int = 0
+    payload: bytes = b""
     failed: int = 0
     reported: int = 0
     report: bytes = b""
-    sent_away: int = 0  # the last command it was told to leave
+    dismissed: int = 0  # the latest command that it was told to leave
 
 
 @dataclass
-class _Orders:
-    """What has come down from the parent."""
+class _FromRoot:
+    """The latest messages of the root."""
 
     commands: deque[tuple[int, bytes]] = field(default_factory=deque)
     go: tuple[int, int] = (0, 0)
-    word: int = 0
-    says: bytes = b""
+    value: int = 0
+    payload: bytes = b""
     left: int = 0
-    judged: int = 0  # the last command that has had its verdict
+    judged: int = 0  # the latest command with a verdict
     stands: bool = False
     stopping: int = 0
     quit: bool = False
@@ -88,183 +86,192 @@ class Leaders:
 
     Parameters
     ----------
-    wire : Wire
+    transport : MessageTransport
     wait : callable
-        Returns once what it is given is true, and watches the node meanwhile, as `Waiter.wait`.
+        ``wait(ready)`` returns once ready() is true and watches the node meanwhile; see
+        `Waiter.wait`.
 
     Attributes
     ----------
-    void : list of bytes
-        Commands that the end of the group has overtaken.
-    torn : bool
-        A transfer that all had agreed to come to has failed somewhere, or was left: what leaders
-        send in transfers cannot be told apart any more.
+    overtaken : list of bytes
+        Commands that were not run since the group ended before.
+    transfer_failed : bool
+        A leader failed in a transfer, or left it, after all had agreed. Later transfers could not
+        be told from it, so there are none.
     """
 
-    def __init__(self, wire: Wire, wait: Callable[[Callable[[], bool]], None]) -> None:
-        self.rank = wire.rank
-        self.size = wire.size
-        self._wire = wire
+    def __init__(
+        self, transport: MessageTransport, wait: Callable[[Callable[[], bool]], None]
+    ) -> None:
+        self.rank = transport.rank
+        self.size = transport.size
+        self._transport = transport
         self._wait = wait
-        self._parent = (wire.rank - 1) // ARITY if wire.rank else None
-        first = ARITY * wire.rank + 1
-        self._children = [r for r in range(first, first + ARITY) if r < wire.size]
-        self._branches = {r: _Branch() for r in self._children}
-        self._orders = _Orders()
-        self._counts: dict[int, tuple[int, bytes]] = {}  # progress: by child, of which command
-        self.void: list[bytes] = []
-        self.torn = False
+        self._parent = (transport.rank - 1) // ARITY if transport.rank else None
+        first = ARITY * transport.rank + 1
+        self._children = [r for r in range(first, first + ARITY) if r < transport.size]
+        self._from_children = {r: _FromChild() for r in self._children}
+        self._from_root = _FromRoot()
+        self._counts: dict[int, tuple[int, bytes]] = {}  # progress by child, with its command
+        self.overtaken: list[bytes] = []
+        self.transfer_failed = False
         self.number = 0
         self._meeting = 0
-        self._failed = 0  # the last command that this leader has left
-        self._exchange_failed = 0  # the last command in which an exchange of GPUs failed
-        self._exchange = (0, 0)  # the last one that this leader waits for: after which meeting
-        self._collects = False  # it has come to all meetings of the command
-        self._taken = 0  # messages so far: without another, nothing has changed
+        self._failed = 0  # the latest command that this leader has left
+        self._exchange_failed = 0  # the latest command in which one failed
+        self._exchange = (0, 0)  # of GPUs, or a transfer: the one waited for, by its meeting
+        self._collects = False  # this leader has come to all meetings of the command
+        self._received = 0  # messages so far; the state changes only with another one
         self._root_comes = True
 
-    def watch(self, wait: Callable[[Callable[[], bool]], None]) -> None:
-        """Wait by this from now on."""
+    def wait_with(self, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """Use another function for waits."""
         self._wait = wait
 
-    def renew(self) -> None:
-        """The group has ended; what comes next is of another."""
-        self._orders.quit = False
-        self.void.clear()
+    def reset(self) -> None:
+        """Forget a group that has ended."""
+        self._from_root.quit = False
+        self.overtaken.clear()
 
-    def pump(self) -> None:
-        """Take in what has arrived; orders are handed on at once."""
-        while self._take():
+    def receive_all(self) -> None:
+        """Receive all that has arrived, and pass the root's messages down."""
+        while self._receive_one():
             pass
 
-    def _take(self) -> bool:
-        """Take in one message; whether there was any."""
-        found = self._wire.receive()
+    def _receive_one(self) -> bool:
+        """Receive one message; False if there was none."""
+        found = self._transport.receive()
         if found is None:
             return False
-        self._taken += 1
+        self._received += 1
         source, message = found
-        kind, number, meeting, word = _HEADER.unpack_from(message)
-        says = message[_HEADER.size :]
+        kind, number, meeting, value = _HEADER.unpack_from(message)
+        payload = message[_HEADER.size :]
         if kind == EXCHANGE_FAILED:
-            self._spread(number, bool(word), source)
+            self._spread(number, bool(value), source)
         elif kind <= LEAVE:
             for child in self._children:
-                self._wire.send(child, message)
-            self._take_order(kind, number, meeting, word, says)
+                self._transport.send(child, message)
+            self._take_from_root(kind, number, meeting, value, payload)
         else:
-            self._take_answer(self._branches[source], source, kind, number, meeting, word, says)
+            self._take_from_child(
+                self._from_children[source], source, kind, number, meeting, value, payload
+            )
         return True
 
-    def _take_order(self, kind: int, number: int, meeting: int, word: int, says: bytes) -> None:
-        orders = self._orders
+    def _take_from_root(
+        self, kind: int, number: int, meeting: int, value: int, payload: bytes
+    ) -> None:
+        root = self._from_root
         if kind == COMMAND:
-            orders.commands.append((number, says))
+            root.commands.append((number, payload))
         elif kind == GO:
-            orders.go, orders.word, orders.says = (number, meeting), word, says
+            root.go, root.value, root.payload = (number, meeting), value, payload
         elif kind == LEAVE:
-            orders.left = max(orders.left, number)
+            root.left = max(root.left, number)
         elif kind == VERDICT:
-            orders.judged, orders.stands = number, bool(word)
-            if not word:
-                orders.left = max(orders.left, number)
+            root.judged, root.stands = number, bool(value)
+            if not value:
+                root.left = max(root.left, number)
         elif kind == STOP:
-            orders.stopping = number
+            root.stopping = number
         else:
-            self.void += [message for _, message in orders.commands]
-            orders.commands.clear()
-            orders.quit = True
+            self.overtaken += [message for _, message in root.commands]
+            root.commands.clear()
+            root.quit = True
 
-    def _take_answer(
+    def _take_from_child(
         self,
-        branch: _Branch,
+        branch: _FromChild,
         source: int,
         kind: int,
         number: int,
         meeting: int,
-        word: int,
-        says: bytes,
+        value: int,
+        payload: bytes,
     ) -> None:
         if kind == ENTER:
-            branch.entered, branch.word, branch.says = (number, meeting), word, says
+            branch.entered, branch.value, branch.payload = (number, meeting), value, payload
         elif kind == FAIL:
             branch.failed = number
         elif kind == REPORT:
-            branch.reported, branch.report = number, says
+            branch.reported, branch.report = number, payload
         else:
-            self._counts[source] = number, says
+            self._counts[source] = number, payload
 
-    def _send(self, to: int, kind: int, meeting: int = 0, word: int = 0, says: bytes = b"") -> None:
-        self._wire.send(to, _HEADER.pack(kind, self.number, meeting, word) + says)
+    def _send(
+        self, to: int, kind: int, meeting: int = 0, value: int = 0, payload: bytes = b""
+    ) -> None:
+        self._transport.send(to, _HEADER.pack(kind, self.number, meeting, value) + payload)
 
-    def _order(self, kind: int, meeting: int = 0, word: int = 0, says: bytes = b"") -> None:
+    def _send_down(self, kind: int, meeting: int = 0, value: int = 0, payload: bytes = b"") -> None:
         for child in self._children:
-            self._send(child, kind, meeting, word, says)
+            self._send(child, kind, meeting, value, payload)
 
     def begin(self, number: int) -> None:
-        """A command: meetings count anew."""
+        """Start counting the meetings of a new command."""
         self.number = number
         self._meeting = 0
         self._collects = False
 
-    # -- the root's orders
+    # the root sends
 
     def post(self, number: int, command: bytes) -> None:
-        """Send a command down."""
+        """Send a command to all leaders."""
         self.begin(number)
-        self._order(COMMAND, says=command)
+        self._send_down(COMMAND, payload=command)
 
-    def judge(self, stands: bool) -> None:
-        """Send the verdict on the command down."""
-        self._order(VERDICT, word=int(stands))
+    def send_verdict(self, stands: bool) -> None:
+        """Tell all leaders whether the command is committed."""
+        self._send_down(VERDICT, value=int(stands))
 
     def stop(self) -> None:
-        """Ask for the end of a long command."""
-        self._order(STOP)
+        """Ask all leaders to end a long command."""
+        self._send_down(STOP)
 
     def quit(self) -> None:
-        """End the group."""
-        self._order(QUIT)
+        """Tell all leaders that the group ends."""
+        self._send_down(QUIT)
 
-    # -- what other leaders wait for
+    # the other leaders wait for the root
 
     def next(self) -> tuple[int, bytes] | None:
         """The next command; None: the group has ended."""
-        orders = self._orders
+        root = self._from_root
 
         def posted() -> bool:
-            self.pump()  # an end that follows a command on its heels overtakes it
-            return bool(orders.commands) or orders.quit
+            self.receive_all()  # the group may have ended right after the command
+            return bool(root.commands) or root.quit
 
         self._wait(posted)
-        if orders.quit:  # what has come after it is another group's
+        if root.quit:  # later messages belong to another group
             return None
-        number, command = orders.commands.popleft()
+        number, command = root.commands.popleft()
         self.begin(number)
         return number, command
 
     def verdict(self) -> bool:
-        """The root's word on the command: whether it stands."""
-        orders = self._orders
+        """Wait for the root's decision: whether the command is committed."""
+        root = self._from_root
 
-        def spoken() -> bool:
-            self._take()
-            if orders.judged >= self.number:
+        def decided() -> bool:
+            self._receive_one()
+            if root.judged >= self.number:
                 return True
-            if orders.quit:
+            if root.quit:
                 raise GroupEnded
             return False
 
-        self._wait(spoken)
-        return orders.stands
+        self._wait(decided)
+        return root.stands
 
     @property
     def stopping(self) -> bool:
         """Whether a long command shall return."""
-        self.pump()
-        return self.number in (self._orders.stopping, self._orders.left)
+        self.receive_all()
+        return self.number in (self._from_root.stopping, self._from_root.left)
 
-    # -- agreements
+    # all leaders agree
 
     @contextlib.contextmanager
     def without_root(self) -> Iterator[None]:
@@ -275,20 +282,20 @@ class Leaders:
         finally:
             self._root_comes = True
 
-    def agree(self, word: int = 0, says: bytes = b"") -> tuple[int, dict[int, bytes]]:
-        """Wait for all leaders to come here too; hear what each of them says.
+    def agree(self, value: int = 0, payload: bytes = b"") -> tuple[int, dict[int, bytes]]:
+        """Wait for all leaders to come here, and exchange small payloads.
 
         Parameters
         ----------
-        word : int
-            Something that should be the same for all.
-        says : bytes
+        value : int
+            A value that should be the same in all leaders.
+        payload : bytes
 
         Returns
         -------
         tuple
-            The word, or DIFFERENT where leaders have said different ones; and by leader what they
-            have said, without those that have said nothing.
+            The value, or DIFFERENT where it was not the same; and by leader the payloads that are
+            not empty.
 
         Raises
         ------
@@ -304,36 +311,40 @@ class Leaders:
             )
         self._meeting += 1
         here = self.number, self._meeting
-        heard = _part(self.rank, says) if says else b""
+        payloads = _record(self.rank, payload) if payload else b""
         if self._children:
-            branches = self._branches.values()
+            branches = self._from_children.values()
             self._await(lambda: all([b.entered == here for b in branches]))
             for branch in branches:
-                heard += branch.says
-                if branch.word != word:
-                    word = DIFFERENT
+                payloads += branch.payload
+                if branch.value != value:
+                    value = DIFFERENT
         if self._parent is None:
-            self._order(GO, self._meeting, word, heard)
+            self._send_down(GO, self._meeting, value, payloads)
         else:
-            orders = self._orders
-            self._send(self._parent, ENTER, self._meeting, word, heard)
-            self._await(lambda: orders.go == here, whoever_dies=True)
-            word, heard = orders.word, orders.says
-        return word, _parts(heard)
+            root = self._from_root
+            self._send(self._parent, ENTER, self._meeting, value, payloads)
+            self._await(lambda: root.go == here, whoever_dies=True)
+            value, payloads = root.value, root.payload
+        return value, _records(payloads)
 
     def _await(self, come: Callable[[], bool], whoever_dies: bool = False) -> None:
-        """Wait; once this leader has said that it has come, a death in its node changes nothing."""
+        """Wait for other leaders.
+
+        `whoever_dies`: this leader has reported that it has come, so a death in its node must not
+        end the wait.
+        """
         seen = -1
 
         def ready() -> bool:
             nonlocal seen
-            self._take()
-            if self._taken == seen:
+            self._receive_one()
+            if self._received == seen:
                 return False
-            seen = self._taken
+            seen = self._received
             if come():
                 return True
-            if self._orders.quit:
+            if self._from_root.quit:
                 raise GroupEnded
             if self._broken():
                 raise PeerFailed
@@ -354,41 +365,46 @@ class Leaders:
                 return
 
     def _broken(self) -> bool:
-        """Whether somebody will never come to a meeting of this command."""
+        """Whether a leader will not come to further meetings of this command."""
         number = self.number
-        gone = [b for b in self._branches.values() if number in (b.failed, b.reported)]
-        return bool(gone) or self._orders.left >= number
+        gone = [b for b in self._from_children.values() if number in (b.failed, b.reported)]
+        return bool(gone) or self._from_root.left >= number
 
     def leave(self) -> None:
-        """Say that this leader comes to no further meeting of the command; again: nothing."""
+        """Tell all leaders, once, that this one comes to no further meeting of the command."""
         if self._failed == self.number:
             return
         self._failed = self.number
-        self._order(LEAVE)
+        self._send_down(LEAVE)
         if self._parent is not None:
             self._send(self._parent, FAIL)
 
-    # -- exchanges of GPUs and transfers, which all have entered and some do not end
+    # a leader fails in an exchange of GPUs or a transfer that all have entered
 
     def fail_exchange(self) -> None:
         """Tell all leaders, once, that the exchange under way failed on this node."""
         self._spread(self.number, False, None)
 
-    def tear(self) -> None:
+    def fail_transfer(self) -> None:
         """Tell all leaders, once, that this one has failed in a transfer."""
         self._spread(self.number, True, None)
 
-    def _spread(self, number: int, torn: bool, source: int | None) -> None:
-        if number <= self._exchange_failed and torn <= self.torn:
+    def _spread(self, number: int, transfer_failed: bool, source: int | None) -> None:
+        if number <= self._exchange_failed and transfer_failed <= self.transfer_failed:
             return
-        self._exchange_failed, self.torn = max(self._exchange_failed, number), self.torn or torn
+        self._exchange_failed, self.transfer_failed = (
+            max(self._exchange_failed, number),
+            self.transfer_failed or transfer_failed,
+        )
         above = [] if self._parent is None else [self._parent]
         for other in (*above, *self._children):
             if other != source:
-                self._wire.send(other, _HEADER.pack(EXCHANGE_FAILED, number, 0, int(torn)))
+                self._transport.send(
+                    other, _HEADER.pack(EXCHANGE_FAILED, number, 0, int(transfer_failed))
+                )
 
     def check_transfer(self) -> None:
-        """Look for news that end a wait for a transfer: all have come to it, so nothing else does.
+        """Raise if the transfer under way has failed; nothing else ends it, since all have come.
 
         Raises
         ------
@@ -396,12 +412,12 @@ class Leaders:
             It failed on another node.
         """
         self._exchange = self.number, self._meeting
-        self.pump()
-        if self.torn:
+        self.receive_all()
+        if self.transfer_failed:
             raise PeerFailed
 
     def check(self) -> None:
-        """Look for news that end a wait for an exchange of GPUs.
+        """Raise if the exchange of GPUs under way cannot end.
 
         Raises
         ------
@@ -409,27 +425,27 @@ class Leaders:
             It failed on another node, or the command is over.
         """
         self._exchange = self.number, self._meeting
-        self.pump()
-        if self._orders.quit:
+        self.receive_all()
+        if self._from_root.quit:
             raise GroupEnded
-        if self.number in (self._exchange_failed, self._orders.left):
+        if self.number in (self._exchange_failed, self._from_root.left):
             raise PeerFailed
 
-    # -- outcomes
+    # reports
 
-    def report(self, says: bytes) -> None:
-        """Send the node's outcomes up, with those of the branch below."""
-        heard = _part(self.rank, says)
+    def report(self, payload: bytes) -> None:
+        """Send the node's outcomes to the parent, with those of the branch below."""
+        payloads = _record(self.rank, payload)
         if self._children:
             self._await_reports()
-            heard += b"".join([b.report for b in self._branches.values()])
+            payloads += b"".join([b.report for b in self._from_children.values()])
         assert self._parent is not None
-        self._send(self._parent, REPORT, says=heard)
+        self._send(self._parent, REPORT, payload=payloads)
 
     def collect(self, ready: Callable[[], bool] = lambda: True) -> dict[int, bytes]:
-        """At the root: wait for the other nodes' outcomes (and until `ready`), by leader."""
+        """At the root: wait for the outcomes of all other nodes, by leader, and until `ready`."""
         self._await_reports(ready)
-        return _parts(b"".join([b.report for b in self._branches.values()]))
+        return _records(b"".join([b.report for b in self._from_children.values()]))
 
     def _await_reports(self, ready: Callable[[], bool] = lambda: True) -> None:
         seen = -1
@@ -437,32 +453,32 @@ class Leaders:
 
         def reported() -> bool:
             nonlocal seen, missing
-            self._take()
-            if self._taken != seen:
-                seen = self._taken
-                missing = [c for c, b in self._branches.items() if b.reported != self.number]
-                if missing and self._orders.quit:
+            self._receive_one()
+            if self._received != seen:
+                seen = self._received
+                missing = [c for c, b in self._from_children.items() if b.reported != self.number]
+                if missing and self._from_root.quit:
                     raise GroupEnded
-                self._send_away(missing)
+                self._dismiss(missing)
             return not missing and ready()
 
         self._collects = True
         self._wait(reported)
 
-    def _send_away(self, children: list[int]) -> None:
-        """Those at a meeting that this leader has not come to, and will not."""
+    def _dismiss(self, children: list[int]) -> None:
+        """Free the children that wait at a meeting to which this leader will not come."""
         for child in children:
-            branch = self._branches[child]
-            if branch.entered[0] == self.number != branch.sent_away and self._over(branch):
-                branch.sent_away = self.number
+            branch = self._from_children[child]
+            if branch.entered[0] == self.number != branch.dismissed and self._over(branch):
+                branch.dismissed = self.number
                 self._send(child, LEAVE)
 
     def missing(self) -> list[int]:
-        """The leaders of whole branches from which something is awaited."""
-        late = [c for c, b in self._branches.items() if self._awaits(b)]
+        """The leaders of the branches from which a message is missing."""
+        late = [c for c, b in self._from_children.items() if self._awaits(b)]
         return sorted(r for child in late for r in range(self.size) if self._below(r, child))
 
-    def _awaits(self, branch: _Branch) -> bool:
+    def _awaits(self, branch: _FromChild) -> bool:
         here = self.number, self._meeting
         beyond = self._collects or self._exchange == here
         come = branch.entered > here if beyond else branch.entered >= here
@@ -473,34 +489,38 @@ class Leaders:
             rank = (rank - 1) // ARITY
         return rank == child
 
-    def _over(self, branch: _Branch) -> bool:
-        """Whether the branch waits at a meeting beyond this leader's last one."""
+    def _over(self, branch: _FromChild) -> bool:
+        """Whether the branch waits at a meeting that this leader does not reach."""
         return branch.entered[1] > self._meeting or self._failed == self.number
 
-    def count(self, says: bytes) -> None:
-        """Send up what a long command has counted so far in this branch."""
+    def count(self, payload: bytes) -> None:
+        """Send the progress of a long command in this branch to the parent."""
         if self._parent is not None:
             header = _HEADER.pack(PROGRESS, self.number, 0, 0)
-            self._wire.offer(self._parent, header + _part(self.rank, says) + self._counted())
+            self._transport.offer(
+                self._parent, header + _record(self.rank, payload) + self._counted()
+            )
 
     def counted(self) -> dict[int, bytes]:
-        """At the root: what has been counted elsewhere, by leader."""
-        self.pump()
-        return _parts(self._counted())
+        """At the root: the progress on the other nodes, by leader."""
+        self.receive_all()
+        return _records(self._counted())
 
     def _counted(self) -> bytes:
-        return b"".join(says for number, says in self._counts.values() if number == self.number)
+        return b"".join(
+            payload for number, payload in self._counts.values() if number == self.number
+        )
 
 
-def _part(rank: int, says: bytes) -> bytes:
-    return _PART.pack(rank, len(says)) + says
+def _record(rank: int, payload: bytes) -> bytes:
+    return _RECORD.pack(rank, len(payload)) + payload
 
 
-def _parts(heard: bytes) -> dict[int, bytes]:
+def _records(payloads: bytes) -> dict[int, bytes]:
     found, at = {}, 0
-    while at < len(heard):
-        rank, length = _PART.unpack_from(heard, at)
-        at += _PART.size
-        found[rank] = heard[at : at + length]
+    while at < len(payloads):
+        rank, length = _RECORD.unpack_from(payloads, at)
+        at += _RECORD.size
+        found[rank] = payloads[at : at + length]
         at += length
     return found

@@ -25,10 +25,10 @@ from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
 from synkhronos._transport.channels.control_words import (
     ABANDONED,
-    BOX,
-    BOX_BYTES,
     COMMITTED,
     LENGTH,
+    MAILBOX,
+    MAILBOX_BYTES,
     MAX_MEMBERS,
     N_RESULTS,
     NUMBER,
@@ -57,7 +57,7 @@ from synkhronos._transport.channels.worker_start import (
     signals_blocked,
     started_by_main_thread,
 )
-from synkhronos._transport.worker_output import Reader
+from synkhronos._transport.worker_output import OutputReader
 
 log = logging.getLogger("synkhronos")
 
@@ -135,7 +135,7 @@ class LocalChannel(Channel):
         self._ranks = ranks = [r for r in range(arena.regions) if r != master]
         self._reports = [words.of[r] for r in ranks]
         self._pairs = list(zip(ranks, self._reports, strict=True))
-        self._reader = Reader(words, ranks, master)
+        self._reader = OutputReader(words, ranks, master)
         waiter.tick = self._reader.drain
         self.inspector = Inspector(words, master, self.workers, self._stacks, self._devices)
         waiter.inspect = self._inspect
@@ -291,15 +291,15 @@ class LocalChannel(Channel):
         return True
 
     def _write(self, command: Any) -> None:
-        parcel = serialization.Parcel(command)
+        packed = serialization.Serialized(command)
         arena = self.node.arena
-        if parcel.nbytes <= BOX_BYTES:
-            target: Any = self.node.words.bytes[self.node.master][BOX : BOX + BOX_BYTES]
-            offset = self.node.master * arena.region_bytes + BOX
+        if packed.nbytes <= MAILBOX_BYTES:
+            target: Any = self.node.words.bytes[self.node.master][MAILBOX : MAILBOX + MAILBOX_BYTES]
+            offset = self.node.master * arena.region_bytes + MAILBOX
         else:
-            self._held = arena.empty((parcel.nbytes,), np.uint8)
+            self._held = arena.empty((packed.nbytes,), np.uint8)
             target, offset = memoryview(self._held), arena.offset(self._held)
-        self._orders[LENGTH] = parcel.write(target)
+        self._orders[LENGTH] = packed.write(target)
         self._orders[OFFSET] = offset
         self._orders[NUMBER] = self._sent.add(command)
 
@@ -471,7 +471,7 @@ class LocalEnd:
         if type(outcome) is list and self._as_words(outcome):
             self._mine[LENGTH] = -len(outcome)
         elif outcome is not None:
-            self._write(serialization.Parcel(outcome))
+            self._write(serialization.Serialized(outcome))
         self._mine[REPORTED] = number
         failed = isinstance(outcome, Failure)
         self.node.waiter.ring(
@@ -490,15 +490,15 @@ class LocalEnd:
             self._results[i] = value
         return True
 
-    def _write(self, parcel: serialization.Parcel) -> None:
+    def _write(self, packed: serialization.Serialized) -> None:
         arena, rank = self.node.arena, self.node.rank
-        if parcel.nbytes <= BOX_BYTES:
-            target: Any = self.node.words.bytes[rank][BOX : BOX + BOX_BYTES]
-            offset = rank * arena.region_bytes + BOX
+        if packed.nbytes <= MAILBOX_BYTES:
+            target: Any = self.node.words.bytes[rank][MAILBOX : MAILBOX + MAILBOX_BYTES]
+            offset = rank * arena.region_bytes + MAILBOX
         else:
-            self._held = arena.empty((parcel.nbytes,), np.uint8)
+            self._held = arena.empty((packed.nbytes,), np.uint8)
             target, offset = memoryview(self._held), arena.offset(self._held)
-        self._mine[LENGTH] = parcel.write(target)
+        self._mine[LENGTH] = packed.write(target)
         self._mine[OFFSET] = offset
 
     def verdict(self, number: int) -> bool:

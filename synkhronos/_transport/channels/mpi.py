@@ -1,8 +1,8 @@
 """The channel between machines: to the members of this node, and to the leaders of all others.
 
-What a message to the leaders holds: the number under which they remember the command, then the
-command itself, unless they do; before it what the master has written into shared memory since the
-last one, which every node has a copy of.
+A message to the leaders holds three things: the master's writes to shared memory since the previous
+message (every node has a copy); the number of the command; and the command itself, unless the
+leaders have it under that number.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
-from synkhronos._transport.channels.replication import Broadcast, news, take
+from synkhronos._transport.channels.replication import Broadcast, apply_changes, pack_changes
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied
 
 _NUMBER = struct.Struct("=q")  # under which a command is sent again
-_MESSAGE, _FLOATS = b"\0", b"\1"  # how reports begin
+_MESSAGE, _FLOATS = b"\0", b"\1"  # the first byte of reports
 
 
 class MpiChannel(Channel):
@@ -35,17 +35,17 @@ class MpiChannel(Channel):
     Parameters
     ----------
     local : LocalChannel
-        To the members of this node.
+        The channel to the members of this node.
     leaders : Leaders
     placement : Placement
     pids, labels : list of int, list of str
-        Of all members; where each is, and on what device.
+        By rank: the process id, and the device and node.
     broadcast : callable
-        Sends an array of bytes to all leaders, which come to receive it.
+        Sends an array of bytes to all leaders, which must call it, too.
     closed : callable
-        Is called at the end.
+        Called at the end.
     devices : tuple of Device
-        Of all members.
+        By rank.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class MpiChannel(Channel):
         self._all_reported = True
         self._broken = ""
         self.node = local.node
-        self.node.arena.tell_news()
+        self.node.arena.track_changes()
         self.interrupts = local.interrupts
         self.inspector = local.inspector
         local.inspector.elsewhere = self._elsewhere
@@ -80,39 +80,36 @@ class MpiChannel(Channel):
 
     @property
     def broken(self) -> str:
-        """Why the group cannot go on."""
-        torn = "a transfer between nodes did not end" if self._leaders.torn else ""
-        return self._local.broken or self._broken or torn
+        failed = "a transfer between nodes did not end" if self._leaders.transfer_failed else ""
+        return self._local.broken or self._broken or failed
 
     @property
     def number(self) -> int:
         return self._local.number
 
     def wake(self) -> None:
-        """Wake the workers of this node."""
         self._local.wake()
 
     def post(self, command: Any, what: str = "a command") -> int:
-        """Hand a command to all workers; returns its number."""
         if not self._all_reported:
             self._await_reports(self._local.number, self._local.what)
         sent = self._sent.get(id(command))
         if sent is not None:
             message = _NUMBER.pack(sent[0])
         else:
-            parcel = serialization.Parcel(command)
-            packed = bytearray(_NUMBER.size + parcel.nbytes)
+            serialized = serialization.Serialized(command)
+            packed = bytearray(_NUMBER.size + serialized.nbytes)
             packed[: _NUMBER.size] = _NUMBER.pack(self._sent.add(command))
-            parcel.write(memoryview(packed)[_NUMBER.size :])
+            serialized.write(memoryview(packed)[_NUMBER.size :])
             message = bytes(packed)
-        with self.interrupts:  # once the message is out, all come to the broadcasts
-            told, beside = news(self.node.arena)
-            number = self._local.post(command, what, lambda: self._send(told + message))
+        with self.interrupts:  # after the message all leaders enter the broadcasts
+            changes, beside = pack_changes(self.node.arena)
+            number = self._local.post(command, what, lambda: self._send(changes + message))
             try:
                 for array in beside:
                     self._broadcast(array)
             except BaseException:
-                self._leaders.tear()
+                self._leaders.fail_transfer()
                 raise
             return number
 
@@ -127,25 +124,24 @@ class MpiChannel(Channel):
             raise self.loss(during) from None
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
-        """Wait for every worker's report: {rank: outcome, None, or Failure}."""
-        heard = self._await_reports(number, self._local.what)
+        payloads = self._await_reports(number, self._local.what)
         self._all_reported = True
         found = self._local.collect(number, lent)
-        told: list[tuple[int, Any]] = []  # what is more than floats
-        for says in heard.values():
-            outcomes = read_reports(says)
+        objects: list[tuple[int, Any]] = []  # reports that are not only floats
+        for payload in payloads.values():
+            outcomes = read_reports(payload)
             found.update(outcomes)
-            if says[:1] == _MESSAGE:
-                told += outcomes.items()
-        if not any([type(o) is Failure for _, o in told]):  # maybe for want of memory for the news
-            self.node.arena.heard()
-        gone = {r: o for r, o in told if isinstance(o, Gone)}
+            if payload[:1] == _MESSAGE:
+                objects += outcomes.items()
+        if not any([type(o) is Failure for _, o in objects]):  # it may lack memory for the changes
+            self.node.arena.acknowledge_changes()
+        gone = {r: o for r, o in objects if isinstance(o, Gone)}
         if gone:
             raise self._died(gone)
         return found
 
     def _elsewhere(self) -> tuple[tuple[int, ...], str]:
-        """Members of nodes from which something is awaited, and how messages name them."""
+        """The members of nodes that are late, and their names for messages."""
         nodes = self._leaders.missing()
         ranks = [rank for node in nodes for rank in self._placement.ranks(node)]
         named = [member_named(r, self.pid(r), self.device(r)) for r in ranks]
@@ -162,73 +158,63 @@ class MpiChannel(Channel):
         return error
 
     def loss(self, during: str) -> WorkerDied | GroupClosed:
-        """Why nobody answers any more; see LocalChannel."""
         return self._local.loss(during)
 
     def commit(self, number: int) -> None:
-        """Tell the workers that what the command changed stands."""
-        self._leaders.judge(True)
+        self._leaders.send_verdict(True)
         self._local.commit(number)
 
     def committed(self) -> bool:
-        """Whether the last command's changes stand."""
         return self._local.committed()
 
     def abandon(self) -> None:
-        """Tell the workers to leave the last command, and to undo its changes if none stand."""
-        self._leaders.judge(self.committed())
+        self._leaders.send_verdict(self.committed())
         self._leaders.leave()
         self._local.abandon()
         self._sent.clear()
 
     def stop(self, number: int) -> None:
-        """Ask a long command to return."""
         self._leaders.stop()
         self._local.stop(number)
 
     def progress(self, number: int) -> list[int]:
-        """What each rank has counted in a long command."""
         found = self._local.progress(number) + [0] * (self._placement.size - self._local.node.size)
-        for node, says in self._leaders.counted().items():
+        for node, counts in self._leaders.counted().items():
             ranks = self._placement.ranks(node)
-            found[ranks.start : ranks.stop] = np.frombuffer(says, np.int64).tolist()
+            found[ranks.start : ranks.stop] = np.frombuffer(counts, np.int64).tolist()
         return found
 
     def pid(self, rank: int) -> int:
-        """A member's process id, on its machine."""
         return self._pids[rank]
 
     def device(self, rank: int) -> str:
-        """Where a member is, and what it computes on."""
         return self._labels[rank]
 
     def quit(self, grace: float) -> None:
-        """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
         self._leaders.quit()
         self._local.quit(grace)
 
     def close(self) -> None:
-        """Let go of all that is left after `quit`."""
         self._local.close()
-        self._local.inspector.elsewhere = None  # no cycle; see LocalChannel.close
+        self._local.inspector.elsewhere = None  # breaks a cycle, as in LocalChannel.close
         self._closed()
 
 
 def message_of(value: Any) -> bytes:
-    """A value as leaders send it."""
-    parcel = serialization.Parcel(value)
-    packed = bytearray(parcel.nbytes)
-    parcel.write(memoryview(packed))
+    """A value as bytes, for leaders to send."""
+    serialized = serialization.Serialized(value)
+    packed = bytearray(serialized.nbytes)
+    serialized.write(memoryview(packed))
     return bytes(packed)
 
 
 def read_message(message: bytes) -> Any:
-    """The value back; its arrays are its own."""
+    """The inverse of `message_of`; the arrays own their memory."""
     return serialization.read(memoryview(bytearray(message)))
 
 
 def reports_of(outcomes: dict[int, Any]) -> bytes:
-    """The outcomes of a node's members: nothing, floats as they are, or all as a message."""
+    """The outcomes of a node's members as bytes: none, only floats, or a pickled message."""
     if not outcomes:
         return b""
     floats = [_FLOATS]
@@ -239,56 +225,56 @@ def reports_of(outcomes: dict[int, Any]) -> bytes:
     return b"".join(floats)
 
 
-def read_reports(says: bytes) -> dict[int, Any]:
-    """The outcomes back, by rank.
+def read_reports(payload: bytes) -> dict[int, Any]:
+    """The inverse of `reports_of`.
 
     >>> read_reports(reports_of({2: [0.5, 1.0], 3: []})), read_reports(reports_of({1: (1,)}))
     ({2: [0.5, 1.0], 3: []}, {1: (1,)})
     """
-    if not says:
+    if not payload:
         return {}
-    if says[:1] == _MESSAGE:
-        return dict(read_message(says[1:]))
+    if payload[:1] == _MESSAGE:
+        return dict(read_message(payload[1:]))
     found, at = {}, 1
-    while at < len(says):
-        rank, count = struct.unpack_from("=qq", says, at)
+    while at < len(payload):
+        rank, count = struct.unpack_from("=qq", payload, at)
         at += 16
-        found[rank] = list(struct.unpack_from(f"={count}d", says, at))
+        found[rank] = list(struct.unpack_from(f"={count}d", payload, at))
         at += 8 * count
     return found
 
 
-class Received:
-    """Commands as a leader receives them; repeated ones are the very same objects."""
+class CommandReceiver:
+    """Reads the commands that a leader receives; a repeated one is the same object again."""
 
-    def __init__(self, arena: Arena, broadcast: Broadcast, tear: Callable[[], None]) -> None:
+    def __init__(self, arena: Arena, broadcast: Broadcast, failed: Callable[[], None]) -> None:
         self._arena = arena
         self._broadcast = broadcast
-        self._tear = tear
+        self._failed = failed
         self._received = ReceivedCommands()
 
     def skip(self, message: bytes) -> None:
-        """Receive what is sent with a command that is not to be run."""
-        self._take(message)
+        """Receive the changes that come with a command which is not run."""
+        self._apply_changes(message)
 
-    def _take(self, message: bytes) -> tuple[bytes, MemoryError | None]:
+    def _apply_changes(self, message: bytes) -> tuple[bytes, MemoryError | None]:
         try:
-            return take(message, self._arena, self._broadcast)
-        except BaseException:  # the others are in a broadcast that this node does not come to
-            self._tear()
+            return apply_changes(message, self._arena, self._broadcast)
+        except BaseException:  # the other nodes are in a broadcast that this one has left
+            self._failed()
             raise
 
     def command(self, message: bytes) -> Any:
-        """The command of a message, after the news in it.
+        """Apply the changes in a message, and return its command.
 
         Raises
         ------
         MemoryError
-            The node has no room for the news.
+            The node has no memory for the changes.
         """
-        rest, trouble = self._take(message)
-        if trouble is not None:
-            raise trouble
+        rest, shortage = self._apply_changes(message)
+        if shortage is not None:
+            raise shortage
         (number,) = _NUMBER.unpack_from(rest)
         if len(rest) == _NUMBER.size:
             return self._received[number]

@@ -1,4 +1,4 @@
-"""What the members of one machine share: the arena, its words, waits, barriers."""
+"""What the members of one machine share: the arena, control words, waits and barriers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from synkhronos._transport.channels.control_words import (
 )
 from synkhronos._transport.channels.waiting import LOOKS, PeerFailed, Waiter
 
-# of a barrier's number: the meetings of a command, and the barriers of a meeting (two at most).
-# What is left of 63 bits counts commands: enough for two weeks of calls back to back.
+# Bits of a barrier's number for the meetings of a command, and for the barriers of a meeting (two
+# at most). The rest of 63 bits counts commands: enough for two weeks of calls without a pause.
 _STEP_BITS, _COUNT_BITS = 24, 2
 _NUMBER_AT = _STEP_BITS + _COUNT_BITS
 _LAST_STEP = (1 << _NUMBER_AT) - (1 << _COUNT_BITS)
@@ -31,7 +31,8 @@ class Node:
     Attributes
     ----------
     number : int
-        The command under way; counters are made of it, so those of an abandoned command are void.
+        The command under way. Barrier numbers contain it, so those of an abandoned command do not
+        count.
     """
 
     def __init__(self, rank: int, master: int, arena: Arena, words: Words, waiter: Waiter) -> None:
@@ -50,14 +51,14 @@ class Node:
         self._master_comes = True
 
     def begin(self, number: int) -> None:
-        """A new command: barriers count anew."""
+        """Start counting the barriers of a new command."""
         self.number = number
         self._base = number << _NUMBER_AT
 
     def step(self) -> int:
-        """A new meeting within the command; every member counts it, also those who sit it out.
+        """Start a new meeting of the command; members that do not take part count it, too.
 
-        Returns 0 and 1 in turn, from meeting to meeting of a command.
+        Returns 0 and 1 in turn from meeting to meeting.
         """
         if self._base & _LAST_STEP == _LAST_STEP:
             raise GroupError(
@@ -70,17 +71,17 @@ class Node:
 
     @property
     def stopping(self) -> bool:
-        """The master asks a long command to return."""
+        """Whether the master asks a long command to return."""
         orders = self._orders
         return bool(orders[STOPPING] == self.number or orders[ABANDONED] >= self.number)
 
     def barrier(self, members: tuple[int, ...] | None = None) -> None:
-        """Wait until all (the given) members have come here.
+        """Wait until all members, or those given, have come here.
 
         Raises
         ------
         PeerFailed
-            One of them never will: it raised, or the command was abandoned.
+            A member will not come: it raised, or the command was abandoned.
         """
         found = self._peers.get(members)
         if found is None:
@@ -93,13 +94,16 @@ class Node:
             self._await(words, here)
 
     def enter(
-        self, members: tuple[int, ...] | None = None, gate: Callable[[], object] | None = None
+        self,
+        members: tuple[int, ...] | None = None,
+        before_release: Callable[[], object] | None = None,
     ) -> None:
-        """A barrier that all pass or nobody, whoever is interrupted or fails meanwhile.
+        """A barrier that all members pass or none, even if one fails or is interrupted meanwhile.
 
         At a plain barrier a member may leave after the others have seen it come. Here one member
-        (the master where it takes part) waits for all, and its own word is the others' signal; so
-        what follows may change values in place. `gate` is what it does before it gives it.
+        (the master where it takes part) waits for all the others, and releases them by its own
+        word. So what follows may change values in place. The one member calls `before_release`
+        just before.
         """
         found = self._peers.get(members)
         if found is None:
@@ -110,8 +114,8 @@ class Node:
         if leader == self.rank:
             for words in peers:
                 self._await(words, here)
-            if gate is not None:
-                gate()
+            if before_release is not None:
+                before_release()
             self._mine[BARRIER] = here
             self.waiter.ring(ranks)
         else:
@@ -120,9 +124,9 @@ class Node:
             self._await(self.words.of[leader], here)
 
     def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
-        """Wait for what all members have entered and what rings no bell: an exchange of GPUs.
+        """Wait for an exchange of GPUs that all members have entered; it sets no word.
 
-        `beyond` looks for failures on other nodes, and raises.
+        `beyond` raises if another node has failed.
 
         Raises
         ------
@@ -144,7 +148,7 @@ class Node:
         self._mine[EXCHANGE_FAILED] = self.number
 
     def _await(self, peer: Any, here: int) -> None:
-        for _ in range(LOOKS):  # a look by a function takes three times as long
+        for _ in range(LOOKS):  # a call of a function takes three times as long
             if peer[BARRIER] >= here:
                 return
 

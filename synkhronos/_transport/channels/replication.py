@@ -1,8 +1,8 @@
-"""What the master writes into shared memory, on its way to the other nodes.
+"""Copies of the master's shared memory on the other nodes.
 
-The other nodes' arenas have one region more, a mirror of the master's, in which an array lies at
-the same place. What has been written since the last command goes with the next one; so does the
-news of what was freed.
+The arena of every other node has one more region, a mirror of the master's region: an array lies
+at the same offset in both. With each command travel the ranges written since the previous command,
+and the ranges freed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 
 from synkhronos._host.arena import Arena
 
-_INLINE = 1 << 16  # bytes: more than that is broadcast beside the message
+_INLINE = 1 << 16  # bytes; more than that is broadcast after the message
 _CHUNK = 1 << 26  # bytes of a broadcast
-_COUNTS = struct.Struct("=qqq")  # ranges written, ranges freed, whether the bytes follow beside
+_COUNTS = struct.Struct("=qqq")  # ranges written, ranges freed, whether a broadcast follows
 _RANGE = struct.Struct("=qq")
 _NOTHING = _COUNTS.pack(0, 0, 0)
 
 Broadcast = Callable[[np.ndarray], None]
 
 
-def news(arena: Arena) -> tuple[bytes, list[np.ndarray]]:
-    """What is to be told: the message, and arrays to broadcast after it."""
-    written, freed = arena.take_news()
+def pack_changes(arena: Arena) -> tuple[bytes, list[np.ndarray]]:
+    """The changes of an arena: a message, and arrays to broadcast after it."""
+    written, freed = arena.changes()
     if not written and not freed:
         return _NOTHING, []
     beside = sum([n for _, n in written]) > _INLINE
@@ -43,15 +43,17 @@ def _chunks(memory: memoryview) -> list[np.ndarray]:
 
 
 def _scrap(length: int) -> Iterator[np.ndarray]:
-    """As long chunks, of memory that nobody reads."""
+    """Chunks of the same lengths, to receive bytes that are dropped."""
     return (np.empty(min(_CHUNK, length - at), np.uint8) for at in range(0, length, _CHUNK))
 
 
-def take(message: bytes, arena: Arena, broadcast: Broadcast) -> tuple[bytes, MemoryError | None]:
-    """Write the news into the mirror; returns the rest of the message.
+def apply_changes(
+    message: bytes, arena: Arena, broadcast: Broadcast
+) -> tuple[bytes, MemoryError | None]:
+    """Write the changes at the start of a message into the mirror.
 
-    And what was raised where the node has no room for it; what was broadcast has been received
-    all the same.
+    Returns the rest of the message, and an error where this node has no memory for a change. Even
+    then all that is broadcast is received.
     """
     n_written, n_freed, beside = _COUNTS.unpack_from(message)
     at = _COUNTS.size

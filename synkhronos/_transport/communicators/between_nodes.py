@@ -1,7 +1,8 @@
-"""Transfers between the leaders of nodes: each begins with an agreement that all will come.
+"""Transfers of arrays between the leaders of nodes.
 
-What a transfer needs of memory is taken before. A leader that fails after the agreement all the
-same tears the transfer: nobody waits for it, and the group is over.
+Before each transfer all leaders agree that they will come; the memory for it is taken before the
+agreement. A leader that fails after the agreement declares the transfer failed: no leader waits for
+it any more, and the group ends.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_block
 from synkhronos._errors import InputError
-from synkhronos._plan.reductions import Reduction, combine, shares
+from synkhronos._plan.reductions import Reduction, combine, normalized
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
 from synkhronos._transport.communicators.communicator import DIFFER
-from synkhronos._transport.communicators.half_precision import halved, restored
+from synkhronos._transport.communicators.half_precision import compressed, decompressed
 
-_SMALL = 1 << 14  # bytes: what is smaller travels with the agreement itself
-_TOLD = 1 << 12  # bytes of all nodes together: below, reductions are made of what leaders say
+_SMALL = 1 << 14  # bytes; a value up to this size travels with the agreement itself
+_SMALL_REDUCTION = 1 << 12  # bytes of all nodes together; up to this, too
 _SIZE = struct.Struct("=q")
 _EXTREMA = (Reduction.MIN, Reduction.MAX)
-# between two transfers: a warning that is an error would leave the others in the second one
+# A warning turned into an error between two transfers would leave the others in the second one.
 _SILENT = functools.partial(np.errstate, all="ignore")
 
 
 class Transfers(Protocol):
-    """What moves bytes between all leaders at once; see `_mpi.World`."""
+    """Collective transfers of bytes between all leaders; see `_backends.mpi.World`."""
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None: ...
 
@@ -53,11 +54,11 @@ class Transfers(Protocol):
     def all_reduce(self, array: np.ndarray, op: Reduction) -> None: ...
 
 
-class Between:
+class BetweenNodes:
     """One leader's end of transfers.
 
-    All leaders call the same verbs in the same order. A leader that has failed before, or fails to
-    get memory, frees the others by `Leaders.leave`. In the master Ctrl-C waits meanwhile.
+    All leaders call the same methods in the same order. A leader that has failed before, or gets no
+    memory, frees the others by `Leaders.leave`. In the master Ctrl-C waits during a transfer.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class Between:
         return self._leaders.without_root()
 
     def agree(self) -> None:
-        """A meeting of all leaders."""
+        """Wait for all leaders to come here."""
         self._leaders.agree()
 
     def check(self) -> None:
-        """Raise where an exchange of GPUs failed on another node; see Leaders."""
+        """Raise if an exchange of GPUs failed on another node; see `Leaders.check`."""
         self._leaders.check()
 
     def fail_exchange(self) -> None:
@@ -86,53 +87,53 @@ class Between:
         self._leaders.fail_exchange()
 
     def broadcast(self, value: Any, root: int) -> Any:
-        """The root's value, everywhere."""
+        """The root's value, on all nodes."""
         mine = self.node == root
         packed = _packed(value) if mine else None
         with self.interrupts:
-            heard = self._sizes_or_all(packed, (root,))
-            if isinstance(heard[root], bytes):
-                return value if mine else _unpacked(np.frombuffer(heard[root], np.uint8))
-            buffer = packed if packed is not None else np.empty(heard[root], np.uint8)
+            payloads = self._sizes_or_values(packed, (root,))
+            if isinstance(payloads[root], bytes):
+                return value if mine else _unpacked(np.frombuffer(payloads[root], np.uint8))
+            buffer = packed if packed is not None else np.empty(payloads[root], np.uint8)
             self._leaders.agree()
             self._move(self._transfers.broadcast, buffer, root)
         return value if mine else _unpacked(buffer)
 
     def gather(self, value: Any, root: int) -> list[Any] | None:
-        """Everybody's values at the root, by node."""
+        """At the root: the values of all nodes, in their order."""
         packed = _packed(value)
         with self.interrupts:
-            heard = self._sizes_or_all(packed, range(self.nodes))
-            if all(isinstance(h, bytes) for h in heard.values()):
-                return self._read(heard) if self.node == root else None
-            sizes = _sizes(heard)
+            payloads = self._sizes_or_values(packed, range(self.nodes))
+            if all(isinstance(h, bytes) for h in payloads.values()):
+                return self._read(payloads) if self.node == root else None
+            sizes = _sizes(payloads)
             into = np.empty(sum(sizes), np.uint8) if self.node == root else None
             self._leaders.agree()
             self._move(self._transfers.gather, packed, into, sizes, root)
         return None if into is None else [_unpacked(part) for part in _cut(into, sizes)]
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Everybody's values everywhere, by node."""
+        """The values of all nodes, in their order, on all nodes."""
         packed = _packed(value)
         with self.interrupts:
-            heard = self._sizes_or_all(packed, range(self.nodes))
-            if all(isinstance(h, bytes) for h in heard.values()):
-                return self._read(heard)
-            sizes = _sizes(heard)
+            payloads = self._sizes_or_values(packed, range(self.nodes))
+            if all(isinstance(h, bytes) for h in payloads.values()):
+                return self._read(payloads)
+            sizes = _sizes(payloads)
             into = np.empty(sum(sizes), np.uint8)
             self._leaders.agree()
             self._move(self._transfers.all_gather, packed, into, sizes)
         return [_unpacked(part) for part in _cut(into, sizes)]
 
     def scatter(self, values: Sequence[Any] | None, root: int) -> Any:
-        """This node's one of the root's values."""
-        packed, says = None, b""
+        """The root has one value for each node; returns this node's."""
+        packed, payload = None, b""
         if values is not None:
             parts = [_packed(v) for v in values]
-            packed, says = np.concatenate(parts), np.array([p.size for p in parts]).tobytes()
+            packed, payload = np.concatenate(parts), np.array([p.size for p in parts]).tobytes()
         with self.interrupts:
-            _, heard = self._leaders.agree(says=says)
-            sizes = np.frombuffer(heard[root], np.int64).tolist()
+            _, payloads = self._leaders.agree(payload=payload)
+            sizes = np.frombuffer(payloads[root], np.int64).tolist()
             mine = np.empty(sizes[self.node], np.uint8)
             self._leaders.agree()
             self._move(self._transfers.scatter, packed, sizes, mine, root)
@@ -145,86 +146,87 @@ class Between:
         weights: Sequence[float] | None = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
-        """Reduce C-contiguous arrays in place, in all nodes; weights by node."""
-        told = self.nodes * sum([a.nbytes for a in arrays]) <= _TOLD
+        """Reduce C-contiguous arrays in place, on all nodes; weights by node."""
+        small = self.nodes * sum([a.nbytes for a in arrays]) <= _SMALL_REDUCTION
         with self.interrupts:
-            if told:
-                heard = self.agree_on(arrays, b"".join([a.tobytes() for a in arrays]))
+            if small:
+                payloads = self.agree_on(arrays, b"".join([a.tobytes() for a in arrays]))
                 if starting is not None:
                     starting()
-                self._reduce_told(heard, arrays, op, weights)
+                self._reduce_payloads(payloads, arrays, op, weights)
                 return
             room = self._room([a for a in arrays if not self._sends(a, op)])
             undefined = op in _EXTREMA and any([_has_nan(a) for a in arrays])
-            heard = self.agree_on(arrays, b"\1" if undefined else b"")
+            payloads = self.agree_on(arrays, b"\1" if undefined else b"")
             if starting is not None:
                 self._move(starting)
             for array in arrays:
-                self._move(self._reduce, array, op, weights, room, bool(heard))
+                self._move(self._reduce, array, op, weights, room, bool(payloads))
 
-    def _reduce_told(
+    def _reduce_payloads(
         self,
-        heard: dict[int, bytes],
+        payloads: dict[int, bytes],
         arrays: Sequence[np.ndarray],
         op: Reduction,
         weights: Sequence[float] | None,
     ) -> None:
         at = 0
         for array in arrays:
-            values = [_told(heard.get(n, b""), at, array) for n in range(self.nodes)]
+            values = [_array_of(payloads.get(n, b""), at, array) for n in range(self.nodes)]
             _reduce_all(values, op, weights, array)
             at += array.nbytes
 
     def add(self, array: np.ndarray, compress: str | None = None) -> None:
-        """One of several sums in place that the leaders have agreed to come to."""
+        """Sum an array in place: one of several that the leaders have agreed to come to."""
         if compress is None or array.dtype.char not in "fd":
             self._move(self._reduce, array, Reduction.SUM, None)
         else:
-            self._move(self._add_halved, array, compress)
+            self._move(self._add_compressed, array, compress)
 
     def _move[**P](self, transfer: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Make a transfer that all leaders have agreed to come to."""
+        """Run a transfer that all leaders have agreed to come to."""
         try:
             transfer(*args, **kwargs)
         except BaseException:
-            self._leaders.tear()
+            self._leaders.fail_transfer()
             raise
 
-    def _add_halved(self, array: np.ndarray, how: str) -> None:
-        """Each node adds up one stretch of all, in the order of nodes, and sends the sum to all."""
+    def _add_compressed(self, array: np.ndarray, how: str) -> None:
+        """Sum in 16 bits: each node sums its part of all arrays, and sends the sum to all."""
         flat, n = array.reshape(-1), self.nodes
         length = -(-flat.size // n)
         parts = np.zeros((n, length), np.uint16)
-        parts.reshape(-1)[: flat.size] = halved(flat, how)
+        parts.reshape(-1)[: flat.size] = compressed(flat, how)
         into = np.empty_like(parts)
         total = np.zeros(length, array.dtype)
         self._transfers.all_to_all(parts, into)
         with _SILENT():
             for part in into:
-                total += restored(part, how, array.dtype)
-        mine, whole = halved(total, how), into.reshape(-1)
+                total += decompressed(part, how, array.dtype)
+        mine, whole = compressed(total, how), into.reshape(-1)
         self._transfers.all_gather(mine.view(np.uint8), whole.view(np.uint8), [mine.nbytes] * n)
-        flat[...] = restored(whole[: flat.size], how, array.dtype)
+        flat[...] = decompressed(whole[: flat.size], how, array.dtype)
 
-    def agree_on(self, arrays: Sequence[np.ndarray], says: bytes = b"") -> dict[int, bytes]:
-        """A meeting of leaders that have arrays of the same dtypes and shapes, and what they say.
+    def agree_on(self, arrays: Sequence[np.ndarray], payload: bytes = b"") -> dict[int, bytes]:
+        """Wait for all leaders, check that their arrays are alike, and return the payloads.
 
         Raises
         ------
         InputError
-            They have others.
+            Their dtypes or shapes differ.
         """
-        word, heard = self._leaders.agree(_word(tuple([(a.dtype, a.shape) for a in arrays])), says)
-        if word == DIFFERENT:
+        checksum = _checksum(tuple([(a.dtype, a.shape) for a in arrays]))
+        agreed, payloads = self._leaders.agree(checksum, payload)
+        if agreed == DIFFERENT:
             raise InputError(DIFFER)
-        return heard
+        return payloads
 
     def reduce(
         self, arrays: list[np.ndarray] | None, op: Reduction, weights: Sequence[float]
     ) -> list[np.ndarray] | None:
-        """Reduced values everywhere, of those nodes that have arrays; None where none has.
+        """Reduced values on all nodes, of the nodes that have arrays; None if none has.
 
-        Arrays are the caller's to lose; weights by node, 0 for those without.
+        The arrays may be overwritten. Weights are by node, 0 for those without arrays.
         """
         if all(weights):
             assert arrays is not None
@@ -238,12 +240,12 @@ class Between:
         return [combine(c, op, [w for _, w in given]) for c in columns]
 
     def _sends(self, array: np.ndarray, op: Reduction) -> bool:
-        """Whether MPI reduces such arrays, and as numpy does it."""
+        """Whether MPI reduces such arrays with the same result as numpy."""
         rounded = op is Reduction.AVG and array.dtype.kind not in "fc"
         return not rounded and self._transfers.reduces(array.dtype, _plain(op))
 
     def _room(self, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Memory for the longest of these of all nodes."""
+        """Memory for the longest of these arrays from all nodes."""
         longest = max([a.nbytes for a in arrays], default=0)
         return np.empty(self.nodes * longest, np.uint8) if longest else None
 
@@ -255,7 +257,7 @@ class Between:
         room: np.ndarray | None = None,
         undefined: bool = False,
     ) -> None:
-        """In place; `undefined`: a minimum or maximum of values some of which may be NaN."""
+        """Reduce in place; `undefined`: some values of a minimum or maximum may be NaN."""
         if not self._sends(array, op):
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             sizes = [raw.size] * self.nodes
@@ -265,10 +267,10 @@ class Between:
             _reduce_all(column, op, weights, array)
             return
         if op is Reduction.AVG:
-            share = shares([1.0] * self.nodes if weights is None else weights)[self.node]
+            share = normalized([1.0] * self.nodes if weights is None else weights)[self.node]
             with _SILENT():
                 np.multiply(array, array.dtype.type(share), out=array)
-        if undefined and array.dtype.kind == "f":  # which MPI's comparisons may pass over
+        if undefined and array.dtype.kind == "f":  # comparisons of MPI may lose NaN
             flat = array.reshape(-1)
             holes = np.isnan(flat)
             self._transfers.all_reduce(holes.view(np.uint8), Reduction.MAX)
@@ -277,17 +279,18 @@ class Between:
             return
         self._transfers.all_reduce(array, _plain(op))
 
-    def _sizes_or_all(self, packed: np.ndarray | None, who: Sequence[int]) -> dict[int, Any]:
-        """By leader: the size of a large parcel, or a small one itself."""
-        says = b""
+    def _sizes_or_values(self, packed: np.ndarray | None, who: Sequence[int]) -> dict[int, Any]:
+        """By leader: the serialised value if it is small, else its size."""
+        payload = b""
         if packed is not None:
             small = packed.size <= _SMALL
-            says = b"\1" + packed.tobytes() if small else b"\0" + _SIZE.pack(packed.size)
-        _, heard = self._leaders.agree(says=says)
-        return {r: heard[r][1:] if heard[r][0] else _SIZE.unpack_from(heard[r], 1)[0] for r in who}
+            payload = b"\1" + packed.tobytes() if small else b"\0" + _SIZE.pack(packed.size)
+        _, payloads = self._leaders.agree(payload=payload)
+        found = {r: payloads[r] for r in who}
+        return {r: p[1:] if p[0] else _SIZE.unpack_from(p, 1)[0] for r, p in found.items()}
 
-    def _read(self, heard: dict[int, Any]) -> list[Any]:
-        return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(heard.items())]
+    def _read(self, payloads: dict[int, Any]) -> list[Any]:
+        return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(payloads.items())]
 
 
 def _plain(op: Reduction) -> Reduction:
@@ -298,41 +301,41 @@ def _has_nan(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.min()))
 
 
-def _sizes(heard: dict[int, Any]) -> list[int]:
-    return [h if isinstance(h, int) else len(h) for _, h in sorted(heard.items())]
+def _sizes(payloads: dict[int, Any]) -> list[int]:
+    return [h if isinstance(h, int) else len(h) for _, h in sorted(payloads.items())]
 
 
 def _cut(whole: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The parts of all nodes."""
+    """The parts of all nodes, by their sizes in bytes."""
     stops = np.cumsum(sizes).tolist()
     return [whole[stop - n : stop] for stop, n in zip(stops, sizes, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)
-def _word(kinds: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> int:
-    """What is the same for arrays of the same kinds, and hardly ever for others."""
+def _checksum(kinds: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> int:
+    """A checksum of dtypes and shapes; others hardly ever have the same."""
     return zlib.crc32(repr([(dtype.str, shape) for dtype, shape in kinds]).encode())
 
 
-def _told(said: bytes, at: int, like: np.ndarray) -> np.ndarray:
+def _array_of(payload: bytes, at: int, like: np.ndarray) -> np.ndarray:
     if not like.size:
         return like.copy()
-    return np.frombuffer(said, like.dtype, like.size, at).reshape(like.shape)
+    return np.frombuffer(payload, like.dtype, like.size, at).reshape(like.shape)
 
 
 def _reduce_all(
     values: list[np.ndarray], op: Reduction, weights: Sequence[float] | None, out: np.ndarray
 ) -> None:
-    """In the order of nodes."""
+    """Combine the values in the order of nodes."""
     total = reduce_block(values, op, weights, out=out)
     if total is not out:
         out[...] = total
 
 
 def _packed(value: Any) -> np.ndarray:
-    parcel = serialization.Parcel(value)
-    buffer = np.empty(parcel.nbytes, np.uint8)
-    parcel.write(memoryview(buffer))
+    serialized = serialization.Serialized(value)
+    buffer = np.empty(serialized.nbytes, np.uint8)
+    serialized.write(memoryview(buffer))
     return buffer
 
 

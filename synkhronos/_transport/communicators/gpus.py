@@ -36,7 +36,7 @@ from synkhronos._transport.communicators.communicator import (
     Members,
 )
 from synkhronos._transport.communicators.hierarchy import Hierarchy
-from synkhronos._transport.communicators.nccl_types import result_of, way
+from synkhronos._transport.communicators.nccl_types import nccl_reduction, reduced_dtype
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
 
 log = logging.getLogger("synkhronos")
@@ -400,11 +400,11 @@ class Gpus(Communicator):
         jax_backend.ready(arrays)
         moves: list[Operation] = []
         for a in arrays:
-            found = way(a.dtype, Reduction.SUM)
+            found = nccl_reduction(a.dtype, Reduction.SUM)
             if found is None or found.dtype != a.dtype.name:
                 raise TypeError(f"{a.dtype.name} cannot be summed in place")
             if a.size:
-                p, n = jax_backend.pointer(a), a.size * found.times
+                p, n = jax_backend.pointer(a), a.size * found.parts
                 moves.append(("all_reduce", (p, p, n, *found.numbers)))
         with self._exchange(moves):
             yield
@@ -416,7 +416,7 @@ class Gpus(Communicator):
         found, held = [], []
         moves: list[Operation] = []
         for a in arrays:
-            how = way(np.dtype(a.dtype), op)
+            how = nccl_reduction(np.dtype(a.dtype), op)
             if how is None:
                 found.append(self._combined(a, op))
                 continue
@@ -429,7 +429,7 @@ class Gpus(Communicator):
             args = (
                 jax_backend.pointer(given),
                 jax_backend.pointer(fresh),
-                a.size * how.times,
+                a.size * how.parts,
                 *how.numbers,
             )
             moves.append(("all_reduce", args) if root is None else ("reduce", (*args, root)))
@@ -474,7 +474,7 @@ class Gpus(Communicator):
         lo, hi = edges[self.rank], edges[self.rank + 1]
         found, moves, held = [], [], []
         for a in arrays:
-            how = way(np.dtype(a.dtype), op)
+            how = nccl_reduction(np.dtype(a.dtype), op)
             if how is None:
                 found.append(self._combined(a, op)[lo:hi])
                 continue
@@ -487,7 +487,7 @@ class Gpus(Communicator):
             for rank, (x, y) in enumerate(itertools.pairwise(edges)):
                 if n := (y - x) * each:
                     start = at + x * each * given.dtype.itemsize
-                    moves.append(("reduce", (start, to, n * how.times, *how.numbers, rank)))
+                    moves.append(("reduce", (start, to, n * how.parts, *how.numbers, rank)))
         self._run(moves, held)
         return _finished(self._divided(found, arrays, op, weights), arrays, op)
 
@@ -528,5 +528,6 @@ def _staged(arrays: Arrays | None) -> list[np.ndarray]:
 def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
     """Reduced values in the dtypes that they should have."""
     return [
-        jax_backend.finished(v, result_of(a.dtype, op)) for v, a in zip(found, arrays, strict=True)
+        jax_backend.finished(v, reduced_dtype(a.dtype, op))
+        for v, a in zip(found, arrays, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""How NCCL reduces arrays of each dtype: in which it combines them, and what it takes that for."""
+"""Which of NCCL's types and operators reduce arrays of a dtype."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ _NCCL = {
     Reduction.MAX: "Max",
 }
 _OF_BOOLS = {"Sum": "Max", "Prod": "Min", "Min": "Min", "Max": "Max"}
-_HALVES = ("float16", "bfloat16")
-_SHORTS = {"int16": "int32", "uint16": "uint32"}  # that NCCL has no kernels for
+_FLOATS_OF_16_BITS = ("float16", "bfloat16")
+_INTS_OF_16_BITS = {"int16": "int32", "uint16": "uint32"}  # that NCCL has no kernels for
 _REALS = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True)
-class Way:
-    """How NCCL reduces arrays of a dtype.
+class NcclReduction:
+    """The call of NCCL that reduces arrays of a dtype.
 
     Attributes
     ----------
     dtype : str
-        In which they are combined.
+        The dtype in which they are combined.
     element, operator : str
-        What NCCL takes this for.
-    times : int
-        NCCL's elements to one.
+        The names of NCCL's element type and operator.
+    parts : int
+        Elements of NCCL for each element of the array: 2 for complex numbers.
     """
 
     dtype: str
     element: str
     operator: str
-    times: int = 1
+    parts: int = 1
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """NCCL's of the element and the operator."""
+        """NCCL's numbers of the element type and the operator."""
         return element(self.element), operator(self.operator)
 
 
-def way(dtype: np.dtype, op: Reduction) -> Way | None:
-    """How NCCL reduces a dtype; None where it cannot. Pure.
+def nccl_reduction(dtype: np.dtype, op: Reduction) -> NcclReduction | None:
+    """The reduction for a dtype; None where NCCL has none. Pure.
 
-    >>> way(np.dtype("float16"), Reduction.SUM)
-    Way(dtype='float32', element='float32', operator='Sum', times=1)
-    >>> way(np.dtype("complex64"), Reduction.MAX) is None
+    >>> nccl_reduction(np.dtype("float16"), Reduction.SUM)
+    NcclReduction(dtype='float32', element='float32', operator='Sum', parts=1)
+    >>> nccl_reduction(np.dtype("complex64"), Reduction.MAX) is None
     True
     """
     name = dtype.name
-    if name in _HALVES and op not in (Reduction.MIN, Reduction.MAX):
+    if name in _FLOATS_OF_16_BITS and op not in (Reduction.MIN, Reduction.MAX):
         wide = "float32"
     else:
         wide = accumulator(dtype, op).name if dtype.kind != "V" else name
-    wide = _SHORTS.get(wide, wide)
+    wide = _INTS_OF_16_BITS.get(wide, wide)
     if wide == "bool":
-        return Way(wide, "uint8", _OF_BOOLS[_NCCL[op]])
+        return NcclReduction(wide, "uint8", _OF_BOOLS[_NCCL[op]])
     if wide in _REALS:
-        return Way(wide, _REALS[wide], "Sum", 2) if _NCCL[op] == "Sum" else None
-    return Way(wide, wide, _NCCL[op])
+        return NcclReduction(wide, _REALS[wide], "Sum", 2) if _NCCL[op] == "Sum" else None
+    return NcclReduction(wide, wide, _NCCL[op])
 
 
-def result_of(dtype: Any, op: Reduction) -> Any:
-    """The dtype of reduced values; that of JAX's alone is kept."""
+def reduced_dtype(dtype: Any, op: Reduction) -> Any:
+    """The dtype of reduced values; a dtype that only JAX has (bfloat16) stays."""
     return dtype if dtype.kind == "V" else result_dtype(np.dtype(dtype), op)

@@ -26,12 +26,12 @@ from synkhronos._errors import InputError
 from synkhronos._plan.reductions import Reduction, result_dtype
 from synkhronos._plan.rows import edges as split
 from synkhronos._transport.channels.control_words import (
-    BOARD,
-    BOARD_SLOT_BYTES,
-    BOARD_SLOTS,
-    FLIP,
-    FLIP_BYTES,
     MANIFEST,
+    MANIFEST_SLOT_BYTES,
+    MANIFEST_SLOTS,
+    MANIFEST_TABLE,
+    SMALL_BUFFER_BYTES,
+    SMALL_BUFFERS,
 )
 from synkhronos._transport.channels.node import Node
 from synkhronos._transport.communicators.communicator import (
@@ -44,7 +44,7 @@ from synkhronos._transport.communicators.communicator import (
 
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
-_FLIP_ALIGN = 16  # bytes; the check word and one small array share a cache line
+_SMALL_ALIGN = 16  # bytes; the check word and one small array share a cache line
 _VOID = -1  # a check word of nothing: checks are CRCs, which are positive
 _KEEP = 64  # manifests and plans remembered
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
@@ -59,22 +59,22 @@ class _Manifest:
     number: int
     refs: tuple[weakref.ref[np.ndarray], ...]  # of arrays in the arena, C-contiguous
     page: np.ndarray  # count, then offset, dtype number, ndim and shape of each
-    small: bool  # reduced in the flip slots all the same, as those of the other members
+    small: bool  # reduced in the small_set slots all the same, as those of the other members
     plans: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass
-class _Flip:
-    """Small arrays of one signature in the flip slots."""
+class _SmallArrays:
+    """Small arrays of one signature in the small_set slots."""
 
     check: int
     refs: tuple[weakref.ref[np.ndarray], ...]
     signature: Signature
-    plans: tuple[dict[Members, _FlipPlan], dict[Members, _FlipPlan]]  # for either parity
+    plans: tuple[dict[Members, _SmallPlan], dict[Members, _SmallPlan]]  # for either parity
 
 
 @dataclass
-class _FlipPlan:
+class _SmallPlan:
     """Where the slots are, for one parity and one set of members."""
 
     mine: list[np.ndarray]
@@ -95,13 +95,13 @@ class SharedMemory(Communicator):
         self.leader = node.master
         self._words = node.words.of
         self._mine = node.words.of[node.rank]
-        self._board = node.words.bytes[node.rank][BOARD:FLIP].cast("q")
+        self._manifest_table = node.words.bytes[node.rank][MANIFEST_TABLE:SMALL_BUFFERS].cast("q")
         self._number = 0
         self._manifests: dict[int | tuple[int, ...], _Manifest] = {}
-        self._flips: dict[int | tuple[int, ...], _Flip] = {}
+        self._small_arrays: dict[int | tuple[int, ...], _SmallArrays] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
-        self._checks = [self._flip_slots(self.rank, parity, ())[0] for parity in (0, 1)]
+        self._checks = [self._small_buffers(self.rank, parity, ())[0] for parity in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
 
     @property
@@ -123,11 +123,13 @@ class SharedMemory(Communicator):
         if self._takes_part(members):
             self._node.barrier(members)
 
-    def enter(self, members: Members = None, gate: Callable[[], object] | None = None) -> None:
-        """A barrier that all pass or nobody; see Communicator and `Node.enter`."""
+    def enter(
+        self, members: Members = None, before_release: Callable[[], object] | None = None
+    ) -> None:
+        """See Communicator, and `Node.enter` for `before_release`."""
         self._node.step()
         if self._takes_part(members):
-            self._node.enter(members, gate)
+            self._node.enter(members, before_release)
 
     @property
     def interrupts(self) -> AbstractContextManager[None]:
@@ -173,7 +175,7 @@ class SharedMemory(Communicator):
 
     def _show(self, manifest: _Manifest) -> None:
         """Let the others find it, at the next barrier."""
-        if manifest.number <= self._number - BOARD_SLOTS:  # its slot is another's by now
+        if manifest.number <= self._number - MANIFEST_SLOTS:  # its slot is another's by now
             self._announce(manifest)
         self._mine[MANIFEST] = manifest.number
 
@@ -191,9 +193,9 @@ class SharedMemory(Communicator):
     def _announce(self, manifest: _Manifest) -> None:
         self._number += 1
         manifest.number = self._number
-        slot = self._number % BOARD_SLOTS * (BOARD_SLOT_BYTES // 8)
-        self._board[slot] = self._node.arena.offset(manifest.page)
-        self._board[slot + 1] = manifest.page.size
+        slot = self._number % MANIFEST_SLOTS * (MANIFEST_SLOT_BYTES // 8)
+        self._manifest_table[slot] = self._node.arena.offset(manifest.page)
+        self._manifest_table[slot + 1] = manifest.page.size
 
     def _brought(self, rank: int) -> tuple[int, list[np.ndarray]]:
         """The number and the arrays of a member's manifest."""
@@ -205,8 +207,8 @@ class SharedMemory(Communicator):
         return number, found
 
     def _read(self, rank: int, number: int) -> list[np.ndarray]:
-        board = self._node.words.bytes[rank][BOARD:FLIP].cast("q")
-        slot = number % BOARD_SLOTS * (BOARD_SLOT_BYTES // 8)
+        board = self._node.words.bytes[rank][MANIFEST_TABLE:SMALL_BUFFERS].cast("q")
+        slot = number % MANIFEST_SLOTS * (MANIFEST_SLOT_BYTES // 8)
         buffer = self._node.arena.buffer
         words = np.ndarray((board[slot + 1],), np.int64, buffer, board[slot]).tolist()
         found, at = [], 1
@@ -362,18 +364,18 @@ class SharedMemory(Communicator):
         if members is not None and self.rank not in members:
             return
         key = _key(arrays)
-        flip = self._flips.get(key)
-        if flip is not None and _same(flip.refs, arrays):
-            self._flip(flip, parity, arrays, op, weights, members, starting)
+        small_set = self._small_arrays.get(key)
+        if small_set is not None and _same(small_set.refs, arrays):
+            self._reduce_small(small_set, parity, arrays, op, weights, members, starting)
             return
         known = self._manifests.get(key)
         if known is not None and not known.small and _same(known.refs, arrays):
             self._show(known)
             self._reduce_chunks(known, parity, arrays, op, weights, members, starting)
         elif _small(arrays):
-            flip = _new_flip(arrays)
-            _remember(self._flips, key, flip)
-            self._flip(flip, parity, arrays, op, weights, members, starting)
+            small_set = _new_small(arrays)
+            _remember(self._small_arrays, key, small_set)
+            self._reduce_small(small_set, parity, arrays, op, weights, members, starting)
         else:
             shared = self._shared(arrays)
             known = self._publish(shared)
@@ -445,9 +447,9 @@ class SharedMemory(Communicator):
                 found.append([a[lo:hi] for a in flat])
         return found
 
-    def _flip(
+    def _reduce_small(
         self,
-        flip: _Flip,
+        small_set: _SmallArrays,
         parity: int,
         arrays: Arrays,
         op: Reduction,
@@ -455,16 +457,16 @@ class SharedMemory(Communicator):
         members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
-        plan = flip.plans[parity].get(members)
+        plan = small_set.plans[parity].get(members)
         if plan is None:
-            plan = flip.plans[parity][members] = self._flip_plan(flip, parity, members)
+            plan = small_set.plans[parity][members] = self._small_plan(small_set, parity, members)
         for i, a in enumerate(arrays):
             plan.mine[i][...] = a
-        plan.my_check[0] = flip.check
+        plan.my_check[0] = small_set.check
         self._mine[MANIFEST] = 0  # to a member whose arrays are large this one brings none
         self._node.enter(members)
         for check in plan.checks:
-            if check[0] != flip.check:
+            if check[0] != small_set.check:
                 raise InputError(DIFFER)
         if starting is not None:
             starting()
@@ -477,24 +479,24 @@ class SharedMemory(Communicator):
             if total is not a:
                 a[...] = total
 
-    def _flip_plan(self, flip: _Flip, parity: int, members: Members) -> _FlipPlan:
+    def _small_plan(self, small_set: _SmallArrays, parity: int, members: Members) -> _SmallPlan:
         ranks = range(self.size) if members is None else members
-        slots = [self._flip_slots(r, parity, flip.signature) for r in ranks]
+        slots = [self._small_buffers(r, parity, small_set.signature) for r in ranks]
         my_check, mine = slots[list(ranks).index(self.rank)]
         columns = [list(column) for column in zip(*[arrays for _, arrays in slots], strict=True)]
         pairs = [len(column) == 2 and column[0].dtype != np.float16 for column in columns]
-        return _FlipPlan(mine, my_check, [check for check, _ in slots], columns, pairs)
+        return _SmallPlan(mine, my_check, [check for check, _ in slots], columns, pairs)
 
-    def _flip_slots(
+    def _small_buffers(
         self, rank: int, parity: int, signature: Signature
     ) -> tuple[Any, list[np.ndarray]]:
-        start = FLIP + parity * FLIP_BYTES
-        memory = self._node.words.bytes[rank][start : start + FLIP_BYTES]
-        found, at = [], _FLIP_ALIGN
+        start = SMALL_BUFFERS + parity * SMALL_BUFFER_BYTES
+        memory = self._node.words.bytes[rank][start : start + SMALL_BUFFER_BYTES]
+        found, at = [], _SMALL_ALIGN
         for dtype, shape in signature:
             found.append(np.ndarray(shape, dtype, memory, at))
-            at += -(-_nbytes(dtype, shape) // _FLIP_ALIGN) * _FLIP_ALIGN
-        return memory[:_FLIP_ALIGN].cast("q"), found
+            at += -(-_nbytes(dtype, shape) // _SMALL_ALIGN) * _SMALL_ALIGN
+        return memory[:_SMALL_ALIGN].cast("q"), found
 
     def reduce_scatter(
         self,
@@ -518,10 +520,10 @@ class SharedMemory(Communicator):
         return results
 
 
-def _new_flip(arrays: Arrays) -> _Flip:
+def _new_small(arrays: Arrays) -> _SmallArrays:
     signature = tuple((a.dtype.str, a.shape) for a in arrays)
     check = zlib.crc32(repr(signature).encode())
-    return _Flip(check, tuple(weakref.ref(a) for a in arrays), signature, ({}, {}))
+    return _SmallArrays(check, tuple(weakref.ref(a) for a in arrays), signature, ({}, {}))
 
 
 def _chunk(a: np.ndarray, index: int, place: int, turns: int) -> tuple[int, int]:
@@ -538,8 +540,8 @@ def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def _small(arrays: Arrays) -> bool:
-    """Whether they fit into a flip slot."""
-    return sum([a.nbytes + _FLIP_ALIGN for a in arrays]) + _FLIP_ALIGN <= FLIP_BYTES
+    """Whether they fit into a small_set slot."""
+    return sum([a.nbytes + _SMALL_ALIGN for a in arrays]) + _SMALL_ALIGN <= SMALL_BUFFER_BYTES
 
 
 def _key(arrays: Arrays) -> int | tuple[int, ...]:

@@ -15,7 +15,7 @@ from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
-from synkhronos._host.arena import Arena, Piece
+from synkhronos._host.arena import Arena, ArrayRef
 from synkhronos._plan.reductions import Reduction
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
@@ -78,17 +78,17 @@ def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
     if mine:
         return made
     return [
-        member.view(Piece(int(at), (), dtype.str, 0))
+        member.view(ArrayRef(int(at), (), dtype.str, 0))
         for at, dtype in zip(places[0], dtypes, strict=True)
     ]
 
 
 def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
     """In the master: give one of the rule's scalars its value, on all nodes."""
-    if arena.told and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
+    if arena.tracks_changes and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
         return
     place[...] = value
-    arena.note(place)
+    arena.mark_dirty(place)
 
 
 @dataclass(frozen=True)
