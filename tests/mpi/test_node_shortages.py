@@ -39,8 +39,10 @@ def no_room(*args):
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_changes_are_sent_again_until_acknowledged(mpi: Launcher, tmp_path: Path, nodes: int) -> None:
-    """A node lacks memory for the changes; an interrupt or a shortage comes before the message."""
+def test_changes_are_sent_again_until_acknowledged(
+    mpi: Launcher, tmp_path: Path, nodes: int
+) -> None:
+    """A node lacks memory for changes; an interrupt or a shortage precedes the message."""
     text = (
         SETUP
         + """
