@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -12,6 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_info
+
+FIGURES = "SYNK_BENCH_FIGURES"  # names the file of `record`
 
 
 def describe_machine() -> None:
@@ -46,9 +49,23 @@ def microseconds(call: Callable[[], Any], repeats: int, pause: float = 0.0) -> f
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table."""
+    record(title, columns, rows)
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*[f"{v:,.1f}" if isinstance(v, float) else str(v) for v in row])
     Console(width=120).print(table)
+
+
+def record(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Append a table's figures to the file that compare.py names, a JSON line each."""
+    path = os.environ.get(FIGURES)
+    if path is None:
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        for row in rows:
+            for column, value in zip(columns[1:], row[1:], strict=True):
+                if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+                    name = " | ".join([title, str(row[0]), column])
+                    file.write(json.dumps([name, float(value)]) + "\n")
