@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
 from synkhronos._engine.commands import collectives as commands
+from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
@@ -291,12 +291,14 @@ def all_reduce(
             # node-shared values are equal in all members as they are
             found.entries = [e for e in found.entries if not e.settle()]
         if found.entries:
-            make = (
-                _all_reduce
-                if found.new is None
-                else functools.partial(commands.AllReduce, new=found.new)
-            )
-            found.group.run(make(found.numbers, kind, counts), "all_reduce")
+            numbers = found.numbers
+            key = numbers, kind, counts
+            command = _all_reduces.find(key) if found.new is None else None
+            if command is None:
+                command = commands.AllReduce(numbers, kind, counts, new=found.new)
+                if found.new is None:
+                    _all_reduces.keep(key, command)
+            found.group.run(command, "all_reduce")
 
 
 @enduring
@@ -475,8 +477,8 @@ def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:
     return found
 
 
-# the same object again for the same variables: posted by its slot, and not pickled again
-_all_reduce = functools.lru_cache(64)(commands.AllReduce)
+# the channel sends the same object as a number
+_all_reduces: CommandCache[commands.AllReduce] = CommandCache(64)
 
 
 def _is_single(shared_vars: Variables) -> bool:
@@ -519,7 +521,7 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
     if not single and not isinstance(given, list | tuple):
         raise InputTypeError(f"{what}: {given!r} is no shared variable, name, or list of them")
     asked = [given] if single else list(given)
-    if any(not (f._shipped or f.refused) for f in group.functions.values()):
+    if any(not (f.shipped or f.refused) for f in group.functions.values()):
         distribute_in(group, ())
     variables = [_variable(group, v, what) for v in asked]
     if len(set(variables)) < len(variables):

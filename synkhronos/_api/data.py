@@ -11,38 +11,9 @@ import numpy as np
 
 from synkhronos._engine.group import Group
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._host.arena import Arena, ArrayRef, FileRef
-from synkhronos._plan.rows import Picks, Selection
+from synkhronos._host.arena import ArrayRef, FileRef
 
 _stamps = itertools.count()
-
-
-class Staging:
-    """Memory in which a function's calls leave arrays for the members to read."""
-
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
-        self._memory: dict[int, np.ndarray] = {}
-
-    def copy(self, index: int, value: np.ndarray, rows: Selection) -> ArrayRef:
-        """Copy rows of input `index`, over those of the call before."""
-        shape = (len(rows), *value.shape[1:])
-        count = int(np.prod(shape, dtype=np.int64))
-        memory = self._memory.get(index)
-        if memory is None or memory.size < count:
-            memory = self._memory[index] = self._arena.empty((max(1, count),), value.dtype)
-        target = memory[:count].reshape(shape)
-        if isinstance(rows, Picks):
-            np.take(value, rows.rows, axis=0, out=target, mode="clip")
-        else:
-            np.copyto(target, value[rows.start : rows.stop])
-        self._arena.mark_dirty(target)
-        return self._arena.ref(target, self._arena.generation)
-
-    def latest(self, index: int, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Where the latest rows of input `index` are, if they were of this shape."""
-        memory, count = self._memory.get(index), math.prod(shape)
-        return None if memory is None or memory.size < count else memory[:count].reshape(shape)
 
 
 class _ReadOnly(np.ndarray):
@@ -70,6 +41,15 @@ class Data:
     After the end of its group it can be read and written; what changes the shape raises
     GroupClosed.
 
+    Attributes
+    ----------
+    group : Group
+    name : str or None
+    minibatch : bool
+        The rows are those of a call's batch.
+    stamp : int
+        Another number whenever the place in memory or the shape changes; no two Data share one.
+
     Examples
     --------
     >>> import synkhronos as synk
@@ -87,7 +67,7 @@ class Data:
     def __init__(
         self, group: Group, dtype: np.dtype, ndim: int, name: str | None, minibatch: bool
     ) -> None:
-        self._group = group
+        self.group = group
         self._dtype = dtype
         self._ndim = ndim
         self.name = name
@@ -96,7 +76,7 @@ class Data:
         self._view = np.zeros((0,) * ndim, dtype)
         self._ref: ArrayRef | FileRef | None = None
         self._generation = 0
-        self._stamp = next(_stamps)  # another one for every place and shape of any Data
+        self.stamp = next(_stamps)
 
     @property
     def data(self) -> np.ndarray:
@@ -105,7 +85,7 @@ class Data:
         In a group of several nodes it is read-only: write to the Data itself, ``d[...] = value``,
         or by `set_value`, so that the other nodes get it.
         """
-        if self._group.arena.tracks_changes:
+        if self.group.arena.tracks_changes:
             return self._view.view(_ReadOnly)
         return self._view
 
@@ -138,7 +118,7 @@ class Data:
     def ref(self) -> ArrayRef | FileRef:
         """How members find the array."""
         if self._ref is None:
-            self._ref = self._group.arena.ref(self._view, self._generation)
+            self._ref = self.group.arena.ref(self._view, self._generation)
         return self._ref
 
     def __len__(self) -> int:
@@ -150,7 +130,7 @@ class Data:
         return self._view[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if self._group.arena.tracks_changes and isinstance(self._ref, FileRef):
+        if self.group.arena.tracks_changes and isinstance(self._ref, FileRef):
             raise InputError(
                 f"{self!r} is a file that each node opens for itself, and other nodes might not "
                 "see the change: write to the file before any call reads it, or make Data of a "
@@ -166,7 +146,7 @@ class Data:
 
     def wrote(self, key: Any = ...) -> None:
         """After a write to `writable`: other nodes get that part of it with the next command."""
-        arena = self._group.arena
+        arena = self.group.arena
         if arena.tracks_changes and not isinstance(self._ref, FileRef):
             arena.mark_dirty(_written(self._view, key))
 
@@ -245,7 +225,7 @@ class Data:
         if self._mappable(input_data):
             self._map(input_data)
             return
-        self._reshape(value.shape, oversize, keep=False)
+        self.reshape(value.shape, oversize, keep=False)
         self._view[...] = value
         self.wrote()
 
@@ -283,7 +263,7 @@ class Data:
         wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
         if len(wanted) != self._ndim or any(s < 0 for s in wanted):
             raise InputError(f"{self!r} cannot take the shape {wanted}")
-        self._reshape(tuple(int(s) for s in wanted), oversize, keep=True)
+        self.reshape(tuple(int(s) for s in wanted), oversize, keep=True)
 
     def free_memory(self) -> None:
         """Give all memory back; the length becomes 0 (0-d Data becomes 0).
@@ -294,17 +274,18 @@ class Data:
         ...     d.free_memory(); d.shape, d.alloc_size
         ((0, 0), 1)
         """
-        self._group.check("Data")
+        self.group.check("Data")
         self._memory = np.empty(0, self._dtype)
         self._view = np.empty(0, self._dtype)
-        self._reshape((0,) * self._ndim, 1, keep=False)
+        self.reshape((0,) * self._ndim, 1, keep=False)
 
-    def _reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
+    def reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
+        """Take another shape; `keep`: what lies in both shapes keeps its contents."""
         if not oversize >= 1:
             raise InputError(f"oversize={oversize}: hold memory for at least 1 times the elements")
         if shape == self.shape and self._memory.size >= int(self.size * oversize) > 0:
             return
-        self._group.check("Data")
+        self.group.check("Data")
         old, count = self._view, math.prod(shape)
         want = max(1, int(count * oversize))
         mapped = isinstance(self._ref, FileRef)
@@ -312,8 +293,8 @@ class Data:
         if keep and fits and shape[1:] != old.shape[1:]:
             fits = False  # rows of another length would overwrite one another
         if not fits:
-            self._memory = self._group.arena.empty((want,), self._dtype)
-            self._group.arena.generation += 1
+            self._memory = self.group.arena.empty((want,), self._dtype)
+            self.group.arena.generation += 1
         new = self._memory[:count].reshape(shape)
         if keep:
             _keep_common(old, new, same_memory=fits)
@@ -324,8 +305,8 @@ class Data:
     def _take(self, view: np.ndarray) -> None:
         self._view = view
         self._ref = None
-        self._stamp = next(_stamps)
-        self._generation = self._group.arena.generation
+        self.stamp = next(_stamps)
+        self._generation = self.group.arena.generation
 
     def _mappable(self, value: Any) -> bool:
         """Whether the members can map the array's file for themselves."""
@@ -339,12 +320,12 @@ class Data:
         )
 
     def _map(self, value: np.memmap) -> None:
-        self._group.check("Data")
-        self._group.arena.generation += 1
+        self.group.check("Data")
+        self.group.arena.generation += 1
         self._memory = np.empty(0, self._dtype)
         self._view = value
-        self._stamp = next(_stamps)
-        self._generation = self._group.arena.generation
+        self.stamp = next(_stamps)
+        self._generation = self.group.arena.generation
         start = value.__array_interface__["data"][0]
         base = value.base if isinstance(value.base, np.memmap) else value
         inside = start - base.__array_interface__["data"][0]

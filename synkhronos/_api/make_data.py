@@ -103,7 +103,7 @@ def data(
         if shape is not None and tuple(shape) != made.shape:
             raise InputError(f"the value has shape {made.shape}, and shape={tuple(shape)} is given")
     else:
-        made._reshape(tuple(shape or (0,) * dimensions), oversize, keep=True)
+        made.reshape(tuple(shape or (0,) * dimensions), oversize, keep=True)
     return made
 
 

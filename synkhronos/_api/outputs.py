@@ -13,23 +13,32 @@ from synkhronos._plan.reductions import Reduction
 
 
 class Outputs:
-    """The outputs of a plan: which are wanted, how they are finished, in what structure."""
+    """The outputs of a plan: which are wanted, how they are finished, in what structure.
 
-    def __init__(self, plan: Plan, what: str) -> None:
-        self._outputs = plan.outputs
+    Only the first `n` are the user's (None: all); calls compute the others too.
+
+    Attributes
+    ----------
+    kept : tuple of int
+        The recipe's outputs that belong to the others: they stay in the members.
+    """
+
+    def __init__(self, plan: Plan, n: int | None, what: str) -> None:
+        self._outputs = plan.outputs[:n]
         self._keys = plan.keys
         self._form = plan.structure
         self._what = what
-        self._everything = list(range(len(plan.outputs)))
+        self._everything = tuple(range(len(self._outputs)))
+        self.kept = () if n is None else tuple([o.partials[0] for o in plan.outputs[n:]])
         # whether the computed values are the user's, one by one
-        self._in_order = [o.partials for o in plan.outputs] == [(i,) for i in self._everything]
-        self._finishing = any(o.finish is not None for o in plan.outputs)
+        self._in_order = [o.partials for o in self._outputs] == [(i,) for i in self._everything]
+        self._finishing = any(o.finish is not None for o in self._outputs)
 
     def modes(self) -> Any:
         """The reduction of each, in the structure of the outputs."""
         return self.structured([mode_name(o.mode, o.finish) for o in self._outputs])
 
-    def subset(self, wanted: Sequence[Any] | None) -> list[int]:
+    def subset(self, wanted: Sequence[Any] | None) -> tuple[int, ...]:
         """The numbers of the outputs that are wanted by number or key; None: all."""
         n = len(self._outputs)
         if wanted is None:
@@ -46,10 +55,14 @@ class Outputs:
                 found.append(int(one) % n)
             else:
                 raise InputError(f"{self._what} has {n} outputs; output_subset names {one!r}")
-        return found
+        return tuple(found)
+
+    def partials(self, subset: tuple[int, ...]) -> tuple[int, ...]:
+        """The recipe's outputs that these need."""
+        return tuple(sorted({p for i in subset for p in self._outputs[i].partials}))
 
     def finishing(
-        self, computed: tuple[int, ...], subset: list[int]
+        self, computed: tuple[int, ...], subset: tuple[int, ...]
     ) -> Callable[[list[Any]], list[Any]] | None:
         """What makes outputs of the reduced values where more than a choice is to be done."""
         if not self._finishing:
@@ -57,7 +70,7 @@ class Outputs:
         return lambda values: self._finished(computed, subset, values)
 
     def _finished(
-        self, computed: tuple[int, ...], subset: list[int], values: list[Any]
+        self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[Any]
     ) -> list[Any]:
         at = dict(zip(computed, values, strict=True))
         found = []
@@ -67,14 +80,16 @@ class Outputs:
             found.append(reduced[0] if output.finish is None else output.finish(reduced))
         return _distinct(found)
 
-    def chosen(self, computed: tuple[int, ...], subset: list[int], values: list[Any]) -> list[Any]:
+    def chosen(
+        self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[Any]
+    ) -> list[Any]:
         """The wanted ones of values that need no finishing."""
         if subset is self._everything and self._in_order:
             return values
         at = computed.index
         return _distinct([values[at(self._outputs[i].partials[0])] for i in subset])
 
-    def structured(self, values: list[Any], subset: list[int] | None = None) -> Any:
+    def structured(self, values: list[Any], subset: tuple[int, ...] | None = None) -> Any:
         """The values as the outputs were given: one, a list, a dict."""
         whole = subset is None or subset is self._everything
         if self._form == "single" and whole:

@@ -44,7 +44,7 @@ def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
     until it is called.
     """
     group.check("distribute")
-    pending = [f for f in list(group.functions.values()) if not f._shipped]
+    pending = [f for f in list(group.functions.values()) if not f.shipped]
     wanted = [f for f in pending if not f.refused or needed is None or f in needed]
     try:
         _ship(group, wanted)
@@ -68,13 +68,13 @@ def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] |
 
 
 def _ship(group: Group, functions: Sequence[Any]) -> None:
-    shareds = list(dict.fromkeys(s for f in functions for s in f._plan.shareds))
+    shareds = list(dict.fromkeys(s for f in functions for s in f.plan.shareds))
     entries = share_variables(group, shareds)
     if functions and group.size > 1:
         _forget_dropped(group)
-        _ship_recipes(group, [f._plan.recipe for f in functions])
+        _ship_recipes(group, [f.plan.recipe for f in functions])
     for f in functions:
-        f.ship([entries[s] for s in f._plan.shareds])
+        f.ship([entries[s] for s in f.plan.shareds])
 
 
 def _ship_recipes(group: Group, recipes: list[Any]) -> None:

@@ -223,6 +223,14 @@ def _same(variable: SharedVariable) -> SharedVariable:
     return variable
 
 
+def watch(variable: SharedVariable) -> Entry:
+    """An entry of no registry, for a variable whose value only the master reads."""
+    storage = variable.container.storage
+    entry = Entry(functools.partial(_same, variable), -1, storage)
+    entry.seen = storage[0]
+    return entry
+
+
 def define(entry: Entry, *, value: Any = None) -> Definition:
     """Describe a variable to the other members."""
     sv = entry.variable

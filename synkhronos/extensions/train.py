@@ -6,6 +6,7 @@ updates its own chunk of it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -22,11 +23,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.data import Data
-from synkhronos._api.function import Function
+from synkhronos._api.group_function import GroupFunction
 from synkhronos._engine.commands.call import Call
-from synkhronos._engine.compile import plan
+from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.graph_collectives import meets
-from synkhronos._engine.group import current
+from synkhronos._engine.group import Group, current
 from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
@@ -76,7 +77,8 @@ class TrainFunction:
 
     def __init__(
         self,
-        function: Function,
+        group: Group,
+        plan_: Plan,
         n_outputs: int,
         params: Sequence[SharedVariable],
         goal: Objective,
@@ -84,28 +86,25 @@ class TrainFunction:
         whole: Whole,
         compress: str | None,
     ) -> None:
-        plan_ = function._plan
-        self._function = function
-        self._group = function._group
-        self._number = function._number
+        self._group = group
         self._goal = goal
         self._compress = compress
         self._parting = parting
         self._rule = whole
-        self._outputs = list(range(n_outputs))
-        function.extra = tuple(o.partials[0] for o in plan_.outputs[n_outputs:])
         self._member: Member | None = None  # that the update is installed in
         self._entries: list[tuple[Entry, np.ndarray | None]] = []
         self._whole: Any = None
         self._resident = False  # parameters and states lie where each member's JAX computes
         self._update: Any = None
-        self._latest: tuple[Call, Step] | None = None
         places = [place for _, _, place in goal.partials]
         self._partials = tuple(
             (parting.leaves.index(place), average)
             for _, average, place in goal.partials
             if place in parting.leaves
         )
+        step_of = functools.partial(_step_of, group, plan_.recipe.jax, goal.average, self._partials)
+        self._function = GroupFunction(group, plan_, n_outputs, step_of)
+        self._number = self._function.number
         for leaf in parting.leaves:
             if not isinstance(leaf, SharedVariable) and leaf not in (*plan_.inputs, *places):
                 raise InputError(
@@ -115,10 +114,10 @@ class TrainFunction:
         self.params = list(params)
         states = [v for unit in parting.units for v in unit.everything if v not in self.params]
         self.state = [*states, *(v for v, _ in parting.states)]
-        self.streams = [s for s in function.get_shared() if isinstance(s.type, RandomType)]
+        self.streams = [s for s in plan_.shareds if isinstance(s.type, RandomType)]
 
     def __repr__(self) -> str:
-        return f"<synkhronos.extensions.TrainFunction of {self._function!r}>"
+        return f"<synkhronos.extensions.TrainFunction of {self._function.what} in {self._group!r}>"
 
     @enduring
     def __call__(
@@ -161,14 +160,14 @@ class TrainFunction:
         Cost: one round. Each member writes its gradients once, reads its chunk of everybody's, and
         writes its chunk of parameters and states.
         """
-        with self._function._lock if timeout is None else self._group.limited(timeout):
-            self._group.check_idle("train")
-            if self._member is not self._group.member:  # none yet, or of a time before a restart
+        group = self._group
+        with group.lock if timeout is None else group.limited(timeout):
+            group.check_idle("train")
+            if self._member is not group.member:  # none yet, or from before a restart
                 self._install()
             self._settle()
-            call = self._function._next_call(args, kwargs, self._outputs, batch, None, num_slices)
             self._post_leaves(args, kwargs)
-            found = self._function._run(call, self._outputs, self._step(call))
+            found = self._function.call(args, kwargs, None, batch, None, num_slices)
         return found[0] if len(found) == 1 else found
 
     @enduring
@@ -184,10 +183,9 @@ class TrainFunction:
         list of numpy.ndarray
             One for each of `params`, before clipping.
         """
-        kinds = self._function._plan.recipe.reductions
-        make = self._function._make_call
-        with self._function._lock:
-            call = make(args, kwargs, self._outputs, batch, None, num_slices)
+        kinds = self._function.plan.recipe.reductions
+        with self._group.lock:
+            call = self._function.make(args, kwargs, batch=batch, num_slices=num_slices)
             every = replace(
                 call,
                 outputs=call.outputs + call.extra,
@@ -195,11 +193,11 @@ class TrainFunction:
                 extra=(),
             )
             values = self._group.run(every, "train.gradients")[len(call.outputs) :]
-            self._function._compilations.note(every)
+            self._function.compiled(every)
         n = len(self._goal.partials)
         if self._goal.factor is None:
             return [np.asarray(v) for v in values[n:]]
-        return self._finished(values[:n], values[n:], self._function._bind(args, kwargs))
+        return self._finished(values[:n], values[n:], self._function.arguments.bind(args, kwargs))
 
     def _finished(
         self, partials: list[Any], reduced: list[Any], given: list[Any]
@@ -209,7 +207,7 @@ class TrainFunction:
         if self._whole is None:
             places = [p.type() for p in self.params]
             self._whole = pytensor.function(
-                [*(v for _, _, v in goal.partials), *places, *self._function._plan.inputs],
+                [*(v for _, _, v in goal.partials), *places, *self._function.plan.inputs],
                 goal.of_whole(places),
                 mode=Mode(linker="py", optimizer="fast_compile"),
                 on_unused_input="ignore",
@@ -236,14 +234,6 @@ class TrainFunction:
                 clocks = self._group.run(Clocks(self._number), "seconds")
         return {phase: [float(c[i]) for c in clocks] for i, phase in enumerate(PHASES)}
 
-    def _step(self, call: Call) -> Step:
-        """The command, the same for the same call, so that it need not be sent again."""
-        if self._latest is None or self._latest[0] is not call:
-            kind = ResidentStep if self._resident else Step
-            step = kind(call, self._number, self._goal.average, self._partials)
-            self._latest = call, step
-        return self._latest[1]
-
     def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Put the values of the rule's scalars where all members read them."""
         partials = {leaf for leaf, _ in self._partials}
@@ -254,14 +244,14 @@ class TrainFunction:
             if isinstance(leaf, SharedVariable):
                 value = leaf.container.storage[0]
             else:
-                given = given or self._function._bind(args, kwargs)
-                value = given[self._function._plan.inputs.index(leaf)]
+                given = given or self._function.arguments.bind(args, kwargs)
+                value = given[self._function.plan.inputs.index(leaf)]
                 value = np.asarray(value) if isinstance(value, Data) else value
             set_scalar(self._update.leaves[i], value, self._group.arena)
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""
-        group, recipe = self._group, self._function._plan.recipe
+        group, recipe = self._group, self._function.plan.recipe
         self._resident = recipe.jax and group.member.resident
         variables = [v for unit in self._parting.units for v in unit.everything]
         if self._resident:
@@ -293,7 +283,6 @@ class TrainFunction:
         else:
             self._entries = self._update.entries
         self._shapes = [np.shape(e.storage[0]) for e, _ in self._entries]
-        self._latest = None
         self._member = group.member
 
     def _settle(self) -> None:
@@ -327,6 +316,14 @@ class TrainFunction:
             join = JoinResident(numbers, compared) if self._resident else None
             self._group.run(join or Join(numbers, self._number, compared), "train")
             trim()  # the values that the arrays have replaced
+
+
+def _step_of(
+    group: Group, jax: bool, average: bool, partials: tuple[tuple[int, bool], ...], call: Call
+) -> Step:
+    """The command of a step, from that of its outputs and gradients."""
+    kind = ResidentStep if jax and group.member.resident else Step
+    return kind(call, call.function, average, partials)
 
 
 def make_train_function(
@@ -449,8 +446,7 @@ def make_train_function(
             "adds up what it moves, in their own dtype",
             compress,
         )
-    function = Function(group, plan_)
-    return TrainFunction(function, 1 + len(outputs), kept, goal, parting, whole, compress)
+    return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, parting, whole, compress)
 
 
 def make_train_function_pytensor(

@@ -10,13 +10,14 @@ import numpy as np
 
 import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
 from synkhronos._api.data import Data
-from synkhronos._api.function import Function
+from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.make_data import data
-from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Call, compute_call
 from synkhronos._engine.compile import plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.shipping import distribute_in
+from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef
 from synkhronos.pymc._rows import is_smooth
@@ -125,8 +126,8 @@ class Round:
         self._mode = mode
         self._number = group.number()
         self._functions = [self._make(part) for part in likelihood.parts]
-        self._command: Evaluate | None = None
-        self._seen: list[list[Any]] = []
+        self._evaluates: CommandCache[Evaluate] = CommandCache()
+        self._data = [watch(shared) for part in likelihood.parts for shared in part.shareds]
         size = likelihood.size
         with group.active():
             self._theta = data(shape=(size,), dtype="float64")
@@ -139,7 +140,7 @@ class Round:
         self._arrays: list[tuple[list[Data], list[Data]]] = [([], []) for _ in self._functions]
         group.run(Install(self._number, (size + 1,) * len(self._functions)), self._what)
 
-    def _make(self, part: Any) -> Function:
+    def _make(self, part: Any) -> GroupFunction:
         outputs, mode = part.compiled_for(self._mode)
         recipe = plan(
             self.group.number(),
@@ -153,7 +154,7 @@ class Round:
             {"mode": mode, "name": f"logp of {', '.join(part.names)}"}
             | {"on_unused_input": "ignore"},
         )
-        return Function(self.group, recipe)
+        return GroupFunction(self.group, recipe)
 
     def __call__(
         self, theta: np.ndarray, latents: Sequence[np.ndarray]
@@ -171,52 +172,45 @@ class Round:
             self._theta.wrote()
             for target, value in zip(self._rows, latents, strict=True):
                 if target.shape != value.shape:
-                    self._command = None
                     target.set_shape(value.shape)
                 np.copyto(target.writable, value)
                 target.wrote()
-            if self._command is None or self._is_set():
-                self._prepare(latents)
-            command = self._command
-            assert command is not None
+            places = tuple([target.stamp for target in self._rows])
+            command = self._evaluates.find(places, self._data)
+            if command is None:
+                command = self._prepare(latents)
+                self._evaluates.keep(places, command)
             found = group.run(command, self._what)
             if command.calls[0].first:
-                self._note_compiled(command)
+                self._evaluates.keep(places, self._compiled(command))
             total = found[0]
             for more in found[1:]:
                 total += more
             return total, [np.array(d.data) for d in self._gradients.values()]
 
-    def _is_set(self) -> bool:
-        """Whether the model's data have been set since they were written for the members."""
-        for part, seen in zip(self._likelihood.parts, self._seen, strict=True):
-            for shared, value in zip(part.shareds, seen, strict=True):
-                if shared.container.storage[0] is not value:
-                    return True
-        return False
-
-    def _prepare(self, latents: Sequence[np.ndarray]) -> None:
+    def _prepare(self, latents: Sequence[np.ndarray]) -> Evaluate:
         """Write the model's data where the members read them, and make the command."""
-        self._command = None
-        found = [[s.container.storage[0] for s in p.shareds] for p in self._likelihood.parts]
+        self._evaluates.clear()
+        values = [entry.storage[0] for entry in self._data]
         for i, target in self._gradients.items():
             target.set_shape(latents[i].shape)
         made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
         distribute_in(self.group, self._functions)
-        calls = tuple([f._make_call(args, {}, None, None, None, 1) for f, args in made])
+        calls = tuple([f.make(args, {}) for f, args in made])
         gradients = tuple(
             tuple(self._gradients[i].ref for i in part.latents if i in self._gradients)
             for part in self._likelihood.parts
         )
-        everything = [range(len(f._plan.recipe.outputs)) for f in self._functions]
+        everything = [range(len(f.plan.recipe.outputs)) for f in self._functions]
         silent = tuple(
             replace(c, outputs=(), reductions=(), extra=tuple(e), pure=True)
             for c, e in zip(calls, everything, strict=True)
         )
-        self._command = Evaluate(silent, gradients, self._number)
-        self._seen = found
+        for entry, value in zip(self._data, values, strict=True):
+            entry.seen = value
+        return Evaluate(silent, gradients, self._number)
 
-    def _prepare_part(self, i: int, part: Any) -> tuple[Function, list[Data]]:
+    def _prepare_part(self, i: int, part: Any) -> tuple[GroupFunction, list[Data]]:
         held_rows, held_whole = self._arrays[i]
         rowed, whole = part.arrays()
         self._store(held_rows, rowed)
@@ -232,9 +226,9 @@ class Round:
         for target, array in zip(held, arrays, strict=True):
             target.set_value(array, force_cast=True)
 
-    def _note_compiled(self, command: Evaluate) -> None:
-        """The functions are compiled everywhere: from now on the command is no first one."""
+    def _compiled(self, command: Evaluate) -> Evaluate:
+        """The command once the functions are compiled everywhere: no call is the first any more."""
         for f, call in zip(self._functions, command.calls, strict=True):
-            f._compilations.note(call)
+            f.compiled(call)
         calls = tuple([replace(call, first=False) for call in command.calls])
-        self._command = replace(command, calls=calls)
+        return replace(command, calls=calls)

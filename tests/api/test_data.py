@@ -40,7 +40,7 @@ def seen_by_members(d: synk.Data) -> Array:
     f = synk.function(
         [n], (x, "gather"), bcast_inputs=[x], mode="FAST_COMPILE", on_unused_input="ignore"
     )
-    found = f(np.zeros(d._group.size, "int8"), d)
+    found = f(np.zeros(d.group.size, "int8"), d)
     assert (found == found[0]).all()
     return found[0]
 

@@ -212,7 +212,7 @@ def test_float32_stays_float32_in_mode_jax() -> None:
     with synk.Group(1) as group:
         f = synk.function([x, y], [loss, *pytensor.grad(loss, [v, w])], mode="JAX")
         found = f(*rows)
-        replica = group.member.replicas[f._number]
+        replica = group.member.replicas[f._function.number]
         [compiled] = replica._compiled.values()
         held = [s.get_value() for s in replica.shareds_of_jax]
         graph = compiled.function.vm.jit_fn.lower(*rows, *held)

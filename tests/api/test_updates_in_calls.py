@@ -289,9 +289,9 @@ def test_what_commands_change_in_place_is_not_sent_again(group2: synk.Group) -> 
     for _ in range(3):
         synk.all_reduce(w, "sum")
         same(f(d), 4 * w.get_value().sum())
-        [entry] = f._entries
+        [entry] = f._function.entries
         assert not entry.is_set
-        assert f._make_call([d], {}, None, None, None, 1).new is None
+        assert f._function.make([d], {}).new is None
 
 
 def test_a_variable_of_two_groups_is_one(group2: synk.Group) -> None:

@@ -279,7 +279,7 @@ def test_graphs_of_float32_stay_float32(jax_pair: synk.Group) -> None:
         for rank in range(2):
             assert all(v.dtype == "float32" for v in synk.get_value(rank, [w, table]))
         assert [asked for asked, _, _ in jax_pair.run(Counts())] == ([1, 1] if n == 0 else [0, 0])
-    replica = jax_pair.member.replicas[f._number]
+    replica = jax_pair.member.replicas[f._function.number]
     [compiled] = replica._compiled.values()
     held = [s.get_value() for s in replica.shareds_of_jax]
     graph = compiled.function.vm.jit_fn.lower(*rows, *held).as_text()

@@ -122,8 +122,8 @@ def test_two_groups_at_once() -> None:
             with pytest.raises(synk.InputError, match="another group"):
                 g(d)
             with a.active():
-                assert synk.data([1.0])._group is a
-            assert synk.data([1.0])._group is b
+                assert synk.data([1.0]).group is a
+            assert synk.data([1.0]).group is b
         assert f(d) == 1.5
         with pytest.raises(synk.GroupClosed):
             g(np.arange(5.0))

@@ -7,10 +7,12 @@ changes variables does so through `member.change`, so that a failure anywhere un
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._engine.member import Member
+from synkhronos._engine.variables import Entry
 
 
 class Command:
@@ -33,6 +35,42 @@ class Command:
         """In the master: the result, of its own outcome and the workers'."""
         del member, reports
         return own
+
+
+class CommandCache[C]:
+    """What was made of earlier commands, by what these were made of.
+
+    The channel sends the very same object as a number only, so a command that is the same again is
+    not made again.
+
+    Parameters
+    ----------
+    size : int
+        How many to keep; the oldest is dropped first.
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self._size = size
+        self._kept: dict[Hashable, C] = {}
+
+    def find(self, key: Hashable, variables: Iterable[Entry] = ()) -> C | None:
+        """What was kept for this key, unless the user has set one of the variables since."""
+        found = self._kept.get(key)
+        if found is not None:
+            for entry in variables:
+                if entry.is_set:
+                    return None
+        return found
+
+    def keep(self, key: Hashable, made: C) -> None:
+        """Remember for a key."""
+        if len(self._kept) >= self._size:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = made
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,185 @@
+"""What a user passes to a call of a function: bound to its inputs, checked, and divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._api.auto_slices import Temporaries
+from synkhronos._api.data import Data
+from synkhronos._api.scattered_data import ScatteredData
+from synkhronos._engine.compile import Plan
+from synkhronos._engine.group import Group
+from synkhronos._errors import BatchError, InputError, InputTypeError
+from synkhronos._plan.rows import Selection, edges, per_member, select, where
+
+
+class Arguments:
+    """Reads the arguments of calls of one function; wrong ones raise before anything is sent.
+
+    Attributes
+    ----------
+    order : list of int
+        The inputs as the recipe has them: the scattered first.
+    """
+
+    def __init__(self, group: Group, plan: Plan, what: str) -> None:
+        self._group = group
+        self._plan = plan
+        self._what = what
+        self._temporaries: Temporaries | None = None
+        self.order = sorted(range(len(plan.scattered)), key=lambda i: not plan.scattered[i])
+
+    def index(self, name: str) -> int:
+        """Which input has this name."""
+        names = self._plan.names
+        if name not in names:
+            known = ", ".join(n for n in names if n)
+            raise InputTypeError(f"{self._what} has no input {name!r}; it has: {known}")
+        return names.index(name)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The value of each input, checked, and of the input's dtype."""
+        inputs = self._plan.inputs
+        if len(args) > len(inputs):
+            raise InputTypeError(f"{self._what} takes {len(inputs)} inputs, found {len(args)}")
+        values: list[Any] = list(args) + [None] * (len(inputs) - len(args))
+        given = [i < len(args) for i in range(len(inputs))]
+        for name, value in kwargs.items():
+            i = self.index(name)
+            if given[i]:
+                raise InputTypeError(f"{self._what}: input {name!r} is given twice")
+            values[i], given[i] = value, True
+        for i, default in enumerate(self._plan.defaults):
+            if not given[i]:
+                if default is None:
+                    raise InputTypeError(f"{self._what}: input {self._label(i)} is missing")
+                values[i] = _default(default)
+        return [self._checked(i, value) for i, value in enumerate(values)]
+
+    def _label(self, index: int) -> str:
+        return repr(self._plan.names[index]) if self._plan.names[index] else f"number {index}"
+
+    def _checked(self, index: int, value: Any) -> Any:
+        kind: Any = self._plan.types[index]
+        if isinstance(value, Data):
+            if value.group is not self._group:
+                other = "another" if value.group.alive else "a closed"
+                raise InputError(
+                    f"{self._what}: input {self._label(index)} is Data of {other} group: "
+                    "synk.data(it) makes a copy in this one"
+                )
+            if value.dtype != np.dtype(kind.dtype) or value.ndim != kind.ndim:
+                raise InputTypeError(
+                    f"{self._what}: input {self._label(index)} is {kind.dtype} with {kind.ndim} "
+                    f"dimensions, found {value!r}"
+                )
+            return value
+        if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # no tensor, or a sparse one
+            return kind.filter(value)
+        if value is None:
+            raise InputTypeError(f"{self._what}: input {self._label(index)} is None: give a value")
+        try:
+            plain = np.asarray(value) if hasattr(value, "__array__") else value
+            filtered = kind.filter(
+                plain, allow_downcast=self._plan.recipe.options.get("allow_input_downcast")
+            )
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise InputTypeError(
+                f"{self._what}: input {self._label(index)} is {kind}: {exc}"
+            ) from None
+        # strided or read-only arrays would make numba compile the function anew
+        return np.require(filtered, requirements=["C", "W"])
+
+    def select(self, given: list[Any], batch: Any) -> tuple[dict[int, Selection], int | None]:
+        """Which rows of each scattered input, and how many."""
+        scattered = [i for i, s in enumerate(self._plan.scattered) if s]
+        if not scattered:
+            if batch is not None:
+                raise InputError(f"{self._what} has no scattered inputs: batch= selects nothing")
+            return {}, None
+        mini = [i for i in scattered if isinstance(given[i], Data) and given[i].minibatch]
+        lengths = {i: len(given[i]) for i in scattered if i not in mini}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{self._label(i)}: {n}" for i, n in lengths.items())
+            raise InputError(f"{self._what}: scattered inputs differ in length ({found})")
+        length = next(iter(lengths.values()), None)
+        if batch is None and length is None:
+            length = min(len(given[i]) for i in mini)
+        selection = select(batch, length)
+        rows = {i: selection for i in lengths}
+        for i in mini:
+            rows[i] = self._shifted(i, given[i], selection, whole=batch is None)
+        return rows, len(selection)
+
+    def _shifted(self, index: int, value: Data, rows: Selection, whole: bool) -> Selection:
+        """Rows of minibatch Data: the lowest row of the batch is its row 0."""
+        low, high = (0 if whole else rows.lowest()), rows.highest()
+        if (whole and len(value) != len(rows)) or high - low >= max(len(value), 1) > 0 < len(rows):
+            raise BatchError(
+                f"{self._what}: minibatch input {self._label(index)} has {len(value)} rows, the "
+                f"batch reaches from row {low} to {high}"
+            )
+        return rows.shifted(low)
+
+    def borders(
+        self, rows: int, given: list[Any], selection: dict[int, Selection]
+    ) -> tuple[int, ...]:
+        """The borders of the members' parts: member r has rows borders[r] to borders[r + 1]."""
+        size = self._group.size
+        for i, picked in selection.items():
+            if isinstance(given[i], ScatteredData):
+                return where(picked, edges(len(given[i]), size))
+        return edges(rows, size)
+
+    def batch_s(self, batch_s: Any) -> tuple[Any, ...] | None:
+        """The rows of each member's sliceable shared variables."""
+        if batch_s is None:
+            return None
+        shareds = self._plan.recipe.sliceables
+        if not shareds:
+            raise InputError(f"{self._what} has no sliceable_shareds: batch_s selects nothing")
+        found = per_member(batch_s, self._group.size)
+        entries = [self._group.member.variables.find(s) for s in shareds]
+        for rank, wanted in enumerate(found):
+            alike = all(e is None or not e.differs for e in entries)
+            if rank == self._group.rank or alike:
+                select(wanted, len(shareds[0].container.storage[0]), "batch_s")
+        # copies: the user may change the arrays before they are pickled
+        return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
+
+    def slices(
+        self, num_slices: int | str, given: list[Any], rows: int | None, subset: tuple[int, ...]
+    ) -> int:
+        """The number of slices of each member's part."""
+        whole = self._plan.undivided(subset)
+        if num_slices == "auto":
+            if whole:
+                return 1
+            per_rank = None if rows is None else -(-rows // self._group.size)
+            if self._temporaries is None:
+                self._temporaries = Temporaries(self._plan.recipe)
+            return self._temporaries.fewest_slices([_here(given[i]) for i in self.order], per_rank)
+        if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer):
+            raise InputTypeError(f'num_slices={num_slices!r}: give an int or "auto"')
+        if num_slices < 1:
+            raise InputError(f"num_slices={num_slices}: at least 1")
+        if num_slices > 1 and whole:
+            raise InputError(
+                f"{self._what}: num_slices={num_slices}: nothing proves how slices make {whole}, "
+                "or pass num_slices=1"
+            )
+        return int(num_slices)
+
+
+def _default(value: Any) -> Any:
+    """An input's default now: In takes values, shared variables and their containers."""
+    container = getattr(value, "container", value)
+    return getattr(container, "storage", [value])[0]
+
+
+def _here(value: Any) -> Any:
+    """The rows that this machine has."""
+    return value.data if isinstance(value, Data) else value

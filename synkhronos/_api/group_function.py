@@ -1,0 +1,257 @@
+"""A function as a group runs it: shipped to the members, and called by commands."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._api.arguments import Arguments
+from synkhronos._api.data import Data
+from synkhronos._api.outputs import Outputs
+from synkhronos._api.staging import Staged, Staging
+from synkhronos._engine.commands.base import Command, CommandCache
+from synkhronos._engine.commands.call import Argument, Call
+from synkhronos._engine.compilations import Compilations
+from synkhronos._engine.compile import Plan
+from synkhronos._engine.group import Group
+from synkhronos._engine.replicas import Replica
+from synkhronos._engine.shipping import distribute_in
+from synkhronos._engine.variables import Entry, new_values
+from synkhronos._host.arena import ArrayRef
+from synkhronos._plan.reductions import Reduction
+from synkhronos._plan.rows import Picks, Selection, Span
+
+_BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
+
+
+@dataclass(frozen=True)
+class _Posted:
+    """A call that may be posted again as it is, once `staged` holds its new rows."""
+
+    call: Call
+    command: Command
+    staged: Staged
+
+
+class GroupFunction:
+    """What `Function`, `TrainFunction` and PyMC's likelihoods have in common.
+
+    Parameters
+    ----------
+    group : Group
+    plan : Plan
+    n_outputs : int, optional
+        The plan's outputs that calls return; the others are computed too and stay in the members.
+        Default: all are returned.
+    command_of : callable, optional
+        Makes the command of a call, whose answer must be that of the call. Default: the call.
+
+    Attributes
+    ----------
+    number : int
+        By which commands name the function.
+    what : str
+        By which messages name it.
+    arguments : Arguments
+    outputs : Outputs
+    shipped : bool
+        All members have the function.
+    refused : bool
+        It could not be shipped when this was last tried.
+    entries : list of Entry
+        The shared variables, once it is shipped.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        plan: Plan,
+        n_outputs: int | None = None,
+        command_of: Callable[[Call], Command] = lambda call: call,
+    ) -> None:
+        self.group = group
+        self.plan = plan
+        self.number = plan.recipe.number
+        self.what = f"function {plan.recipe.name or f'#{self.number}'}"
+        self.arguments = Arguments(group, plan, self.what)
+        self.outputs = Outputs(plan, n_outputs, self.what)
+        self.refused = False
+        self._extra = self.outputs.kept
+        self._command_of = command_of
+        self._staging = Staging(group.arena)
+        self.restart()
+        replica = Replica(plan.recipe)
+        group.member.replicas[self.number] = replica
+        group.functions[self.number] = self
+        weakref.finalize(self, _forget, group.forgotten, group.member.replicas, self.number)
+
+    def restart(self) -> None:
+        """Note that no other member has the function, or none has it any more."""
+        self.shipped = False
+        self.entries: list[Entry] = []
+        self._compilations = Compilations(self.plan.recipe, self.group.infer)
+        self._posted: CommandCache[_Posted] = CommandCache()
+
+    def ship(self, entries: list[Entry]) -> None:
+        """Note that all members have the function now."""
+        self.shipped = True
+        self.entries = entries
+
+    def call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output_subset: Sequence[Any] | None,
+        batch: Any,
+        batch_s: Any,
+        num_slices: int | str,
+    ) -> Any:
+        """Run the function in all members; parameters and result are those of `Function`.
+
+        The caller holds the group's lock: another thread's call would use the same memory.
+        """
+        subset = self.outputs.subset(output_subset)
+        # a default may have another value next time
+        plain = (
+            batch_s is None
+            and not kwargs
+            and len(args) == len(self.plan.inputs)
+            and type(num_slices) in (int, str)
+        )
+        found = None
+        if plain:
+            stamps = tuple([a.stamp if type(a) is Data else -1 for a in args])
+            key = stamps, subset, num_slices, self.group.member.edition
+            found = self._posted.find(key, self.entries)
+            if found is not None and not found.staged.rewrite(args, batch):
+                found = None
+        if found is None:
+            call = self.make(args, kwargs, subset, batch, batch_s, num_slices, plain)
+            command = self._command_of(call)
+            if plain:
+                self._keep(key, call, command, args, batch)
+        else:
+            call, command = found.call, found.command
+        then = self.outputs.finishing(call.outputs, subset)
+        values = self.group.run(command, self.what, then)
+        if call.first or call.pieces is not None:
+            self.compiled(call)
+        if then is None:
+            values = self.outputs.chosen(call.outputs, subset, values)
+        return self.outputs.structured(values, subset)
+
+    def _keep(
+        self, key: Any, call: Call, command: Command, args: tuple[Any, ...], batch: Any
+    ) -> None:
+        """Remember a call whose repetition changes only what is staged."""
+        self._posted.clear()
+        if not (call.first or call.new or call.pieces):
+            staged = self._staging.staged(call, self.arguments.order, args, batch)
+            if staged is not None:
+                self._posted.keep(key, _Posted(call, command, staged))
+
+    def compiled(self, call: Call) -> None:
+        """Note that the members have computed this call, and compiled what it needs."""
+        self._compilations.note(call)
+
+    def make(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        subset: tuple[int, ...] | None = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int | str = 1,
+        post: bool = False,
+    ) -> Call:
+        """Make the command of a call; the function is shipped if it has to be.
+
+        Parameters
+        ----------
+        subset : tuple of int, optional
+            Which outputs; None: all.
+        post : bool
+            Leave a list of rows in the arena. The call must run before the next one is made.
+        """
+        group, recipe, arguments = self.group, self.plan.recipe, self.arguments
+        group.check_idle(self.what)
+        given = arguments.bind(args, kwargs)
+        subset = self.outputs.subset(None) if subset is None else subset
+        selection, rows = arguments.select(given, batch)
+        per_rank = arguments.batch_s(batch_s)
+        slices = arguments.slices(num_slices, given, rows, subset)
+        if not self.shipped:
+            distribute_in(group, (self,))
+        new = new_values(self.entries)
+        partials = self.outputs.partials(subset)
+        borders = None if rows is None else arguments.borders(rows, given, selection)
+        cut = self._compilations.cut(partials + self._extra, slices, borders)
+        posted = self._posted_rows(selection) if post else {}
+        return Call(
+            function=self.number,
+            arguments=tuple(
+                [self._argument(i, given[i], selection, posted) for i in arguments.order]
+            ),
+            edges=borders,
+            outputs=partials,
+            reductions=self._reductions(partials, subset),
+            slices=slices,
+            batch_s=per_rank,
+            new=new,
+            first=cut.first and (group.size > 1 or recipe.jax),
+            pure=self.plan.pure and new is None,
+            extra=self._extra,
+            pieces=cut.pieces,
+        )
+
+    def _reductions(
+        self, partials: tuple[int, ...], subset: tuple[int, ...]
+    ) -> tuple[Reduction | None, ...]:
+        found = {p: self.plan.recipe.reductions[p] for p in partials}
+        for i in subset:
+            output = self.plan.outputs[i]
+            if not output.fixed and self._any_differs(output.shareds):
+                found[output.partials[0]] = Reduction.AVG
+        return tuple([found[p] for p in partials])
+
+    def _any_differs(self, shareds: Sequence[Any]) -> bool:
+        """Whether members hold different values of one of these shared variables."""
+        if self.group.size == 1:
+            return False
+        entries = [self.group.member.variables.find(s) for s in shareds]
+        return any(e is not None and e.differs for e in entries)
+
+    def _posted_rows(self, selection: dict[int, Selection]) -> dict[int, ArrayRef]:
+        """The one list of rows that all inputs have, in memory that the members read."""
+        rows = next(iter(selection.values()), None)
+        alike = all(s is rows for s in selection.values())
+        if not isinstance(rows, Picks) or not alike or self.group.size == 1:
+            return {}
+        return dict.fromkeys(selection, self._staging.post(rows.rows))
+
+    def _argument(
+        self,
+        index: int,
+        value: Any,
+        selection: dict[int, Selection],
+        posted: dict[int, ArrayRef],
+    ) -> Argument:
+        rows = selection.get(index)
+        if isinstance(value, Data):
+            return Argument(value.ref, posted.get(index, rows))
+        if self.group.size == 1:
+            return Argument(value, rows)
+        if rows is not None:
+            return Argument(self._staging.copy(index, value, rows), Span(0, len(rows)))
+        if isinstance(value, np.ndarray) and value.nbytes > _BY_VALUE_BYTES:
+            return Argument(self._staging.copy(index, value, Span(0, len(value))))
+        return Argument(value)
+
+
+def _forget(forgotten: list[int], replicas: dict[int, Replica], number: int) -> None:
+    replicas.pop(number, None)
+    forgotten.append(number)
