@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from synkhronos._errors import BackendMissing
 from synkhronos.nn import _dispatch
-from synkhronos.nn import _rules as _rules
+from synkhronos.nn import _inference_rules as _inference_rules
 from synkhronos.nn._convolution import conv2d
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
 

@@ -21,7 +21,7 @@ from pytensor_ml.rewriting.layers import predict_db
 from synkhronos.nn._convolution import conv2d
 from synkhronos.nn._moments import Moments
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
-from synkhronos.nn._rules import follow_layers
+from synkhronos.nn._inference_rules import follow_layers
 
 follow_layers(Im2Col, Col2Im)
 
