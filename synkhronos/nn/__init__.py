@@ -1,13 +1,13 @@
-"""Networks: what they need of operations, in every mode, exact over members.
+"""Operations and layers of neural networks: they run in every mode and are exact over members.
 
-==================  ==============================================================================
-`conv2d`            convolution; `max_pool2d`, `avg_pool2d`: pooling; with their gradients
-`layers`            pytensor-ml's layers with these (the extra ``synkhronos[nn]``): `Conv2D` ...
-``_windows``        where windows lie in an image
-``_numba``, ``_jax``  how the modes compute it; imported by the linkers through ``_dispatch``
-``_moments``        mean and variance over the rows of all members, for `BatchNorm`
-``_rules``          what stays apart for each row, for the proofs of `synkhronos.function`
-==================  ==============================================================================
+=====================  ==========================================================================
+`conv2d`               convolution; `max_pool2d`, `avg_pool2d`: pooling; with their gradients
+`layers`               pytensor-ml's layers on these operations (extra ``synkhronos[nn]``)
+``_windows``           the positions of windows in an image
+``_numba``, ``_jax``   the implementations by mode; the linkers import them through ``_dispatch``
+``_moments``           mean and variance over the rows of all members, for `BatchNorm`
+``_inference_rules``   which operations keep rows apart, for reductions that `function` infers
+=====================  ==========================================================================
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""Convolution and its two gradients: three operations, each of which has the others as gradients.
+"""Convolution and its two gradients: three operations; the gradients of each are the other two.
 
 Images are (rows, height, width, channels), kernels (height, width, channels, new channels), as in
 pytensor-ml, Keras and Flax. Kernels are not flipped. numpy and numba compute a matrix product over
-the pixels of each window (im2col); what JAX does is in `_jax`.
+the pixels of each window (im2col). For JAX see `_jax`.
 
 References
 ----------
@@ -25,8 +25,8 @@ from pytensor.scalar import upcast
 from synkhronos.nn._windows import Padding, Pair, Windows
 
 
-class _Convolving(Op):
-    """What the three have in common: how the kernel goes over the images."""
+class _ConvolutionOp(Op):
+    """Base class of the three operations: strides, padding and dilation of the windows."""
 
     __props__ = ("strides", "padding", "dilation")
 
@@ -35,7 +35,6 @@ class _Convolving(Op):
 
     @property
     def windows(self) -> Windows:
-        """Where the kernel stops."""
         return Windows(self.strides, self.padding, self.dilation)
 
     def _others(self) -> tuple[Any, Any, Any]:
@@ -43,12 +42,11 @@ class _Convolving(Op):
         return Convolution(*given), ImageGradient(*given), KernelGradient(*given)
 
 
-class Convolution(_Convolving):
+class Convolution(_ConvolutionOp):
     """images, kernel -> images."""
 
     def make_node(self, *images_kernel: Any) -> Apply:
-        """The node; the static shape follows from those of the inputs."""
-        images, kernel = _alike(*images_kernel)
+        images, kernel = _same_dtype(*images_kernel)
         n, *lengths, _ = images.type.shape
         window, out = kernel.type.shape[:2], kernel.type.shape[3]
         fitting: tuple[Any, Any] = (None, None)
@@ -58,12 +56,11 @@ class Convolution(_Convolving):
         return Apply(self, [images, kernel], [_images(images.dtype, (n, *fitting, out))])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """From the inputs' shapes."""
         (n, *lengths, _), (*window, _, out) = shapes
         return [(n, *self.windows.fitting(lengths, window), out)]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """One matrix product for all windows."""
+        """Compute one matrix product for all windows."""
         images, kernel = inputs
         pixels = self.windows.pixels(images, kernel.shape[:2])
         n, rows, columns = pixels.shape[:3]
@@ -73,72 +70,67 @@ class Convolution(_Convolving):
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """The other two."""
         images, kernel = inputs
         _, by_images, by_kernel = self._others()
         return [by_images(images, kernel, *cotangents), by_kernel(images, kernel, *cotangents)]
 
 
-class ImageGradient(_Convolving):
+class ImageGradient(_ConvolutionOp):
     """images (for their shape), kernel, gradient of the result -> gradient of the images."""
 
     def make_node(self, *images_kernel_gradient: Any) -> Apply:
-        """The node."""
-        images, kernel, gradient = _alike(*images_kernel_gradient)
+        images, kernel, gradient = _same_dtype(*images_kernel_gradient)
         return Apply(self, [images, kernel, gradient], [images.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """That of the images."""
         return [shapes[0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Each window's gradient is spread over its pixels."""
+        """Add each window's gradient to the pixels of that window."""
         images, kernel, gradient = inputs
         pixels = gradient.reshape(-1, kernel.shape[3]) @ kernel.reshape(-1, kernel.shape[3]).T
         whole = pixels.reshape(*gradient.shape[:3], *kernel.shape[:3])
         output_storage[0][0] = np.ascontiguousarray(self.windows.spread(whole, images.shape[1:3]))
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Nothing depends on the images' values."""
+        """The result does not depend on the images' values."""
         return [[False], [True], [True]]
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """It is linear in kernel and gradient."""
+        """Differentiate; the result is linear in kernel and gradient."""
         _, kernel, gradient = inputs
         [given] = cotangents
         convolve, _, by_kernel = self._others()
         return [disconnected_type(), by_kernel(given, kernel, gradient), convolve(given, kernel)]
 
 
-class KernelGradient(_Convolving):
+class KernelGradient(_ConvolutionOp):
     """images, kernel (for its shape), gradient of the result -> gradient of the kernel."""
 
     def make_node(self, *images_kernel_gradient: Any) -> Apply:
-        """The node."""
-        images, kernel, gradient = _alike(*images_kernel_gradient)
+        images, kernel, gradient = _same_dtype(*images_kernel_gradient)
         return Apply(self, [images, kernel, gradient], [kernel.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """That of the kernel."""
         return [shapes[1]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """One matrix product for all windows."""
+        """Compute one matrix product for all windows."""
         images, kernel, gradient = inputs
         pixels = _flat(self.windows.pixels(images, kernel.shape[:2]))
         found = pixels.T @ gradient.reshape(-1, kernel.shape[3])
         output_storage[0][0] = found.reshape(kernel.shape)
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Nothing depends on the kernel's values."""
+        """The result does not depend on the kernel's values."""
         return [[True], [False], [True]]
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """It is linear in images and gradient."""
+        """Differentiate; the result is linear in images and gradient."""
         images, _, gradient = inputs
         [given] = cotangents
         convolve, by_images, _ = self._others()
@@ -158,12 +150,12 @@ def conv2d(
     ----------
     images : variable of shape (rows, height, width, channels), float32 or float64
     kernel : variable of shape (height, width, channels, new channels)
-        Its two first lengths must be static: it is not flipped.
+        Height and width have to be static. The kernel is not flipped.
     strides, dilation : int or (vertical, horizontal)
         Steps between windows, and between the pixels of a window.
     padding : "valid", "same", int, (vertical, horizontal) or ((top, bottom), (left, right))
-        Zeros around the images; "same" gives ceil(length / stride) windows only for a stride of 1,
-        and half of the window on each side else, as in pytensor-ml and torch.
+        Number of zeros added around the images. "same" adds half a window on each side, as in
+        pytensor-ml and torch. With a stride of 1 the result then has the images' height and width.
 
     Returns
     -------
@@ -172,13 +164,13 @@ def conv2d(
     Raises
     ------
     ValueError, TypeError
-        The shapes, or the arguments, do not go together.
+        The shapes or the arguments do not fit together.
 
     Notes
     -----
-    Cost: 2 * windows * window size * channels * new channels operations, and as much for each
-    gradient. A row of the result depends on the same row of the images alone, so functions divide
-    it over members exactly.
+    Cost: 2 * windows * window size * channels * new channels operations, and as many for each
+    gradient. A row of the result depends only on the same row of the images, so functions divide
+    rows over members exactly.
 
     Examples
     --------
@@ -193,8 +185,8 @@ def conv2d(
     kernel = pt.as_tensor(kernel)
     if kernel.type.ndim != 4 or None in kernel.type.shape[:2]:
         raise ValueError(
-            f"conv2d: the kernel has the static shape {kernel.type.shape}; it needs 4 dimensions, "
-            "(height, width, channels, new channels), the two first of them known"
+            f"conv2d: the kernel has the static shape {kernel.type.shape}; it needs 4 dimensions "
+            "(height, width, channels, new channels), with height and width known"
         )
     window = kernel.type.shape[:2]
     gaps = pair(dilation, "dilation")
@@ -203,22 +195,22 @@ def conv2d(
 
 
 def pair(given: int | Sequence[int], name: str, least: int = 1) -> Pair:
-    """Two numbers from one or two."""
+    """Make a pair of numbers from one number or two."""
     found = (given, given) if isinstance(given, int) else tuple(given)
     if len(found) != 2 or not all(isinstance(n, int) and n >= least for n in found):
-        raise ValueError(f"{name} is {given!r}: one or two whole numbers from {least} on")
+        raise ValueError(f"{name} is {given!r}: give one or two integers of at least {least}")
     return found
 
 
 def padding_of(given: Any, window: Pair, dilation: Pair) -> Padding:
-    """The pixels that are added on each of four sides."""
+    """The numbers of pixels that are added on the four sides."""
     if given == "valid":
         return ((0, 0), (0, 0))
     if given == "same":
         added = [(k - 1) * gap for k, gap in zip(window, dilation, strict=True)]
         return (added[0] // 2, added[0] - added[0] // 2), (added[1] // 2, added[1] - added[1] // 2)
     if isinstance(given, str):
-        raise ValueError(f"padding is {given!r}: 'valid', 'same', or numbers of pixels")
+        raise ValueError(f"padding is {given!r}: give 'valid', 'same', or numbers of pixels")
     if not isinstance(given, int) and all(not isinstance(side, int) for side in given):
         vertical, horizontal = given
         return pair(vertical, "padding", 0), pair(horizontal, "padding", 0)
@@ -226,18 +218,20 @@ def padding_of(given: Any, window: Pair, dilation: Pair) -> Padding:
     return (vertical, vertical), (horizontal, horizontal)
 
 
-def _alike(*given: Any) -> list[Any]:
-    """Tensors of four dimensions and one floating dtype."""
+def _same_dtype(*given: Any) -> list[Any]:
+    """Cast tensors of four dimensions to one floating dtype, or raise."""
     tensors = [pt.as_tensor(v) for v in given]
     dtype = upcast(*(v.dtype for v in tensors))
     if any(v.type.ndim != 4 for v in tensors) or np.dtype(dtype).kind != "f":
         raise TypeError(
-            f"a convolution takes floating tensors with 4 dimensions, found "
+            f"a convolution needs floating-point tensors with 4 dimensions, found "
             f"{', '.join(str(v.type) for v in tensors)}"
         )
     channels = [tensors[0].type.shape[3], tensors[1].type.shape[2]]
     if None not in channels and channels[0] != channels[1]:
-        raise ValueError(f"images of {channels[0]} channels, and a kernel for {channels[1]}")
+        raise ValueError(
+            f"the images have {channels[0]} channels, but the kernel takes {channels[1]}"
+        )
     return [v.astype(dtype) for v in tensors]
 
 
@@ -246,5 +240,5 @@ def _images(dtype: str, shape: Sequence[int | None]) -> Any:
 
 
 def _flat(pixels: np.ndarray) -> np.ndarray:
-    """A row for each window."""
+    """Reshape pixels to a matrix with a row for each window."""
     return pixels.reshape(math.prod(pixels.shape[:3]), math.prod(pixels.shape[3:]))

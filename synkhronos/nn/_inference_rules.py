@@ -1,4 +1,4 @@
-"""What convolution and pooling do to rows: each image stays apart, kernels' gradients are sums."""
+"""Inference rules: convolution and pooling keep images apart, kernels' gradients are sums."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _pooling_gradient(
 
 @transfer.register
 def _mean(op: Mean, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
-    """What is averaged over rows is, after that, the same in all members."""
+    """A mean over rows, averaged over members, is the same in all members."""
     return Same() if values[0] == Reduced("avg") else None
 
 
@@ -71,7 +71,7 @@ def _moments(op: Moments, node: Apply, values: Sequence[Value], walk: Walk) -> T
 
 
 def follow_layers(gathers: type, spreads: type) -> None:
-    """Teach the same of pytensor-ml's two operations that pick pixels and lay them back."""
+    """Register the same rule for pytensor-ml's two operations that gather and spread pixels."""
 
     def picked(op: Any, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
         first, *lengths = values
@@ -82,12 +82,12 @@ def follow_layers(gathers: type, spreads: type) -> None:
 
 
 def _are_images(*values: Any) -> bool:
-    """Whether values have a row for each image."""
+    """Whether all values have one row for each image."""
     return all(isinstance(v, Rows) and v.axis == 0 for v in values)
 
 
 def _apart(values: Sequence[Value], linear: Any) -> Value | None:
-    """Images that follow from images, and linearly from one of these."""
+    """Images computed from images row by row; linear in the one named `linear`."""
     if not _are_images(*values):
         return None
     return Rows(0, any(v.whole for v in values), linear.factors, linear.zero)

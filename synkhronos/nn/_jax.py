@@ -1,9 +1,10 @@
-"""Convolution and pooling in JAX programs; imported when the first of them is compiled.
+"""Convolution and pooling in JAX programs; imported when JAX compiles the first graph.
 
-On GPUs convolutions are cuDNN's, through ``jax.lax``. XLA's own for CPUs is slow where there are
-few channels, and for windows of one pixel; those are written as matrix products. Pooling is written
-pixel by pixel of the window, which XLA fuses into one loop; its own scatters one by one. Large
-windows, for which compiling that takes too long, are gone over in blocks.
+On GPUs, ``jax.lax`` calls cuDNN's convolutions. On CPUs, XLA's own convolution is slow for few
+channels and for windows of one pixel; here both are matrix products. Pooling is written out pixel
+by pixel of the window, and XLA fuses these expressions into one loop. XLA's own gradient of pooling
+scatters one value at a time. Large windows would take too long to compile in this form, so a loop
+over blocks handles them.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
 
-# Values under a window up to which a matrix product over all windows beats XLA's convolution on a
-# CPU: 9 and 36 do, 144 do not.
+# Largest number of values in a window for which a matrix product over all windows beats XLA's
+# convolution on a CPU: it is faster for 9 and 36 values, slower for 144.
 _FEW = 64
-# Pixels of a window up to which pooling is written out pixel by pixel: what that makes faster XLA
-# compiles in up to a second. Windows side by side are faster in blocks from a few pixels on.
+# Largest number of pixels in a window for which pooling is written out pixel by pixel: up to there
+# XLA compiles it within a second. Windows that do not overlap are faster in blocks above 9 pixels.
 _WRITTEN_OUT, _WRITTEN_OUT_ASIDE = 100, 9
 
 
 def _declared(node: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of inputs in the dtype that the graph declares; JAX's may be wider."""
+    """Cast inputs to the dtype that the graph declares, then compute; JAX's may be wider."""
     dtype = node.outputs[0].type.dtype
     return lambda *inputs: compute(*[v.astype(dtype) for v in inputs])
 
@@ -90,7 +91,7 @@ def _convolve(windows: Windows, images: Any, kernel: Any) -> Any:
 
 
 def _product(windows: Windows, images: Any, kernel: Any) -> Any:
-    """Channels first, so that what is vectorised are rows of pixels, which are long."""
+    """Convolve as a matrix product, channels first: XLA then vectorises long rows of pixels."""
     height, width, channels, new = kernel.shape
     seen = [p.transpose(3, 0, 1, 2) for p in _pixels(windows, images, (height, width))]
     matrix = jnp.stack(seen).reshape(height * width * channels, -1)
@@ -155,7 +156,7 @@ def _spread(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Any
 
 
 def _parts(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Iterable[Any]:
-    """What each pixel of the windows gets."""
+    """The gradient of each pixel of the windows."""
     if op.kind == "mean":
         return itertools.repeat(_share(op, gradient))
     first = jnp.full(pooled.shape, -1, jnp.int16)
@@ -177,7 +178,7 @@ def _is_largest(pixel: Any, pooled: Any) -> Any:
 
 
 def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
-    """Values of pixel (i, j) of all windows, where these pixels lie in the images."""
+    """Images that hold the values of pixel (i, j) of all windows at its positions, else zeros."""
     _, *slices = windows.place(*place, *part.shape[1:3])
     sides = [
         (at.start - before, length + before - at.stop, at.step - 1)
@@ -188,43 +189,47 @@ def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Images cut into blocks as large as a step, of which each window covers a few.
+    """Images cut into blocks of the size of the strides; each window covers a few blocks.
 
-    A loop over these is compiled in the same time for windows of any size.
+    A loop over the blocks of a window takes the same time to compile for windows of any size.
     """
 
     windows: Windows
     window: Pair
-    images: tuple[int, ...]  # their shape
+    images: tuple[int, ...]  # shape of the images
 
     @property
     def fitting(self) -> Pair:
-        """How many windows there are."""
+        """The numbers of windows, vertical and horizontal."""
         return self.windows.fitting(self.images[1:3], self.window)
 
     @property
     def covered(self) -> Pair:
-        """How many blocks a window covers, the last perhaps in part."""
+        """The numbers of blocks that a window covers, the last one perhaps partly."""
         down, right = (-(-k // s) for k, s in zip(self.window, self.windows.strides, strict=True))
         return down, right
 
     def cut(self, images: Any, fill: float) -> Any:
-        """Of shape (images, rows of blocks, their height, columns of blocks, width, channels)."""
+        """Blocks, of shape (images, block rows, height, block columns, width, channels)."""
         padded = lax.pad(images, images.dtype.type(fill), self._sides(1))
         return padded.reshape(self._shape([n - 1 + m for n, m in self._counts]))
 
     def joined(self, blocks: Any) -> Any:
-        """Images from blocks."""
+        """Join blocks to images."""
         n, rows, height, columns, width, channels = blocks.shape
         whole = blocks.reshape(n, rows * height, columns * width, channels)
         return lax.pad(whole, whole.dtype.type(0), self._sides(-1))
 
     def seen(self, blocks: Any, place: Sequence[Any]) -> Any:
-        """Of all windows the block at one place."""
+        """The block at one place of each window."""
         return lax.dynamic_slice(blocks, place, self._shape(self.fitting))
 
     def over(self, visit: Callable[[Any, Sequence[Any], Any], Any], start: Any) -> Any:
-        """Visit each block of a window: the last result, its place, its pixels' numbers, or -1."""
+        """Loop over the blocks of a window.
+
+        `visit` gets the last result, the block's place, and the numbers of its pixels in the
+        window (-1: outside).
+        """
         (height, width), (down, right) = self.window, self.windows.strides
 
         def visited(at: Any, last: Any) -> Any:
@@ -246,7 +251,7 @@ class _Blocks:
         return [self.images[0], counts[0], down, counts[1], right, self.images[3]]
 
     def _sides(self, sign: int) -> list[tuple[int, int, int]]:
-        """What is added to images so that blocks fit, or taken away again."""
+        """Padding by which images fill whole blocks; with sign -1 it is removed."""
         found = [
             (before, (n - 1 + m) * step - before - length)
             for (n, m), step, (before, _), length in zip(
@@ -295,7 +300,7 @@ def _spread_in_blocks(op: PoolingGradient, images: Any, pooled: Any, gradient: A
 
 
 def _by_block(values: Any) -> Any:
-    """Values of windows beside those of the blocks that they cover."""
+    """Values of windows, with axes that broadcast over the pixels of blocks."""
     return values[:, :, None, :, None]
 
 
@@ -320,7 +325,7 @@ def _moments(op: Moments, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
-    """A call back into Python; members trace the same graph, so they meet in the same order."""
+    """Call back into Python; all members trace the same graph, so they call in the same order."""
     if not is_held():
         return values
 

@@ -1,9 +1,11 @@
-"""Mean and variance over the rows of all members: batch normalisation's, and their gradient.
+"""Mean and variance over the rows of all members, for batch normalisation, with their gradient.
 
-Each member takes mean and variance of its part; they are combined exactly (Chan, Golub and LeVeque,
-Updating formulae and a pairwise algorithm for computing sample variances, 1979). The gradient
-through them is exact for losses that are means over rows: members' gradients are averaged, weighted
-by rows, so what reaches a member through the statistics is the same average of what all sent.
+Each member computes mean and variance of its part; these are combined exactly (Chan, Golub and
+LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979).
+
+The gradient through them is exact for losses that are means over rows. The gradient of such a loss
+is the members' mean, weighted by rows. The gradient with respect to the statistics is the same
+weighted mean, so `Mean` is its own gradient.
 """
 
 from __future__ import annotations
@@ -22,48 +24,45 @@ from synkhronos._engine.graph_collectives import MeetingOp, mean_over_members
 _numbers = itertools.count(1)
 
 
-class _Meeting(MeetingOp):
-    """Operations that meet are told apart by a number, also where they compute the same."""
+class _Numbered(MeetingOp):
+    """A collective operation with a number of its own, so that equal ones are not merged."""
 
     def __init__(self) -> None:
         self.number = next(_numbers)
 
 
-class Mean(_Meeting):
+class Mean(_Numbered):
     """The mean of the members' values, weighted by their rows; it is its own gradient."""
 
     __props__ = ("number",)
 
     def make_node(self, *inputs: Any) -> Apply:
-        """The node."""
         [values] = map(pt.as_tensor, inputs)
         return Apply(self, [values], [values.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """The same."""
         return list(shapes)
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Meet."""
         output_storage[0][0] = np.array(mean_over_members(self.number, inputs[0]))
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """For losses that are averaged over members in the same way."""
+        """Differentiate; right for losses that are averaged over members in the same way."""
         gradient: Any = Mean()(cotangents[0])
         return [gradient]
 
 
-class Moments(_Meeting):
-    """values, running mean and variance -> mean, variance, and what runs on.
+class Moments(_Numbered):
+    """values, running mean, running variance -> mean, variance, and the next running values.
 
-    They are taken over all axes but the last.
+    Mean and variance are taken over all axes except the last one.
 
     Parameters
     ----------
     momentum : float
-        What the new values weigh in the running ones.
+        The weight of the batch's values in the next running values.
     """
 
     __props__ = ("number", "momentum")
@@ -73,22 +72,20 @@ class Moments(_Meeting):
         self.momentum = momentum
 
     def update_map(self) -> dict[int, int]:
-        """Which output is the new value of which input; so pytensor-ml knows it has a state."""
+        """By output: the input whose new value it is. pytensor-ml finds states by this method."""
         return {2: 1, 3: 2}
 
     def make_node(self, *inputs: Any) -> Apply:
-        """The node."""
         given = [pt.as_tensor(v) for v in inputs]
         kind = pt.TensorType(given[0].dtype, (given[0].type.shape[-1],))
         return Apply(self, given, [kind(), kind(), given[1].type(), given[2].type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """A value for each channel."""
         channels = (shapes[0][-1],)
         return [channels, channels, shapes[1], shapes[2]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Sums are taken in float64."""
+        """Compute the sums in float64."""
         values, *running = inputs
         axes = tuple(range(values.ndim - 1))
         mean = values.mean(axes, dtype=np.float64)
@@ -99,7 +96,6 @@ class Moments(_Meeting):
             storage[0] = np.array(value)
 
     def run_on(self, found: Any, running: Sequence[Any]) -> list[Any]:
-        """The next running values."""
         m = self.momentum
         return [
             (m * new + (1 - m) * old).astype(old.dtype)
@@ -107,13 +103,13 @@ class Moments(_Meeting):
         ]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Running values are no part of what is differentiated."""
+        """The running values have no gradient, and none goes through them."""
         return [[True, True, False, False], [False] * 4, [False] * 4]
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """Through mean and variance."""
+        """Differentiate through mean and variance."""
         values, mean = inputs[0], outputs[0]
         sent = [
             pt.zeros_like(mean) if isinstance(c.type, DisconnectedType) else c
@@ -127,8 +123,8 @@ class Moments(_Meeting):
 
 
 def combined(number: int, moments: np.ndarray) -> np.ndarray:
-    """Mean and variance of all rows, from those of this member's: of shape (2, channels)."""
+    """Mean and variance of all rows, from those of this member's rows; shape (2, channels)."""
     mean, variance = moments.astype(np.float64)
     means, squares = mean_over_members(number, np.stack([mean, variance + mean**2]))
-    # in float64 the difference of the squares is exact enough, but for rounding below zero
+    # float64 is precise enough for a difference of squares; rounding may put it below zero
     return np.stack([means, np.maximum(squares - means**2, 0)]).astype(moments.dtype)

@@ -1,6 +1,7 @@
-"""Convolution and pooling in numba code; imported when the first graph is compiled by numba.
+"""Convolution and pooling in numba code; imported when numba compiles the first graph.
 
-Image by image: the pixels under its windows fit into a cache, where a matrix product reads them.
+The loops go image by image: the pixels of one image's windows fit into a CPU cache, from which the
+matrix product reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
 
-_VERSION = 3  # of the code below, for what numba has cached
+_VERSION = 3  # version of the code below, for numba's cache
 
 
 def _geometry(windows: Windows) -> tuple[int, ...]:
@@ -30,7 +31,7 @@ def _geometry(windows: Windows) -> tuple[int, ...]:
 
 
 def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
-    """Say it in Python: numba takes seconds to compile a message with numbers."""
+    """Raise from Python: numba takes seconds to compile a message with numbers."""
     down, right, by, along, top, bottom, left, after = geometry
     Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
 
@@ -48,7 +49,7 @@ def _fitting(geometry: Any, height: int, width: int, kh: int, kw: int) -> tuple[
 
 @numba_njit
 def _collect(geometry: Any, image: Any, kh: int, kw: int, pixels: Any) -> None:
-    """A row for each window, with its pixels."""
+    """Write the pixels of each window into a row of `pixels`."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
     rows, columns = _fitting(geometry, height, width, kh, kw)
@@ -67,7 +68,7 @@ def _collect(geometry: Any, image: Any, kh: int, kw: int, pixels: Any) -> None:
 
 @numba_njit
 def _spread(geometry: Any, pixels: Any, kh: int, kw: int, image: Any) -> None:
-    """The transpose: values are added to the pixels that they came from."""
+    """The transpose of `_collect`: add each value to the pixel that it belongs to."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
     rows, columns = _fitting(geometry, height, width, kh, kw)
@@ -165,7 +166,7 @@ def _pooling(op: Pooling, node: Any, **kwargs: Any) -> tuple[Any, int]:
                         for x in range(max(0, begin), min(width, end)):
                             for c in range(channels):
                                 value, old = images[r, y, x, c], found[r, row, column, c]
-                                if largest:  # a select, which is vectorised, and keeps NaN
+                                if largest:  # a select is vectorised; NaN counts as the largest
                                     larger = value > old or value != value
                                     found[r, row, column, c] = value if larger else old
                                 else:

@@ -1,8 +1,8 @@
-"""Pooling: the largest or the mean value of each window, and the gradient of that.
+"""Pooling: the largest or the mean value of each window, with its gradient.
 
-Where several pixels of a window are equally large, which is common behind rectified layers, the
-whole gradient goes to the first of them, in every mode. NaN counts as the largest, so that a net
-which has diverged looks like it.
+Several pixels of a window may be equally large, which is common after rectified layers. The whole
+gradient then goes to the first of them, in every mode. NaN counts as the largest, so a network that
+has diverged shows it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from synkhronos.nn._convolution import padding_of, pair
 from synkhronos.nn._windows import Padding, Pair, Windows
 
 
-class _Pooling(Op):
-    """What both have in common."""
+class _PoolingOp(Op):
+    """Base class of both operations: kind ("max" or "mean"), windows, strides and padding."""
 
     __props__ = ("kind", "window", "strides", "padding")
 
@@ -30,20 +30,18 @@ class _Pooling(Op):
 
     @property
     def windows(self) -> Windows:
-        """Where the windows lie."""
         return Windows(self.strides, self.padding)
 
     @property
     def fill(self) -> float:
-        """What is added around the images."""
+        """The value of the padding."""
         return -np.inf if self.kind == "max" else 0.0
 
 
-class Pooling(_Pooling):
-    """images -> images, a pixel for each window."""
+class Pooling(_PoolingOp):
+    """images -> images with one pixel for each window."""
 
     def make_node(self, *inputs: Any) -> Apply:
-        """The node."""
         [images] = map(_floating, inputs)
         n, *lengths, channels = images.type.shape
         self.windows.check(lengths, self.window)
@@ -51,12 +49,11 @@ class Pooling(_Pooling):
         return Apply(self, [images], [pt.tensor(dtype=images.dtype, shape=shape)])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """From the shape of the images."""
         n, *lengths, channels = shapes[0]
         return [(n, *self.windows.fitting(lengths, self.window), channels)]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Over a view of all windows."""
+        """Reduce a view of all windows."""
         pixels = self.windows.pixels(inputs[0], self.window, self.fill)
         reduced = pixels.max((3, 4)) if self.kind == "max" else pixels.mean((3, 4))
         output_storage[0][0] = np.ascontiguousarray(reduced)
@@ -64,25 +61,22 @@ class Pooling(_Pooling):
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """One operation, which reads images and result again."""
         gradient: Any = PoolingGradient(self.kind, self.window, self.strides, self.padding)
         return [gradient(inputs[0], outputs[0], cotangents[0])]
 
 
-class PoolingGradient(_Pooling):
-    """images, the pooled images, the gradient of those -> the gradient of the images."""
+class PoolingGradient(_PoolingOp):
+    """images, pooled images, gradient of the pooled images -> gradient of the images."""
 
     def make_node(self, *images_pooled_gradient: Any) -> Apply:
-        """The node."""
         images, pooled, gradient = map(_floating, images_pooled_gradient)
         return Apply(self, [images, pooled, gradient.astype(images.dtype)], [images.type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """That of the images."""
         return [shapes[0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Each window's gradient goes to its first largest pixel, or in parts to all."""
+        """Give each window's gradient to its first largest pixel, or divide it among all pixels."""
         images, pooled, gradient = inputs
         height, width = self.window
         shape = (*gradient.shape[:3], height, width, gradient.shape[3])
@@ -104,7 +98,7 @@ class PoolingGradient(_Pooling):
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """Refused, not left out."""
+        """Refuse second derivatives."""
         why = "pooling has no second derivatives"
         return [grad_not_implemented(self, i, v, why) for i, v in enumerate(inputs)]
 
@@ -115,15 +109,15 @@ def max_pool2d(
     strides: int | Pair | None = None,
     padding: str | int | Pair | Padding = "valid",
 ) -> Any:
-    """Take the largest value of each window, channel by channel, in any mode.
+    """Compute the largest value of each window, channel by channel, in any mode.
 
     Parameters
     ----------
     images : variable of shape (rows, height, width, channels), float32 or float64
     window : int or (height, width)
-    strides : int or (vertical, horizontal); default: the window, which lays them side by side
+    strides : int or (vertical, horizontal); default: the window, so that windows do not overlap
     padding : as for `conv2d`
-        What is added never is the largest.
+        The added pixels are never the largest.
 
     Returns
     -------
@@ -132,8 +126,8 @@ def max_pool2d(
     Notes
     -----
     Cost: one pass over the images, and two for the gradient. The gradient goes to the first of
-    several largest values; NaN is the largest. A row of the result depends on the same row of the
-    images alone.
+    several largest values; NaN is the largest. A row of the result depends only on the same row of
+    the images.
 
     Examples
     --------
@@ -152,7 +146,7 @@ def avg_pool2d(
     strides: int | Pair | None = None,
     padding: str | int | Pair | Padding = "valid",
 ) -> Any:
-    """Take the mean of each window, channel by channel, in any mode; what is added counts as 0.
+    """Compute the mean of each window, channel by channel, in any mode; padding counts as 0.
 
     Parameters and result are those of `max_pool2d`.
 
@@ -183,5 +177,7 @@ def _pooled(kind: str, images: Any, window: Any, strides: Any, padding: Any) -> 
 def _floating(images: Any) -> Any:
     found = pt.as_tensor(images)
     if found.type.ndim != 4 or np.dtype(found.dtype).kind != "f":
-        raise TypeError(f"pooling takes floating tensors with 4 dimensions, found {found.type}")
+        raise TypeError(
+            f"pooling needs a floating-point tensor with 4 dimensions, found {found.type}"
+        )
     return found

@@ -1,4 +1,4 @@
-"""Windows over images: how many fit, where they lie, and all their pixels as one matrix. Pure."""
+"""Windows over images: their number, their positions, and their pixels as one array."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Padding = tuple[Pair, Pair]
 
 @dataclass(frozen=True)
 class Windows:
-    """How windows go over an image: steps, what is added around it, and gaps between pixels.
+    """The positions of windows in an image: strides, padding, and dilation of the pixels.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Windows:
     dilation: Pair = (1, 1)
 
     def fitting(self, lengths: Sequence[Any], window: Sequence[int]) -> tuple[Any, Any]:
-        """How many windows fit; lengths may be numbers, variables or None.
+        """The numbers of windows that fit; lengths may be numbers, variables or None.
 
         >>> Windows((2, 2), ((1, 1), (0, 0))).fitting((5, 6), (3, 3))
         (3, 2)
@@ -42,7 +42,7 @@ class Windows:
         return first, second
 
     def check(self, lengths: Sequence[int | None], window: Pair) -> None:
-        """Refuse windows that are larger than the images, as far as lengths are known."""
+        """Raise if windows are larger than the images, as far as lengths are known."""
         fitting = self.fitting(lengths, window)
         if any(n is not None and n < 1 for n in fitting):
             raise ValueError(
@@ -51,7 +51,7 @@ class Windows:
             )
 
     def pixels(self, images: np.ndarray, window: Pair, fill: float = 0) -> np.ndarray:
-        """Of shape (images, rows, columns, *window, channels): the pixels under each window."""
+        """The pixels of each window, of shape (images, rows, columns, *window, channels)."""
         self.check(images.shape[1:3], window)
         padded = self.padded(images, fill)
         spans = tuple((k - 1) * gap + 1 for k, gap in zip(window, self.dilation, strict=True))
@@ -60,13 +60,13 @@ class Windows:
         return view[:, ::down, ::right, :, ::by, ::along].transpose(0, 1, 2, 4, 5, 3)
 
     def padded(self, images: np.ndarray, fill: float = 0) -> np.ndarray:
-        """Images with what is added around them."""
+        """The images with their padding."""
         if not any(map(any, self.padding)):
             return images
         return np.pad(images, ((0, 0), *self.padding, (0, 0)), constant_values=fill)
 
     def spread(self, pixels: np.ndarray, lengths: Pair) -> np.ndarray:
-        """The transpose of `pixels`: each value is added to the pixel that it came from."""
+        """The transpose of `pixels`: add each value to the pixel that it belongs to."""
         n, rows, columns, height, width, channels = pixels.shape
         self.check(lengths, (height, width))
         (top, bottom), (left, right) = self.padding
@@ -78,7 +78,7 @@ class Windows:
         return whole[:, top : top + down, left : left + across]
 
     def place(self, i: int, j: int, rows: int, columns: int) -> tuple[slice, slice, slice]:
-        """Where pixel (i, j) of all windows lies in padded images."""
+        """The slices of padded images that hold pixel (i, j) of all windows."""
         starts = i * self.dilation[0], j * self.dilation[1]
         return (
             slice(None),

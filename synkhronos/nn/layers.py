@@ -1,7 +1,7 @@
 """pytensor-ml's layers on the operations of this package: same arguments, parameters and values.
 
-Its other layers (``Linear``, ``Dropout``, ``LSTM`` ...) are used as they are. Of those below its
-own have no gradient in mode JAX where they are padded, and are slower on CPUs.
+Use pytensor-ml's other layers (``Linear``, ``Dropout``, ``LSTM`` ...) directly. pytensor-ml's own
+versions of the layers below are slower on CPUs, and have no gradient in mode JAX with padding.
 """
 
 from __future__ import annotations
@@ -19,29 +19,27 @@ from pytensor_ml.pytensorf.rng import collect_default_updates
 from pytensor_ml.rewriting.layers import predict_db
 
 from synkhronos.nn._convolution import conv2d
+from synkhronos.nn._inference_rules import follow_layers
 from synkhronos.nn._moments import Moments
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
-from synkhronos.nn._inference_rules import follow_layers
 
 follow_layers(Im2Col, Col2Im)
 
 
 class _Convolving:
-    """A layer that convolves with `conv2d`, but for other paddings than by zeros."""
+    """A layer that convolves with `conv2d`; with padding other than zeros, as pytensor-ml does."""
 
     def __call__(self, X: Any) -> Any:
-        """Convolve."""
         found = _convolved(self, X)
         return super().__call__(X) if found is None else found
 
 
 class _Pooling:
-    """A layer that pools with one of our functions, but for windows with gaps."""
+    """A layer that pools with this package's function; with dilation, as pytensor-ml does."""
 
     _pool: Any
 
     def __call__(self, X: Any) -> Any:
-        """Pool."""
         found = _pooled(self, X, self._pool)
         return super().__call__(X) if found is None else found
 
@@ -133,13 +131,17 @@ class AvgPool1D(_Pooling, _conv.AvgPool1D):
 class BatchNorm(_norm.BatchNorm):
     """``pytensor_ml.layers.BatchNorm``, with mean and variance over the rows of all members.
 
-    Members meet once for the statistics and once for their gradient, in each step. So any number of
-    members comes to the values and gradients of a serial step, for losses that are means over rows.
-    pytensor-ml's own layer takes the statistics of each member's part.
+    If the loss is a mean over rows, a step gives the values and gradients of a serial step, for any
+    number of members. pytensor-ml's own layer uses the statistics of each member's part.
 
-    Running values are updates of the function, as with pytensor-ml's:
-    ``collect_non_trainable_updates(loss)`` returns them, and ``rewrite_for_prediction`` takes them
-    for the batch's.
+    Running values are updates of the function, as with pytensor-ml's layer:
+    ``collect_non_trainable_updates(loss)`` returns them. ``rewrite_for_prediction`` replaces the
+    batch's values by them.
+
+    Notes
+    -----
+    Cost: two all-reduces of two vectors in each step, one for the statistics and one for their
+    gradient.
 
     Examples
     --------
@@ -152,7 +154,7 @@ class BatchNorm(_norm.BatchNorm):
     """
 
     def __call__(self, X: Any) -> Any:
-        """Normalise; without running values it is pytensor-ml's."""
+        """Normalise; without running values, call pytensor-ml's layer."""
         X = pt.as_tensor(X)
         if X.ndim < 2 or not self.track_running_stats:
             return super().__call__(X)
@@ -173,22 +175,22 @@ class BatchNorm(_norm.BatchNorm):
 
 
 def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
-    """Collect what layers change of themselves: dropout's generators, batch normalisation's values.
+    """Collect the updates of layers: dropout's generators, running values of batch normalisation.
 
     Parameters
     ----------
     outputs : variable or list of variables
-        What a function computes, such as a loss.
+        The outputs of a function, such as a loss.
 
     Returns
     -------
     list of updates for `synkhronos.function` and ``make_train_function``
-        Generators go on, each member's by itself. Running values of `BatchNorm` are the same in all
-        members; those of pytensor-ml's own layer are averaged over them, weighted by rows.
+        Each member advances its own generators. Running values of `BatchNorm` are the same in all
+        members. Those of pytensor-ml's own layer are averaged over members, weighted by rows.
 
     Notes
     -----
-    Cost of the latter: an all-reduce of two vectors for each layer.
+    Cost of averaging: an all-reduce of two vectors for each of pytensor-ml's own layers.
 
     Examples
     --------
@@ -211,7 +213,7 @@ def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
 
 @node_rewriter([Moments])  # type: ignore[untyped-decorator]
 def _predicted(fgraph: Any, node: Any) -> list[Any]:
-    """Running values in the place of the batch's."""
+    """Replace the batch's mean and variance by the running values."""
     del fgraph
     _, mean, variance = node.inputs
     return [mean, variance, mean, variance]
@@ -221,7 +223,7 @@ predict_db.register("synkhronos_moments", _predicted, "basic")
 
 
 def _convolved(layer: Any, given: Any) -> Any:
-    """What a layer makes of its input, or None where that is not ours to do."""
+    """The layer's output, or None if pytensor-ml's own code has to compute it."""
     X = pt.as_tensor(given)
     rank, zeros = layer.n_spatial + 2, layer.padding_mode == "constant"
     if X.ndim != rank or not (zeros or not any(map(any, layer.padding))):
@@ -246,7 +248,7 @@ def _pooled(layer: Any, given: Any, pool: Any) -> Any:
 
 
 def _flat(given: Any, rank: int) -> Any:
-    """Numbers for both axes of an image; a sequence is one that is a pixel high."""
+    """Numbers for both axes of an image; a sequence is an image that is one pixel high."""
     if rank == 4:
         return given
     [along] = given
