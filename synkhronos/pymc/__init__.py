@@ -1,22 +1,22 @@
-"""Data parallelism inside one chain of PyMC: the likelihood of many rows, evaluated in parts.
+"""Data parallelism inside one chain of PyMC: members evaluate the likelihood of their rows.
 
 ==================  ==============================================================================
-``_parallel``       `parallel`: a model whose log-density is divided for a while
+``_parallel``       `parallel`: divides a model's log-density until it is closed
 ``_terms``          the observed terms of a model, and which of them cannot be divided
 ``_rows``           which variables of a term lie along its rows
-``_likelihood``     what the members compute of their rows, and from what
-``_rewrites``       ... with fewer costly functions, and nothing computed of data alone
-``_fast``           ... and with exponentials and logarithms that vectorise (``_kernels``)
-``_round``          one round: every member evaluates its part, the parts are added
-``_chains``         which group evaluates: this process's, or one of a chain's own process
-``_op``             the operation in the model's graph (``_numba``, ``_jax``: in compiled code)
-``_proof``          the divided log-density is the plain one, at random points
-``_advice``         `advise`: what it will bring, measured before sampling
-``_alarm``          an error in a sampler's thread stops the sampler
+``_likelihood``     the graph that members compute on their rows, and its inputs
+``_rewrites``       rewrites of that graph: fewer costly functions, constants from data
+``_fast``           exponentials and logarithms that vectorise (numba code in ``_kernels``)
+``_round``          one evaluation: every member computes its part, the parts are added
+``_chains``         which group evaluates: this process's, or that of a chain's own process
+``_op``             the operation in the model's graph (compiled by ``_numba`` and ``_jax``)
+``_proof``          compares the divided log-density with the plain one at random points
+``_advice``         `advise`: measures and predicts the speed-up before sampling
+``_alarm``          raises an error of a sampler's thread in the main thread
 ==================  ==============================================================================
 
-It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported with `parallel`, and not by
-workers, which get graphs of PyTensor's operations.
+It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported when `parallel` is first
+used. Workers do not import it: they get graphs of PyTensor's operations.
 """
 
 from importlib import import_module

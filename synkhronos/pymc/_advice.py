@@ -1,4 +1,4 @@
-"""What dividing a model will bring, measured and predicted before it is sampled."""
+"""Measures a model and predicts the speed-up of dividing it, before it is sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from synkhronos.pymc._likelihood import Likelihood, mode_of
 
 SECONDS = 0.15  # of measuring, for each figure
 _SHOWN = (1, 2, 4, 8, 16, 32)
-# more than that is other work on the machine; parameters move from one core's cache to another's
+# Largest plausible seconds of a round, and of moving one parameter between two cores' caches. A
+# longer measured time comes from other work on the machine.
 _MOST_OF_ROUND, _MOST_OF_PARAMETER = 100e-6, 10e-9
 
 
@@ -37,17 +38,17 @@ class ModeAdvice:
     ----------
     mode : str
     plain : float
-        Of the model as it is, one thread (XLA takes what threads it wants).
+        The undivided model with one thread (XLA uses as many threads as it chooses).
     plain_threads : float
-        With all threads.
+        The undivided model with all threads.
     rest : float
-        Of what stays with the master: priors, potentials, terms that are not divided.
+        The work that stays with the master: priors, potentials, terms that are not divided.
     parts : dict
-        Of 1 / k of the rows, for each k.
+        By k: one k-th of the rows.
     round : float
-        What a round costs beside that, with a sampler at work between rounds.
+        The other costs of a round, with a sampler at work between rounds.
     sampler : float
-        What PyMC's NUTS does itself for each gradient: sums of vectors of all parameters.
+        PyMC's NUTS itself, for each gradient: it adds vectors of all parameters.
     """
 
     mode: str
@@ -60,22 +61,22 @@ class ModeAdvice:
 
     @property
     def share(self) -> float:
-        """What part of the time can be divided."""
+        """The fraction of the time that can be divided."""
         return self.parts[1] / (self.parts[1] + self.rest)
 
     def seconds(self, members: int) -> float:
-        """The predicted time of a gradient with so many members, on a core each."""
+        """The predicted time of a gradient with this many members, each on one core."""
         part = self.parts.get(members, self.parts[max(self.parts)] * max(self.parts) / members)
         return self.rest + part + (self.round if members > 1 else 0.0)
 
     def speedup(self, members: int) -> float:
-        """Of sampling, over the plain model in the same mode with one thread."""
+        """The speed-up of sampling over the plain model in the same mode with one thread."""
         return (self.plain + self.sampler) / (self.seconds(members) + self.sampler)
 
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """How chains share the cores: `members` work on each of `at_once` chains."""
+    """How chains share the cores: `at_once` chains run at a time, each with `members` members."""
 
     chains: int
     members: int
@@ -91,15 +92,16 @@ class ChainPlan:
 
 @dataclass(frozen=True)
 class Advice:
-    """What `advise` has found; `str` and `show` make a table of it.
+    """The result of `advise`; `str` and `show` format it as a table.
 
     Attributes
     ----------
     names : tuple of str
         The observed variables that can be divided.
     rows : tuple of int
+        The numbers of rows, one for each group of observed variables of equal length.
     cores : int
-        That this process may use.
+        The number of cores that this process may use.
     modes : tuple of ModeAdvice
     """
 
@@ -115,7 +117,7 @@ class Advice:
 
     @property
     def members(self) -> int:
-        """The number of members with which it is, at most one for each core."""
+        """The number of members with which it is fastest, at most one for each core."""
         return self._members_in(self.best)
 
     def _members_in(self, mode: ModeAdvice) -> int:
@@ -123,31 +125,31 @@ class Advice:
 
     @property
     def mode(self) -> str:
-        """Its name."""
+        """The name of the mode in which the divided model is fastest."""
         return self.best.mode
 
     def speedup(self, members: int, mode: str | None = None) -> float:
-        """Predicted of sampling by NUTS, over the plain model in the same mode with one thread.
+        """Predict the speed-up of NUTS over the plain model in the same mode with one thread.
 
         Parameters
         ----------
         members : int
         mode : str, optional
-            Default: the fastest.
+            Default: the fastest mode.
         """
         found = {m.mode: m for m in self.modes}
         return (found[mode] if mode else self.best).speedup(members)
 
     def chains(self, count: int, mode: str | None = None, together: int | None = None) -> ChainPlan:
-        """The fastest way to sample so many chains: several at once, or one after another.
+        """The fastest way to sample this many chains: several at once, or one after another.
 
         Parameters
         ----------
         count : int
         mode : str, optional
-            Default: the fastest.
+            Default: the fastest mode.
         together : int, optional
-            The members that work on chains one after another; default: as many as are fastest.
+            The number of members if chains run one after another; default: the fastest number.
         """
         found = {m.mode: m for m in self.modes}
         timing = found[mode] if mode else self.best
@@ -161,7 +163,7 @@ class Advice:
         return min(plans, key=lambda p: p.seconds)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Columns and rows: for each mode the times (ms), the share, the speed-ups of sampling."""
+        """Columns and rows: for each mode times (ms), divisible share, speed-ups of sampling."""
         members = [k for k in _SHOWN if k <= max(8, self.cores)]
         columns = ["mode", "plain ms", "threads", "rest", "sampler", "share"]
         columns += [f"{k}x" for k in members]
@@ -184,7 +186,7 @@ class Advice:
     def _headline(self) -> str:
         rows = ", ".join(f"{n:,}" for n in self.rows)
         return (
-            f"{', '.join(self.names)} ({rows} rows): a gradient's time, and the speed-up with "
+            f"{', '.join(self.names)} ({rows} rows): time of a gradient, and speed-up with "
             "1, 2, ... members"
         )
 
@@ -195,13 +197,13 @@ class Advice:
         gain = fastest / (seconds + best.sampler)
         return (
             f"fastest divided: {best.mode}, {1e3 * seconds:.3f} ms with {members} "
-            f"member{'s' if members > 1 else ''}; it samples {gain:.2f} times as fast as the plain "
-            "model in its best mode.\n"
+            f"member{'s' if members > 1 else ''}. Sampling is {gain:.2f} times as fast as with the "
+            "plain model in its best mode.\n"
             f"{self.chains(4)}"
         )
 
     def show(self) -> None:
-        """Print it: a table if rich is there, else lines.
+        """Print the table: with rich if that is installed, else as plain lines.
 
         >>> import numpy as np, pymc as pm, synkhronos as synk
         >>> with pm.Model() as model:
@@ -231,7 +233,7 @@ class Advice:
 
 
 def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
-    """The time of a call: the lower quartile, which other work on the machine moves least."""
+    """Time of a call: the lower quartile, on which other work on the machine has little effect."""
     call()
     times: list[float] = []
     until = time.perf_counter() + budget
@@ -244,7 +246,7 @@ def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
 
 @dataclass(frozen=True)
 class Gradient:
-    """A model's value and gradient at a point; a call computes them.
+    """A model's value and gradient at a point; calling it computes them.
 
     Attributes
     ----------
@@ -259,7 +261,7 @@ class Gradient:
         return np.asarray(self.model_function._pytensor_function(self.point)[1])
 
     def known(self) -> Gradient:
-        """One that takes no time: the values are there."""
+        """The same gradient as a stub that returns stored values and takes no time."""
         f, values = self.model_function, self.model_function._pytensor_function(self.point)
         values = [np.asarray(v) for v in values]
         stub = SimpleNamespace(
@@ -270,7 +272,7 @@ class Gradient:
         return Gradient(stub, self.point)
 
     def amid_sampling(self) -> Callable[[], Any]:
-        """The same with what PyMC's NUTS does for each: a leapfrog step, the sums of its tree."""
+        """The gradient with NUTS's own work for it: a leapfrog step and the sums of its tree."""
         kind = self.point.dtype
         potential = QuadPotentialDiag(np.ones(self.point.size), kind)
         integrator = CpuLeapfrogIntegrator(potential, self.model_function)
@@ -279,7 +281,7 @@ class Gradient:
 
         def leaf() -> None:
             end = integrator.step(1e-12, start)
-            for _ in range(3):  # is the tree, or either half of it, turning?
+            for _ in range(3):  # U-turn checks of the tree and of its two halves
                 total = start.p + end.p
                 total.dot(start.v), total.dot(end.v)
 
@@ -287,10 +289,10 @@ class Gradient:
 
 
 def gradient_of(model: Any, mode: Any) -> Gradient:
-    """The model's value and gradient, as it is now, where a sampler might begin.
+    """The model's value and gradient as it is now, near the initial point.
 
-    That is beside the initial point, at which many models have rows that are all alike: branches
-    that processors foresee make them twice as fast as they are in a chain.
+    At the initial point itself many models have equal rows. The processor then predicts every
+    branch, and the gradient is twice as fast as in a chain.
     """
     start = model.initial_point(0)
     function = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))
@@ -308,7 +310,7 @@ def gradient_of(model: Any, mode: Any) -> Gradient:
 
 
 def measure_mode(model: Any, parallel: Any, mode: Any, plain: Gradient) -> ModeAdvice:
-    """Measure a model that is divided, in a mode."""
+    """Measure a divided model in one mode."""
     with threadpool_limits(1):
         alone = seconds_of(plain)
     threads = seconds_of(plain)
@@ -321,7 +323,7 @@ def measure_mode(model: Any, parallel: Any, mode: Any, plain: Gradient) -> ModeA
     inner = max(whole - rest, 1e-7)
     size = parallel.group.size
     parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode_of(mode)) else {}
-    if not parts:  # what a member's share takes has been seen, and is scaled
+    if not parts:  # scale the measured time of one member's rows
         parts = {k: inner * size / k for k in (1, 2, 4, 8)}
     between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else 20e-6
     between = min(between, _MOST_OF_ROUND + _MOST_OF_PARAMETER * plain.point.size)
@@ -330,7 +332,7 @@ def measure_mode(model: Any, parallel: Any, mode: Any, plain: Gradient) -> ModeA
 
 
 def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:
-    """Seconds for 1, 1/2, 1/4 and 1/8 of the rows in this process, with one thread."""
+    """Seconds for all, 1/2, 1/4 and 1/8 of the rows, in this process with one thread."""
     found = dict.fromkeys((1, 2, 4, 8), 0.0)
     rng = np.random.default_rng(0)
     theta = rng.normal(size=likelihood.size) * 0.1
@@ -353,7 +355,7 @@ def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:
 
 
 def available_modes() -> tuple[str, ...]:
-    """NUMBA, C where there is a compiler, JAX where it is installed."""
+    """NUMBA; C if there is a compiler; JAX if it is installed."""
     found = ["NUMBA"]
     if pytensor.config.cxx:
         found.append("C")

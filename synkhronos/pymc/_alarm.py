@@ -1,7 +1,7 @@
-"""An error in a sampler's own thread, raised where the sampler was called.
+"""Raises an error of a sampler's thread in the main thread, which called the sampler.
 
-nutpie evaluates in threads of its own and takes an exception there for a divergence: it would go
-on, and return draws of nothing. The main thread waits inside nutpie and looks for signals.
+nutpie evaluates in threads of its own and treats an exception there as a divergence: it would go on
+and return meaningless draws. The main thread waits inside nutpie and handles signals.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 from types import FrameType
 from typing import Any
 
-_SIGNAL = signal.SIGURG  # ignored by default, and by almost everybody
+_SIGNAL = signal.SIGURG  # ignored by default, and seldom used
 
 
 class Alarm:
     """Raises an exception in the main thread while a sampler waits there.
 
-    Made in the main thread; elsewhere it does nothing. `close` gives the signal back.
+    It works only if it is made in the main thread. `close` restores the signal's handler.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Alarm:
             self._before = signal.signal(_SIGNAL, self._handle)
 
     def raise_in_main(self, exc: BaseException) -> bool:
-        """Raise it there, if the main thread waits in a sampler; returns whether it does."""
+        """Raise `exc` in the main thread if that waits in a sampler; return whether it does."""
         main = threading.main_thread()
         if not self._armed or threading.current_thread() is main or not _waits(main):
             return False
@@ -45,10 +45,10 @@ class Alarm:
             self._before(number, frame)
 
     def close(self) -> None:
-        """Give the signal back."""
+        """Restore the signal's former handler."""
         if self._armed and threading.current_thread() is threading.main_thread():
             self._armed = False
-            # one that was made later stands before this one, and passes signals on
+            # a later Alarm has replaced this handler, and passes signals on to it
             if self._before is not None and signal.getsignal(_SIGNAL) == self._handle:
                 signal.signal(_SIGNAL, self._before)
 

@@ -1,10 +1,10 @@
 """Exponentials and logarithms that a compiler can vectorise: arithmetic without branches or calls.
 
-libm's functions take one number at a time, 6 to 10 ns each on a 2020s core; these take as many as
-the registers hold. Arguments are reduced as usual (Muller, "Elementary Functions", 3rd edition,
-chapters 5 and 11): exp to |r| <= log(2) / 2 and a Taylor polynomial, log to m in [sqrt(1/2),
-sqrt(2)) and the series of 2 atanh((m - 1) / (m + 1)). Within 2 units in the last place of libm,
-subnormal results, infinities and nan included.
+libm's functions compute one number at a time, 6 to 10 ns each on a 2020s core. These compute as
+many as the registers hold. Arguments are reduced as usual (Muller, "Elementary Functions", 3rd
+edition, chapters 5 and 11): exp to |r| <= log(2) / 2 and a Taylor polynomial, log to m in
+[sqrt(1/2), sqrt(2)) and the series of 2 atanh((m - 1) / (m + 1)). Results are within 2 units in the
+last place of libm's, including subnormal results, infinities and nan.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from pytensor.tensor.elemwise import Elemwise
 
 
 class FastUnary(ps.UnaryScalarOp):
-    """The base: a float64 function whose numba code is in `_numba`."""
+    """Base class: a float64 function whose numba code is in `_kernels`."""
 
     nfunc_spec: tuple[str, int, int] | None = None
 
     def impl(self, x: Any) -> Any:
-        """In Python, the plain function."""
         return self.plain(np.float64(x))
 
     @staticmethod
     def plain(x: Any) -> Any:
-        """What it stands for."""
+        """The function that this one replaces."""
         raise NotImplementedError
 
     def c_code(self, *args: Any) -> str:
-        """None: it is for numba only."""
+        """Not available: only numba compiles this."""
         raise NotImplementedError
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
-        """None: it replaces the plain function when all derivatives are there."""
-        raise NotImplementedError(f"{self} has no derivative: differentiate before it is put in")
+        """Not available: fast functions replace plain ones after differentiation."""
+        raise NotImplementedError(
+            f"{self} has no derivative: differentiate the plain function before it is replaced"
+        )
 
 
 class FastExp(FastUnary):
@@ -92,7 +93,7 @@ FAST = tuple(_FAST.values())
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _put_in(fgraph: Any, node: Any) -> Any:
+def _replace(fgraph: Any, node: Any) -> Any:
     del fgraph
     fast = _FAST.get(type(node.op.scalar_op))
     if fast is None or node.inputs[0].type.dtype != "float64":
@@ -100,8 +101,8 @@ def _put_in(fgraph: Any, node: Any) -> Any:
     return [Elemwise(fast(ps.upgrade_to_float, name=fast.__name__))(node.inputs[0])]
 
 
-def put_in(outputs: list[Variable]) -> list[Any]:
-    """The graph with fast functions in place of the plain ones."""
+def with_fast_functions(outputs: list[Variable]) -> list[Any]:
+    """A copy of the graph with fast functions instead of the plain ones."""
     graph = FunctionGraph(outputs=outputs, clone=True, copy_inputs=False)
-    dfs_rewriter(_put_in).rewrite(graph)
+    dfs_rewriter(_replace).rewrite(graph)
     return list(graph.outputs)

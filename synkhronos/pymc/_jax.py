@@ -1,4 +1,4 @@
-"""The divided likelihood in JAX programs: a call back into Python; imported once JAX is in use."""
+"""The divided likelihood in JAX programs: a call back into Python; imported if JAX is in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synkhronos.pymc._rows import is_smooth
 
 @jax_funcify.register(DividedLogp)
 def _funcify(op: DividedLogp, node: Any = None, **kwargs: Any) -> Any:
-    """A callback whose derivative is what it has returned."""
+    """A callback that returns its value and its derivatives."""
     number = op.number
     smooth = [is_smooth(v) for v in node.inputs]
 

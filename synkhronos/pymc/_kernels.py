@@ -31,7 +31,7 @@ def _float(typingctx: Any, i: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _choose(typingctx: Any, condition: Any, a: Any, b: Any) -> Any:
-    """A select, which no compiler makes a branch of."""
+    """A select instruction, which the compiler does not turn into a branch."""
     del typingctx, condition, b
 
     def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
@@ -123,7 +123,7 @@ def log(x):  # type: ignore[no-untyped-def]
 
 @_inline
 def log1p(x):  # type: ignore[no-untyped-def]
-    """log(1 + x), with what 1 + x has lost."""
+    """log(1 + x), corrected for the rounding error of 1 + x."""
     u = 1.0 + x
     lost = _choose(u > 2.0, 1.0 - (u - x), x - (u - 1.0))
     found = log(u) + lost / u
@@ -144,7 +144,7 @@ def _log1p_of_fraction(y):  # type: ignore[no-untyped-def]
 
 @_inline
 def sigmoid(x):  # type: ignore[no-untyped-def]
-    """By exp(-|x|), which `softplus` of the same x computes too."""
+    """Computed from exp(-|x|), which `softplus` of the same x needs too."""
     y = exp(-abs(x))
     return _choose(x >= 0.0, 1.0, y) / (1.0 + y)
 
@@ -156,7 +156,7 @@ def softplus(x):  # type: ignore[no-untyped-def]
 
 
 _CODE = {FastExp: exp, FastLog: log, FastLog1p: log1p, FastSigmoid: sigmoid, FastSoftplus: softplus}
-_VERSION = 2  # another one whenever the code changes: it names cached machine code
+_VERSION = 2  # part of the key of cached machine code: change it whenever the code changes
 
 
 def _register(kind: type, code: Any) -> None:

@@ -1,9 +1,9 @@
-"""The observed likelihood in parts: what the members compute of their rows, and from what.
+"""The observed likelihood as a graph that each member computes on its rows.
 
-The graph of a member takes one flat vector *theta* (all parameters that are needed whole), the
-rows of the *latents* (parameters with one value per row), and data. It gives one flat vector
-[log-density, its gradient by theta], which is summed over the members, and the gradient by each
-latent's rows.
+The graph has three inputs: one flat vector *theta* of all parameters that members need whole, the
+rows of the *latents* (parameters with one value per row), and data. Its outputs are one flat vector
+[log-density, its gradient by theta], which is summed over members, and the gradient by the rows of
+each latent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._errors import InputError
-from synkhronos.pymc._fast import put_in
+from synkhronos.pymc._fast import with_fast_functions
 from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
 from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
@@ -35,8 +35,8 @@ _PLAIN = Mode(linker="py", optimizer="fast_compile")
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A parameter in theta: what it is in the model, and where it stands."""
+class ThetaSlice:
+    """A parameter of the model, and its slice of theta."""
 
     variable: Any
     start: int
@@ -50,17 +50,17 @@ class Values:
     Attributes
     ----------
     shareds : list of SharedVariable
-        What they depend on.
+        The shared variables that the data depend on.
     """
 
     def __init__(self, variables: Sequence[Any], point: Mapping[Any, np.ndarray]) -> None:
         self._variables = list(variables)
-        self._point = point  # of free variables: data may depend on their shapes
+        self._point = point  # values of free variables: data may depend on their shapes
         self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
         self._function: Any = None
 
     def arrays(self) -> list[np.ndarray]:
-        """The values now."""
+        """The current values."""
         derived = [v for v in self._variables if v.owner is not None]
         if derived and self._function is None:
             self._function = pytensor.function(
@@ -81,7 +81,7 @@ def _value(leaf: Any) -> Any:
 
 
 class Part:
-    """The terms of one number of rows.
+    """The terms with the same number of rows.
 
     Attributes
     ----------
@@ -89,11 +89,11 @@ class Part:
     names : list of str
         The observed variables.
     latents : list of int
-        Which of the likelihood's latents have these rows.
+        Indices of the likelihood's latents that have these rows.
     scattered : list of Variable
         Inputs of the member's graph that have rows: latents, data, hoisted data.
     broadcast : list of Variable
-        Its other inputs: theta, and data that is needed whole.
+        Its other inputs: theta, and data that each member needs whole.
     outputs : list of Variable
         The flat vector, then the gradient by each latent.
     """
@@ -104,8 +104,8 @@ class Part:
         names: list[str],
         reading: Reading,
         theta: Any,
-        pieces: dict[Any, Piece],
-        everything: Sequence[Piece],
+        pieces: dict[Any, ThetaSlice],
+        everything: Sequence[ThetaSlice],
         latents: dict[int, Any],
         scattered: dict[Any, Any],
         whole: dict[Any, Any],
@@ -123,7 +123,7 @@ class Part:
         by = dict(zip(wrt, found, strict=True))
         used = {id(p): by.get(v) for v, p in pieces.items()}
         flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
-        if reading.holds is not None:  # of the vector's few elements, not of every row
+        if reading.holds is not None:  # a switch on this vector is cheaper than one on every row
             fails = pt.set_subtensor(pt.zeros_like(flat)[0], -np.inf)
             flat = pt.switch(reading.holds, flat, fails)
         outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
@@ -146,7 +146,7 @@ class Part:
         self.broadcast = [theta, *fixed]
 
     def compiled_for(self, mode: Any) -> tuple[list[Any], Any]:
-        """The outputs as they are best in a mode, and the mode as it is best for them."""
+        """The outputs rewritten for a mode, and the mode with the rewrites that suit them."""
         mode = mode_of(mode)
         if not isinstance(mode.linker, NumbaLinker):
             return self.outputs, mode
@@ -155,17 +155,17 @@ class Part:
             v.owner is not None and isinstance(v.owner.op, AdvancedIncSubtensor)
             for v in ancestors(found)
         )
-        if scatters:  # inside a loop, adding to places keeps the rest of it from being vectorised
+        if scatters:  # a fused loop that adds to indexed elements would not be vectorised
             mode = mode.excluding("fuse_indexed_into_elemwise")
-        return put_in(found), mode
+        return with_fast_functions(found), mode
 
     @property
     def shareds(self) -> list[SharedVariable]:
-        """The model's data that can be set."""
+        """The shared variables of the model's data, which the user can set."""
         return [*self.data.shareds, *self.whole.shareds]
 
     def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The data that is scattered (rows first) and the data that is needed whole."""
+        """The data that is scattered (rows first), and the data that each member needs whole."""
         rowed = self.data.arrays()
         whole = self.whole.arrays()
         lengths = {len(a) for a in rowed}
@@ -185,24 +185,24 @@ def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence
         found: Any = pytensor.grad(graph, list(wrt), disconnected_inputs="ignore") if wrt else []
     except (NotImplementedError, NullTypeGradError) as exc:
         raise InputError(
-            f"the log-density of {', '.join(names)} has no gradient by its parameters, and value "
-            f"and gradient are computed together: {exc}"
+            f"the log-density of {', '.join(names)} has no gradient by its parameters, which a "
+            f"divided model needs: {exc}"
         ) from exc
     return list(found)
 
 
 def mode_of(mode: Any) -> Any:
-    """The Mode of a name; "C" is what runs C code where there is some, PyTensor's CVM."""
+    """The Mode of a name; "C" means PyTensor's CVM, which runs C code if an operation has some."""
     return get_mode("CVM" if mode == "C" else mode)
 
 
 def _rewritten(graph: Any, *more: str) -> Any:
-    """A rewritten copy."""
+    """A copy of the graph, rewritten."""
     return rewrite_graph(graph, include=("canonicalize", "stabilize", *more), clone=True)
 
 
 def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
-    """[log-density, gradient by theta], zeros where theta holds what has no gradient."""
+    """[log-density, gradient by theta]; zeros for elements of theta without a gradient."""
     parts = [pt.atleast_1d(pt.cast(total, "float64"))]
     for length, gradient in slots:
         none = gradient is None
@@ -213,7 +213,7 @@ def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
 
 
 class Likelihood:
-    """The divided terms of a model, as values of its theta and latents.
+    """The divided terms of a model, as functions of theta and latents.
 
     Attributes
     ----------
@@ -224,12 +224,13 @@ class Likelihood:
     size : int
         The length of theta.
     parts : list of Part
+        The terms, grouped by their number of rows.
     """
 
     def __init__(self, terms: Terms, point: Mapping[Any, np.ndarray]) -> None:
         free, shapes = terms.free, terms.shapes
         self.names = terms.names
-        pieces: dict[Place, Piece] = {}
+        pieces: dict[Place, ThetaSlice] = {}
         latents: dict[Place, int] = {}
         self.latents: list[Any] = []
         self.latent_shapes: list[tuple[int, ...]] = []
@@ -242,7 +243,7 @@ class Likelihood:
                 if axis is None:
                     n = int(np.prod(shapes.get(variable, ()), dtype=np.int64))
                     shape = shapes.get(variable, ())
-                    pieces[place] = Piece(variable, self.size, self.size + n, shape)
+                    pieces[place] = ThetaSlice(variable, self.size, self.size + n, shape)
                     self.size += n
                 else:
                     latents[place] = len(self.latents)
@@ -277,6 +278,6 @@ class Likelihood:
 
 
 def _leading(place: Place) -> Any:
-    """Data with its rows first."""
+    """Data with the row axis first."""
     variable, axis = place
     return pt.moveaxis(variable, axis, 0) if axis else variable

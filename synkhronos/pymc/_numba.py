@@ -1,4 +1,4 @@
-"""The divided likelihood in numba code: a call back into Python, for one vector in and out."""
+"""The divided likelihood in numba code: a call back into Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synkhronos.pymc._op import DividedLogp, evaluate
 
 @register_funcify_default_op_cache_key(DividedLogp)  # type: ignore[untyped-decorator]
 def _funcify(op: DividedLogp, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    """Call `evaluate` by its number, so that the code may be cached: it holds no object."""
+    """Call `evaluate` with a number: code that holds no object can be cached."""
     number = op.number
     kinds = numba.types.Tuple([get_numba_type(o.type) for o in node.outputs])
 

@@ -1,4 +1,4 @@
-"""The operation that stands in a model's graph for its divided likelihood."""
+"""The operation that replaces the divided likelihood in a model's graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _evaluators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary
 class DividedLogp(Op):
     """theta, latents -> log-density, its gradient by theta, its gradients by latents.
 
-    One evaluation gives value and gradient, and PyTensor merges the two uses of it.
+    One evaluation gives value and gradient; PyTensor merges the two uses into one.
 
     Parameters
     ----------
@@ -45,29 +45,26 @@ class DividedLogp(Op):
         self.__init__(state["evaluator"])
 
     def make_node(self, *theta_and_latents: Any) -> Apply:
-        """The node."""
         inputs = [pt.as_tensor(v) for v in theta_and_latents]
         outputs = [pt.dscalar(), *[v.type() for v in inputs if is_smooth(v)]]
         return Apply(self, inputs, outputs)
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """One round."""
         for storage, value in zip(output_storage, evaluate(self.number, *inputs), strict=True):
             storage[0] = value
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """Gradients are as large as what they are by."""
         smooth = [s for s, v in zip(shapes, node.inputs, strict=True) if is_smooth(v)]
         return [(), *smooth]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Gradients of gradients are refused, not left out."""
+        """All outputs depend on the inputs: `pullback` refuses second derivatives."""
         return [[is_smooth(v)] * len(node.outputs) for v in node.inputs]
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
-        """The gradients are there already."""
+        """Return the gradients, which the evaluation has computed."""
         first, *others = cotangents
         if any(not isinstance(c.type, DisconnectedType) for c in others):
             return [
@@ -84,12 +81,13 @@ class DividedLogp(Op):
 
 
 def evaluate(number: int, theta: np.ndarray, *latents: np.ndarray) -> tuple[Any, ...]:
-    """Evaluate the likelihood of that number, in this process."""
+    """Evaluate the likelihood with this number, in this process."""
     evaluator = _evaluators.get(number)
     if evaluator is None:
         raise GroupError(
-            f"the divided likelihood {number} is gone: the model was left (synk.pymc.parallel) "
-            "before this function was called. Compile it inside, or after, not across"
+            f"the divided likelihood {number} no longer exists: synk.pymc.parallel was closed "
+            "before this function was called. Compile and call the function inside the `with` "
+            "block, or compile it again after it"
         )
     flat, gradients = evaluator(theta, latents)
     return np.asarray(flat[0]), flat[1:], *gradients

@@ -1,4 +1,4 @@
-"""`parallel`: a model whose likelihood is evaluated by all members, for a while."""
+"""`parallel`: lets all members evaluate a model's likelihood, until it is closed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger("synkhronos")
 
 
 class Divided:
-    """In place of `model.logp`: the divided terms are one operation, the rest is as ever."""
+    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged."""
 
     def __init__(self, model: Any, terms: Terms, value: Any) -> None:
         self._model = model
@@ -47,7 +47,7 @@ class Divided:
         self._names = frozenset(terms.names)
 
     def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
-        """The log-density, as `pymc.Model.logp`; row by row (``sum=False``) it is the plain one."""
+        """The log-density, as `pymc.Model.logp`; with ``sum=False`` the undivided one."""
         model, plain = self._model, type(self._model).logp
         _register_jax()
         if vars is None:
@@ -69,21 +69,21 @@ class Divided:
 
 
 def _register_jax() -> None:
-    """JAX learns of the operation once somebody uses JAX."""
+    """Register the operation with JAX, if this process uses JAX."""
     if "jax" in sys.modules:
         importlib.import_module("synkhronos.pymc._jax")
 
 
 class Parallel:
-    """A model that is divided; made by `parallel`. Leaving it restores the model.
+    """A divided model; made by `parallel`. `close`, or the end of ``with``, restores the model.
 
     Attributes
     ----------
     model : pymc.Model
     names : list of str
-        The observed variables that are divided; empty where the model was left alone.
+        The observed variables that are divided; empty if the model was not changed.
     group : Group, or None
-        The members that evaluate.
+        The members that evaluate; None after `close`.
     plan : ChainPlan, or None
         How the chains share the cores.
     """
@@ -101,7 +101,7 @@ class Parallel:
     ) -> None:
         self.model = model = model_of(model)
         if "logp" in vars(model):
-            raise InputError("the model is divided already: leave that first (its close())")
+            raise InputError("the model is divided already: call close() on that division first")
         _check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
         terms = read_model(model, dim)
         self.names: list[str] = []
@@ -122,7 +122,7 @@ class Parallel:
 
     def __repr__(self) -> str:
         names = ", ".join(self.names) or "nothing"
-        return f"<synkhronos.pymc.Parallel of {names} by {self.group or 'nobody: closed'}>"
+        return f"<synkhronos.pymc.Parallel of {names} by {self.group or 'no group: closed'}>"
 
     def _divide(self, terms: Terms, mode: Any, members_per_chain: int) -> None:
         model = self.model
@@ -144,12 +144,13 @@ class Parallel:
         culprits = [t.name for t in divided if len(divided) == 1 or self._alone_wrong(t, terms)]
         raise InputError(
             f"the parts of {', '.join(culprits or [t.name for t in divided])} do not add up: "
-            f"{found.what} is {found.plain!r} of the plain model and {found.divided!r} of the "
-            f"parts (allowed: {found.allowed:.1e}). The model is left as it was; please report it"
+            f"{found.what} is {found.plain!r} for the plain model and {found.divided!r} for the "
+            f"sum of the parts (allowed difference: {found.allowed:.1e}). The model has not been "
+            "changed; please report this"
         )
 
     def _alone_wrong(self, term: Term, terms: Terms) -> bool:
-        """Whether a term, divided alone, is wrong."""
+        """Whether a term is wrong if only it is divided."""
         alone = terms.only(term.name)
         likelihood = Likelihood(alone, point_of(self.model))
         assert self.group is not None
@@ -162,7 +163,7 @@ class Parallel:
             evaluator.leave()
 
     def _stay_if(self, plain: Gradient, mode: Any, wanted: float) -> None:
-        """Leave the model alone unless it pays."""
+        """Restore the model if the measured speed-up is below `wanted`."""
         alone = plain.amid_sampling()
         together = gradient_of(self.model, mode).amid_sampling()
         ratios = [seconds_of(alone) / seconds_of(together) for _ in range(3)]
@@ -171,8 +172,8 @@ class Parallel:
             log.info("%s divided: %.2f times as fast", ", ".join(self.names), found)
             return
         log.warning(
-            "the model is left as it is: divided over %d members it samples %.2f times as fast, "
-            "and min_speedup is %s",
+            "the model is not divided: with %d members sampling would be %.2f times as fast, and "
+            "min_speedup is %s",
             0 if self.group is None else self.group.size,
             found,
             wanted,
@@ -181,7 +182,7 @@ class Parallel:
         self.names = []
 
     def _plan_chains(self, chains: int, members: int | None, mode: Any) -> None:
-        """Choose how the chains share the cores, as it was asked for or as is predicted fastest."""
+        """Choose how the chains share the cores: as the user asked, else the fastest predicted."""
         cores = len(_cores.available())
         assert self._evaluator is not None
         assert self.group is not None
@@ -208,16 +209,16 @@ class Parallel:
         if self.plan is None:
             return {}
         found: dict[str, Any] = {"chains": self.plan.chains, "cores": self.plan.at_once}
-        if self.plan.at_once > 1:  # a process for each chain, which PyMC's own sampler makes
+        if self.plan.at_once > 1:  # only PyMC's own sampler starts a process for each chain
             found["nuts_sampler"] = "pymc"
         return found
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
-        """`pm.sample` of the model, with the plan for its chains unless arguments say else."""
+        """Call `pm.sample` with this model and its plan for chains; arguments override the plan."""
         return pm_sample(*args, **{"model": self.model, **self.sampling, **kwargs})
 
     def close(self) -> None:
-        """Restore the model; a group that was started for it ends. Safe to call again."""
+        """Restore the model, and end the group if `parallel` started it. Safe to call again."""
         if isinstance(vars(self.model).get("logp"), Divided):
             del self.model.logp
             _forget_compiled(self.model)
@@ -240,12 +241,12 @@ class Parallel:
 
 
 def _forget_compiled(model: Any) -> None:
-    """A frozen model keeps what it has compiled, for another log-density than it has now."""
+    """Clear a frozen model's cache: it holds functions compiled for another log-density."""
     vars(model).pop("_cache", None)
 
 
 def model_of(model: Any) -> Any:
-    """The model that is meant, the outermost one."""
+    """The outermost model of the given one, or of the current context."""
     if model is None:
         return modelcontext(None).root
     if not isinstance(model, BaseModel):
@@ -260,7 +261,7 @@ def point_of(model: Any) -> dict[Any, Any]:
 
 
 def group_for(members: int | None) -> tuple[Group, bool]:
-    """The current group if it is alive and of that size, else a new one (True)."""
+    """The current group if it is alive and has this size, else a new one; whether it is new."""
     found = group._current
     if found is not None and found.alive and members in (None, found.size):
         return found, False
@@ -285,37 +286,37 @@ def parallel(
     mode: Any = None,
     min_speedup: float | None = None,
 ) -> Parallel:
-    """Divide a model: its observed likelihood is evaluated in parts by all members.
+    """Divide a model: each member evaluates the observed likelihood of its rows.
 
-    Inside, `pm.sample` (PyMC's NUTS, nutpie, numpyro), `pm.find_MAP`, `pm.fit`, `pm.sample_smc`,
-    `model.compile_logp` and its like get value and gradient in one round. What they compute is the
-    same log-density, to rounding, which is proved at random points first.
+    Use it as a context manager. Inside, `pm.sample` (PyMC's NUTS, nutpie, numpyro), `pm.find_MAP`,
+    `pm.fit`, `pm.sample_smc`, `model.compile_logp` and similar functions get value and gradient
+    from one command to all members. The log-density is the same up to rounding, which is checked at
+    random points first.
 
     Parameters
     ----------
     model : pymc.Model, optional
-        Default: the one whose context this is.
+        Default: the model of the current context.
     dim : str, optional
-        The model's dimension whose entries are divided, such as "obs". Without it, the longest axis
-        of each observed variable.
+        The model's dimension whose entries are divided, such as "obs". Default: the longest axis of
+        each observed variable.
     members : int, optional
-        Default: the current group (`synk.fork`), else a group of its own with one per core.
+        Default: the current group (`synk.fork`), else a new group with one member per core.
     members_per_chain : int, optional
-        Of the group that each chain's process starts, where `pm.sample(cores=...)` makes
+        The size of the group that each chain's process starts, if `pm.sample(cores=...)` starts
         processes. Default: 1.
     chains : int, optional
-        Choose how so many chains share the cores (`members_per_chain` if that is given, else what
-        is predicted fastest), print it, and keep it as `plan`; `sample` carries it out.
+        Plan how this many chains share the cores: with `members_per_chain` if given, else as is
+        predicted to be fastest. The plan is printed and kept as `plan`; `sample` follows it.
     mode : str or Mode, optional
-        What members compile for: PyTensor's mode, unless given.
+        The mode that members compile for. Default: PyTensor's mode.
     min_speedup : float, optional
-        Measure, and leave the model alone if its gradient is not at least so much faster; the log
-        says so.
+        Measure the speed-up, and do not divide the model if it is smaller; a warning is logged.
 
     Returns
     -------
     Parallel
-        A context manager; called plainly, its `close` restores the model.
+        A context manager; outside of ``with``, call its `close` to restore the model.
 
     Raises
     ------
@@ -324,8 +325,8 @@ def parallel(
 
     Notes
     -----
-    Cost: reading and proving take some seconds; the rows are copied into shared memory once, and
-    again after `pm.set_data`. An evaluation is one round: some 20 us beside the compute.
+    Cost: reading and checking the model take some seconds. The rows are copied into shared memory
+    once, and again after `pm.set_data`. An evaluation takes about 20 us more than the compute.
 
     Examples
     --------
@@ -357,24 +358,24 @@ def advise(
     members: int | None = None,
     modes: Sequence[str] | None = None,
 ) -> Advice:
-    """Measure a model and predict what dividing it brings, before it is sampled.
+    """Measure a model and predict the speed-up of dividing it, before it is sampled.
 
     Parameters
     ----------
     model : pymc.Model, optional
-        Default: the one whose context this is.
+        Default: the model of the current context.
     dim : str, optional
         As for `parallel`.
     members : int, optional
-        Of the group that measures; default: the current group's, or one for each core.
+        The size of the group that measures. Default: the current group, else one per core.
     modes : sequence of str, optional
-        PyTensor's modes to try, of NUMBA, C and JAX; default: all that are there. To try
+        PyTensor's modes to try, out of NUMBA, C and JAX. Default: all that are available. Trying
         JAX starts it in this process.
 
     Returns
     -------
     Advice
-        Times, share, predictions; `show` prints them.
+        Times, divisible share, predictions; `show` prints them.
 
     Raises
     ------
@@ -384,7 +385,8 @@ def advise(
     Notes
     -----
     Cost: for each mode the model's gradient is compiled twice and runs for about a second.
-    Predictions are of time alone on the machine: cores that share memory or turbo clocks give less.
+    Predictions assume an idle machine whose cores do not slow one another down: cores that share
+    memory bandwidth or a turbo clock reach less.
 
     Examples
     --------

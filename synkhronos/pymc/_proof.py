@@ -1,4 +1,4 @@
-"""The proof before use: at random points the divided log-density is the plain one, to rounding."""
+"""The check before use: at random points the divided log-density equals the plain one."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from synkhronos._errors import InputError
 from synkhronos.pymc._terms import Term
 
-POINTS = 3  # that are compared
-_TRIES = 40  # to find points where the log-density is finite
+POINTS = 3  # number of points that are compared
+_TRIES = 40  # attempts to find points where the log-density is finite
 _RELATIVE = {"float64": 1e-9, "float32": 1e-3}
 
-# numpy computes; nothing is compiled
+# computes with numpy, compiles nothing
 _PLAIN = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where the two disagree: what of, and by how much."""
+    """A disagreement: the name of the quantity, both values, and the allowed difference."""
 
     what: str
     plain: float
@@ -36,7 +36,7 @@ class Difference:
 
 
 def points(model: Any, seed: int = 0) -> list[dict[str, np.ndarray]]:
-    """Points around the model's initial point: continuous values moved by up to 1, 1/2, ..."""
+    """Points near the initial point: continuous values moved by at most 1, then 1/2, 1/4, ..."""
     rng = np.random.default_rng(seed)
     start = model.initial_point(0)
     found = []
@@ -61,7 +61,7 @@ def prove(model: Any, terms: Sequence[Term], divided: Any, check_bounds: bool) -
     Raises
     ------
     InputError
-        The log-density is finite nowhere near the initial point: nothing can be compared.
+        The log-density is not finite at any point near the initial point.
     """
     values = model.value_vars
     smooth = model.continuous_value_vars
@@ -90,8 +90,8 @@ def prove(model: Any, terms: Sequence[Term], divided: Any, check_bounds: bool) -
     if not compared:
         raise InputError(
             f"the log-density of {', '.join(t.name for t in terms)} is finite at none of {_TRIES} "
-            "points around the initial point, so it cannot be checked: give initial values "
-            "(initval=) at which it is"
+            "points around the initial point, so it cannot be checked. Give initial values "
+            "(initval=) at which it is finite"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Rewrites of a member's graph: fewer costly functions, and nothing computed of data alone."""
+"""Rewrites of a member's graph: fewer costly functions; values of data alone become inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from synkhronos._plan.inference.walk import Walk, seed
 
 _PLAIN = Mode(linker="py", optimizer="fast_compile")
 
-# Functions of one number that cost more than to choose between two numbers.
+# Functions of one number that cost more than a choice between two numbers.
 _COSTLY = (
     *(ps.Exp, ps.Log, ps.Log1p, ps.Expm1, ps.Sqrt, ps.Log2, ps.Log10, ps.Tanh, ps.ArcTan),
     *(psm.Sigmoid, psm.Softplus, psm.Log1mexp, psm.GammaLn, psm.Psi, psm.Erf, psm.Erfc, psm.Erfcx),
@@ -32,7 +32,7 @@ _COSTLY = (
 
 
 def _function_of(variable: Variable) -> tuple[bool, Variable] | None:
-    """(negated, f(x)) of a variable that is f(x) or -f(x) with a costly f."""
+    """(negated, f(x)) if the variable is f(x) or -f(x) with a costly f."""
     negated, node = False, variable.owner
     if node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Neg):
         negated, variable = True, node.inputs[0]
@@ -44,7 +44,7 @@ def _function_of(variable: Variable) -> tuple[bool, Variable] | None:
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
 def _lift_choice(fgraph: Any, node: Any) -> Any:
-    """switch(c, f(a), f(b)) -> f(switch(c, a, b)): one costly function for two."""
+    """switch(c, f(a), f(b)) -> f(switch(c, a, b)): one costly function instead of two."""
     del fgraph
     if not isinstance(node.op.scalar_op, ps.Switch):
         return None
@@ -64,7 +64,7 @@ def _lift_choice(fgraph: Any, node: Any) -> Any:
 
 
 def lift_choices(total: Variable) -> Any:
-    """Apply it until nothing is left to lift."""
+    """Move costly functions out of all choices in the graph of `total`."""
     graph = FunctionGraph(outputs=[total], clone=False)
     dfs_rewriter(_lift_choice).rewrite(graph)
     return graph.outputs[0]
@@ -72,13 +72,13 @@ def lift_choices(total: Variable) -> Any:
 
 @dataclass
 class Hoisted:
-    """A graph whose parts of data alone are inputs; and those parts.
+    """A graph in which expressions of data alone are inputs, with these expressions.
 
     Attributes
     ----------
     outputs : list of Variable
     rows : list of Variable
-        The new inputs; they have rows.
+        The new inputs, which have rows.
     """
 
     outputs: list[Any]
@@ -88,7 +88,7 @@ class Hoisted:
     _function: Any = None
 
     def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The values of the new inputs, from the data."""
+        """Compute the values of the new inputs from the data."""
         if not self.rows:
             return []
         if self._function is None:
@@ -103,10 +103,9 @@ class Hoisted:
 
 
 def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) -> Hoisted:
-    """Make inputs of what is computed from data alone, row by row.
+    """Turn expressions that are computed row by row from data alone into inputs.
 
-    It is what PyTensor does with constants when it compiles: the logarithm of a constant exposure
-    is a constant.
+    PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
     """
     data = {*rowed, *whole}
     alone: dict[Variable, bool] = {}

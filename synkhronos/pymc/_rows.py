@@ -1,10 +1,11 @@
-"""Which variables of a log-density lie along its rows: the graph is read from the term upwards.
+"""Finds the variables of a log-density that have its rows; reads the graph from the term upwards.
 
-A term has one value per row of the data. Reading asks of each variable that the term is computed
-from: are its rows the term's rows, or is it needed whole? The rules are those by which reductions
-are proved (`_inference`): an operation is followed only if it is known to keep rows apart. Where
-reading stops there is a *source*: data, a parameter, or the result of an operation that mixes rows
-(the values of a Gaussian process, a random walk), which the model computes as it always did.
+A term has one value for each row of the data. For each variable in its graph, the reader decides:
+are the variable's rows the term's rows, or does each member need the whole variable? The rules are
+those that prove reductions (`synkhronos._plan.inference`): the reader goes on through an operation
+only if the operation is known to keep rows apart. A variable at which the reader stops is a
+*source*: data, a parameter, or the result of an operation that mixes rows (the values of a Gaussian
+process, a random walk). The model itself computes the sources, as it does undivided.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from synkhronos._plan.inference.values import Position, Rows, Same, Stuck, Unkno
 from synkhronos._plan.inference.walk import Walk, constant_of, name_of, transfer
 
 Lengths = tuple[int, ...]
-Place = tuple[Variable, int | None]  # a variable and its row axis; None: it is needed whole
+Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed whole
 
-POSITION = -1  # in place of an axis: the variable holds the numbers of the rows, 0 to n - 1
+POSITION = -1  # instead of an axis: the variable holds the row numbers, 0 to n - 1
 
-_INLINE_BYTES = 1 << 12  # smaller constants stay in the graph, where they can be folded
+_INLINE_BYTES = 1 << 12  # constants up to this size stay in the graph and can be folded
 _ROWLESS = (None, POSITION)
-_MUCH_SMALLER = 8
-_MAX_TRIES = 128  # of the ways in which a node's inputs may have rows
+_MUCH_SMALLER = 8  # ratio of sizes
+_MAX_TRIES = 128  # combinations of row axes tried for the inputs of one node
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Why a term is no sum over rows; `reason` is a clause."""
+    """Why a term is not a sum over rows; `reason` is a clause."""
 
     reason: str
 
 
 @dataclass
 class Reading:
-    """Terms of one number of rows, rewritten on placeholders.
+    """Terms with the same number of rows, rewritten on placeholders.
 
     Attributes
     ----------
@@ -61,9 +62,9 @@ class Reading:
     total : Variable
         The sum of the terms over the rows of the placeholders.
     holds : Variable, or None
-        Whether all checks of parameters hold; the log-density is -inf where one does not.
+        Whether all checks of parameters hold; if one does not, the log-density is -inf.
     sources : dict
-        The placeholder of each place in the model's graph. The row axis of placeholders is 0.
+        The placeholder of each source. The row axis of placeholders is 0.
     """
 
     rows: int
@@ -73,7 +74,7 @@ class Reading:
 
 
 class Reader:
-    """Reads terms of one number of rows.
+    """Reads terms with the same number of rows.
 
     Parameters
     ----------
@@ -94,9 +95,9 @@ class Reader:
         self.sources: dict[Place, Variable] = {}
 
     def read(self, terms: Sequence[Place], checked: bool) -> Reading | dict[int, Unreadable]:
-        """Rewrite the terms; or say, by their index, which cannot be divided.
+        """Rewrite the terms; if some cannot be divided, return their indices and the reasons.
 
-        `checked`: whether the conditions on parameters count.
+        `checked`: whether the model checks conditions on parameters.
         """
         bare = [(without_checks(term), axis) for term, axis in terms]
         for place in bare:
@@ -133,7 +134,7 @@ class Reader:
         return list(found)
 
     def _axis_of(self, variable: Variable) -> int | None:
-        """The row axis of a condition, which has no other sign of it than its length."""
+        """The row axis of a condition, found by its length."""
         for axis in self._candidates(variable):
             if axis is None or axis == POSITION:
                 return None
@@ -143,7 +144,7 @@ class Reader:
         return None
 
     def _follow(self, place: Place) -> None:
-        """Decide, for a place and all that it is computed from, how far reading goes."""
+        """Decide, for a place and everything in its graph, where reading stops."""
         stack = [place]
         while stack:
             here = stack.pop()
@@ -153,9 +154,10 @@ class Reader:
             stack += self._inputs(here)
 
     def _prune(self, root: Place) -> None:
-        """Stop where a place is much smaller than the parameters with rows that it is made of.
+        """Stop at a place that is much smaller than the parameters with rows in its graph.
 
-        The product of a covariance's square root (n x n) with a vector has n numbers to scatter.
+        Example: the product of a covariance's square root (n x n) with a vector. Scattering the
+        product moves n numbers, scattering its inputs n * n.
         """
         below: dict[Place, frozenset[Place]] = {}
         for place in self._order(root, below):
@@ -171,7 +173,7 @@ class Reader:
             below[place] = found
 
     def _way(self, place: Place) -> tuple[int | None, ...] | None:
-        """The row axis of each input of a place's node that counts; None: reading stops here."""
+        """The row axis of each input of the place's node; None: reading stops here."""
         variable, axis = place
         node = variable.owner
         if node is None or axis == POSITION:
@@ -187,10 +189,10 @@ class Reader:
         return self._try(node, place)
 
     def _goes_on(self, variable: Variable, node: Apply) -> bool:
-        """Whether a value needed whole is better computed by the members from what it is made of.
+        """Whether members shall compute a value that they need whole, instead of receiving it.
 
-        It is where that costs them little and is not longer: then terms that use a parameter in
-        several forms get it once.
+        They do if it costs little and its inputs are not longer than it. Terms that use a parameter
+        in several forms then receive the parameter once.
         """
         if not isinstance(variable.type, TensorType):
             return True
@@ -202,7 +204,7 @@ class Reader:
         return sum(_size(self._shapes[v]) for v in inputs) <= _size(self._shapes[variable])
 
     def _candidates(self, variable: Variable) -> list[int | None]:
-        """The axes that may be the row axis, by their lengths; None last."""
+        """The axes whose length allows them to be the row axis; None and POSITION last."""
         kind: Any = variable.type
         shape = self._shapes.get(variable, ())
         axes = [a for a, n in enumerate(shape) if n == self._rows and kind.shape[a] != 1]
@@ -211,7 +213,7 @@ class Reader:
         return [*axes, None, *counts]
 
     def _try(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
-        """Find axes of the inputs for which the output is known to have the rows it should."""
+        """Find row axes of the inputs that give the output the row axis of `place`."""
         variable, axis = place
         output = node.outputs.index(variable)
         choices = [self._candidates(v) for v in node.inputs]
@@ -228,13 +230,13 @@ class Reader:
         return None
 
     def _build(self, place: Place) -> Any:
-        """The variable on placeholders."""
+        """Rewrite the place's variable on placeholders."""
         for here in self._order(place, self._built):
             self._built[here] = self._make(here)
         return self._built[place]
 
     def _order(self, place: Place, done: Mapping[Place, Any]) -> Iterator[Place]:
-        """What a place is built from, first things first, but for what is in `done`."""
+        """The places in the graph of `place`, inputs first, without those in `done`."""
         stack: list[tuple[Place, bool]] = [(place, False)]
         while stack:
             here, ready = stack.pop()
@@ -248,7 +250,7 @@ class Reader:
                 stack += [(p, False) for p in inputs]
 
     def _inputs(self, place: Place) -> list[Place]:
-        """What a place is computed from, as far as reading goes; without lengths and checks."""
+        """The inputs of a place, without lengths and checks; none for a source."""
         way = self._ways[place]
         if way is None or place[0].owner is None:
             return []
@@ -283,7 +285,7 @@ class Reader:
 
 
 def _placeholder(variable: Variable, axis: int | None) -> Variable:
-    """An input of the member's graph; rows first, and of any number."""
+    """An input of the member's graph; its rows come first, their number is free."""
     kind: Any = variable.type
     lengths = list(kind.shape)
     if axis is not None:
@@ -294,7 +296,7 @@ def _placeholder(variable: Variable, axis: int | None) -> Variable:
 
 
 def _counts(variable: Variable) -> bool:
-    """Whether an array holds 0, 1, 2, ... along one axis, the others being of length 1."""
+    """Whether an array holds 0, 1, 2, ... along one axis, and its other axes have length 1."""
     if isinstance(variable, Constant):
         data = np.ravel(variable.data)
         return data.dtype.kind in "iu" and np.array_equal(data, np.arange(len(data)))
@@ -308,7 +310,7 @@ def _counts(variable: Variable) -> bool:
 
 
 def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
-    """The inputs of a node, the numbers of all rows being those of the rows that are there."""
+    """The inputs of a node; row numbers become those of the member's rows."""
     rows = next(v.shape[a] for (_, a), v in zip(given, inputs, strict=True) if a not in _ROWLESS)
     return [
         pt.arange(rows, dtype=v.type.dtype).reshape([-1 if n != 1 else 1 for n in v.type.shape])
@@ -319,7 +321,7 @@ def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
 
 
 def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
-    """The node as it is read: a graph inside it must not insist on the number of rows."""
+    """The node, with an inner graph that accepts any number of rows."""
     if not isinstance(node.op, OpFromGraph):
         return node
     inputs = [
@@ -332,8 +334,8 @@ def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
 
 
 def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The node's outputs from other inputs, of other lengths perhaps."""
-    if isinstance(node.op, SymbolicOp):  # makes the graph inside it anew
+    """The node's outputs for other inputs, which may have other lengths."""
+    if isinstance(node.op, SymbolicOp):  # builds its inner graph again
         found = node.op(*inputs)
         return found if isinstance(found, Sequence) else [found]
     if isinstance(node.op, OpFromGraph):
@@ -343,7 +345,7 @@ def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
-    """What the outputs are when these inputs have rows; or why nobody knows."""
+    """The outputs' values if these inputs have rows; or the reason why they are unknown."""
     values = [
         Same() if a is None else _position(v) if a == POSITION else Rows(a)
         for v, a in zip(node.inputs, way, strict=True)
@@ -368,14 +370,14 @@ def _position(variable: Variable) -> Position:
 
 
 def without_checks(variable: Variable) -> Any:
-    """What a check of parameters lets through."""
+    """The variable below its checks of parameters."""
     while variable.owner is not None and isinstance(variable.owner.op, CheckAndRaise):
         variable = variable.owner.inputs[0]
     return variable
 
 
 def _all_of(condition: Variable) -> list[Variable]:
-    """The tensors all of whose elements a condition asks to be true."""
+    """The tensors whose elements all have to be true for a condition to hold."""
     found, stack = [], [condition]
     while stack:
         variable = stack.pop()
@@ -390,9 +392,9 @@ def _all_of(condition: Variable) -> list[Variable]:
 
 
 def _always(condition: Variable) -> bool:
-    """Whether a condition holds for every number: that what a sigmoid gives is a probability.
+    """Whether a condition holds for every number, such as 0 <= sigmoid(x).
 
-    It does not for nan, but neither -inf nor nan is a log-density that a sampler goes to.
+    It does not hold for nan. But a sampler moves neither to nan nor to -inf.
     """
     node = condition.owner
     if node is None or not isinstance(node.op, Elemwise):
@@ -415,7 +417,7 @@ def _size(shape: Lengths) -> int:
 
 
 def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
-    """The row axis of what an Alloc of the rows' length is filled with."""
+    """The row axis of the value that fills an Alloc along its row axis."""
     filling, output = node.inputs[0], node.outputs[0]
     kind: Any = filling.type
     inner = axis - len(shapes[output]) + kind.ndim
@@ -423,7 +425,7 @@ def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> in
 
 
 def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
-    """The row axis before a Reshape: rows that come first stay first."""
+    """The row axis before a Reshape: leading rows stay in front."""
     before, after = shapes[node.inputs[0]], shapes[node.outputs[0]]
     return 0 if axis == 0 and before and before[0] == after[0] else None
 
@@ -437,7 +439,7 @@ _KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int
 def _relengthened(
     node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Lengths]
 ) -> Variable:
-    """The node for any number of rows: its lengths were those of all rows."""
+    """An Alloc or Reshape for any number of rows, instead of the number of all rows."""
     array, shape = inputs[0], list(shapes[node.outputs[0]])
     inner = axis - len(shape) + array.type.ndim if isinstance(node.op, Alloc) else 0
     lengths: list[Any] = [int(n) for n in shape]
@@ -454,7 +456,7 @@ def _relengthened(
 
 
 def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:
-    """The variables in the terms' graphs whose values follow from any of `on`, those included."""
+    """The variables in the terms' graphs that depend on any of `on`, which are included."""
     found = set(on)
     for node in toposort(terms):
         if isinstance(node.op, Shape | Shape_i):  # a parameter's shape does not change
@@ -465,5 +467,5 @@ def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable
 
 
 def is_smooth(variable: Any) -> bool:
-    """Whether there are gradients by it."""
+    """Whether gradients by this variable exist."""
     return variable.type.dtype in ("float32", "float64")

@@ -1,4 +1,4 @@
-"""The observed terms of a PyMC model: which can be divided, along which axis, and why not."""
+"""The observed terms of a PyMC model: which can be divided, and along which axis."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PLAIN = Mode(linker="py", optimizer=None)
 
 @dataclass(frozen=True)
 class Term:
-    """One observed variable's log-density.
+    """The log-density of one observed variable.
 
     Attributes
     ----------
     name : str
     variable : Variable
-        Its values row by row, in terms of the model's value variables.
+        The log-density of each row, as a function of the model's value variables.
     axis : int
         The axis of `variable` that is divided.
     rows : int
@@ -48,7 +48,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Terms:
-    """What of a model is divided, by number of rows; and what stays as it is.
+    """The terms of a model that are divided, by number of rows, and those that are not.
 
     Attributes
     ----------
@@ -58,9 +58,9 @@ class Terms:
     shapes : mapping
         The shape of every variable of the divided terms.
     free : set of Variable
-        Those that depend on free random variables.
+        The variables that depend on free random variables.
     checked : bool
-        Whether the conditions on parameters count.
+        Whether the model checks conditions on parameters.
     """
 
     readings: tuple[tuple[tuple[Term, ...], Reading], ...]
@@ -75,7 +75,7 @@ class Terms:
         return [t.name for terms, _ in self.readings for t in terms]
 
     def only(self, name: str) -> Terms:
-        """One of the terms alone."""
+        """Only the term with this name."""
         [term] = [t for terms, _ in self.readings for t in terms if t.name == name]
         reading = _read(term.rows, [term], self.shapes, set(self.free), self.checked)
         return Terms((((term,), reading),), (), self.shapes, self.free, self.checked)
@@ -87,7 +87,7 @@ def read_model(model: Any, dim: str | None) -> Terms:
     Raises
     ------
     InputError
-        One of them cannot be divided, and should be; with the reason.
+        A term that was to be divided cannot be, with the reason.
     """
     observed = list(model.observed_RVs)
     if not observed:
@@ -106,7 +106,9 @@ def read_model(model: Any, dim: str | None) -> Terms:
     divided = [t for t in terms if t is not None]
     if not divided:
         names = ", ".join(rv.name for rv in observed)
-        raise InputError(f"the observed variables ({names}) have one row each: nothing to divide")
+        raise InputError(
+            f"the observed variables ({names}) have one row each: there is nothing to divide"
+        )
     free = dependent([t.variable for t in divided], model.value_vars)
     by_rows: dict[int, list[Term]] = {}
     for term in divided:
@@ -124,7 +126,7 @@ def read_model(model: Any, dim: str | None) -> Terms:
 
 
 def _as_tensor(factor: Any) -> Any:
-    """A term of `pymc.dims`, whose arrays have named axes, as one of plain tensors."""
+    """Convert a term of `pymc.dims`, whose arrays have named axes, to plain tensors."""
     tensor = pt.as_tensor(factor, allow_xtensor_conversion=True)
     if tensor is factor:
         return tensor
@@ -138,7 +140,7 @@ def _called(model: Any) -> str:
 def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
     if dim not in model.dim_lengths:
         raise InputError(
-            f"dim={dim!r} is no dimension of {_called(model)}; it has: "
+            f"dim={dim!r} is not a dimension of {_called(model)}; it has: "
             f"{', '.join(model.dim_lengths) or 'none (give coords and dims, or leave dim out)'}"
         )
     found = [rv for rv in observed if dim in (model.named_vars_to_dims.get(rv.name) or ())]
@@ -148,20 +150,20 @@ def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
         )
         raise InputError(
             f"dim={dim!r}: no observed variable has this dimension (dims of {names}). Name it in "
-            "dims= of the observed variable, or leave dim out and the longest axis is divided"
+            "dims= of the observed variable, or leave dim out to divide the longest axis"
         )
     return found
 
 
 def _refuse_kind(model: Any, rv: Any) -> None:
-    """Refuse what is known by the kind of observation."""
+    """Raise if observations of this kind cannot be divided."""
     op = None if rv.owner is None else rv.owner.op
     name = rv.name.removesuffix("_observed")
     if isinstance(op, PartialObservedRV) or f"{name}_unobserved" in model.named_vars:
         raise InputError(
-            f"{name} has missing values, which PyMC makes random variables of their own: rows with "
-            "and without them cannot be divided alike. Leave the rows with missing values out, or "
-            "fill them in before"
+            f"{name} has missing values. PyMC turns them into random variables, so rows with and "
+            "without missing values cannot be divided in the same way. Remove the rows with "
+            "missing values, or fill them in first"
         )
     if isinstance(op, MinibatchRandomVariable):
         raise InputError(
@@ -178,8 +180,8 @@ def _refuse_random(rv: Any, logp: Variable) -> None:
         op = None if variable.owner is None else variable.owner.op
         if isinstance(op, MinibatchOp):
             raise InputError(
-                f"{rv.name} depends on a Minibatch, other rows at each evaluation. Give it all "
-                "rows: members divide them, and the result is exact"
+                f"{rv.name} depends on a Minibatch, which has other rows at each evaluation. Give "
+                "it all rows: members divide them, and the result is exact"
             )
         if isinstance(variable.type, RandomType):
             raise InputError(f"the log-density of {rv.name} draws random numbers")
@@ -213,7 +215,7 @@ def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Lengths]:
 def _term(
     model: Any, rv: Any, logp: Any, dim: str | None, shapes: Mapping[Variable, Lengths]
 ) -> Term | None:
-    """The term to divide; None for a single observation."""
+    """The term to divide; None for a single observation, which is not divided."""
     data, found = _observed_shape(model, rv), shapes[logp]
     if dim is not None:
         axis = model.named_vars_to_dims[rv.name].index(dim)
@@ -241,16 +243,16 @@ def _joint(rv: Any, data: Lengths, found: Lengths, how: str) -> str:
     kind = getattr(getattr(rv.owner, "op", None), "_print_name", ("",))[0] or str(rv.owner.op)
     return (
         f"{rv.name} ({kind}) cannot be divided {how}: its data have shape {data} and its "
-        f"log-density has shape {found}, so it is no sum over rows: the rows depend on one another "
-        "(time series, a Gaussian process, one multivariate observation). Name another dimension "
-        "with dim=, if there is one whose entries are independent"
+        f"log-density has shape {found}, so it is not a sum over rows. The rows depend on one "
+        "another (time series, a Gaussian process, one multivariate observation). If another "
+        "dimension has independent entries, name it with dim="
     )
 
 
 def _refuse_mixed(model: Any, term: Term, reading: Reading, free: set[Variable]) -> None:
-    """Refuse a term whose observed rows meet one another before each has its density.
+    """Raise if the term mixes observed rows before it computes the density of each.
 
-    It could be divided from there on; but then what takes the time is done before, by one process.
+    The rest of such a term could be divided, but its costly first part would run in one process.
     """
     observed = model.rvs_to_values[model[term.name]]
     inner = {

@@ -94,7 +94,7 @@ def test_the_loops_are_vectorised() -> None:
 def test_fast_functions_stand_in_for_the_plain_ones() -> None:
     x = pt.vector("x", dtype="float64")
     plain = [pt.exp(x), pt.log(pt.exp(x) + 1), pt.softplus(x), pt.sigmoid(x), pt.log1p(pt.exp(x))]
-    fast = _fast.put_in(plain)
+    fast = _fast.with_fast_functions(plain)
     ops = {type(v.owner.op.scalar_op) for v in fast}
     assert ops == set(_fast.FAST)
     value = np.array([-800.0, -1.0, 0.0, 0.5, 20.0])
@@ -107,5 +107,5 @@ def test_fast_functions_stand_in_for_the_plain_ones() -> None:
 
 def test_other_dtypes_are_left_alone() -> None:
     x = pt.vector("x", dtype="float32")
-    [kept] = _fast.put_in([pt.exp(x)])
+    [kept] = _fast.with_fast_functions([pt.exp(x)])
     assert type(kept.owner.op.scalar_op) not in _fast.FAST

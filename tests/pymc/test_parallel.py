@@ -42,7 +42,7 @@ def test_a_plain_call_is_undone_by_close(group: synk.Group) -> None:
     assert repr(parallel) == f"<synkhronos.pymc.Parallel of y by {group!r}>"
     parallel.close()
     parallel.close()
-    assert repr(parallel) == "<synkhronos.pymc.Parallel of y by nobody: closed>"
+    assert repr(parallel) == "<synkhronos.pymc.Parallel of y by no group: closed>"
     assert "logp" not in vars(model)
     assert group.alive
 
