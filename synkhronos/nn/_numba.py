@@ -6,6 +6,7 @@ matrix product reads them.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numba
@@ -22,8 +23,6 @@ from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
 
-_VERSION = 3  # version of the code below, for numba's cache
-
 
 def _geometry(windows: Windows) -> tuple[int, ...]:
     (top, bottom), (left, right) = windows.padding
@@ -34,6 +33,12 @@ def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
     """Raise from Python: numba takes seconds to compile a message with numbers."""
     down, right, by, along, top, bottom, left, after = geometry
     Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
+
+
+# Numba caches machine code that calls Python functions by module and name: both, and the number of
+# the code below, are part of the cache's key.
+_CALLED = (_refuse, combined, mean_over_members)
+_VERSION = zlib.crc32(repr([4, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
 @numba_njit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numba
@@ -16,7 +17,10 @@ from synkhronos.pymc._op import DividedLogp, evaluate
 
 @register_funcify_default_op_cache_key(DividedLogp)  # type: ignore[untyped-decorator]
 def _funcify(op: DividedLogp, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    """Call `evaluate` with a number: code that holds no object can be cached."""
+    """Call `evaluate` with a number: code that holds no object can be cached.
+
+    The cached code calls `evaluate` by module and name, so both are part of the cache's key.
+    """
     number = op.number
     kinds = numba.types.Tuple([get_numba_type(o.type) for o in node.outputs])
 
@@ -26,4 +30,4 @@ def _funcify(op: DividedLogp, node: Any, **kwargs: Any) -> tuple[Any, int]:
             found = evaluate(number, *inputs)
         return found
 
-    return divided_logp, 1
+    return divided_logp, zlib.crc32(f"2 {evaluate.__module__} {evaluate.__name__}".encode())
