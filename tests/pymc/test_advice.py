@@ -61,7 +61,7 @@ def test_the_verdict_names_as_many_members_as_pay() -> None:
     dear = timing("CVM", rest=0.01, plain=1.0, round=2.0)  # a round costs more than it saves
     advice = Advice(("y",), (100,), 4, (timing(plain=9.0, rest=8.0), dear))
     assert (advice.mode, advice.members) == ("CVM", 1)
-    assert "fastest divided: CVM, 1010.000 ms with 1 member;" in str(advice)
+    assert "fastest divided: CVM, 1010.000 ms with 1 member." in str(advice)
     assert str(advice.chains(1)) == "1 chains, one after another, with 1 member"
 
 
