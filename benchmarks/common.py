@@ -1,4 +1,4 @@
-"""What every benchmark prints first, and how it times and shows."""
+"""The header, the timing and the tables of all benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIGURES = "SYNK_BENCH_FIGURES"  # names the file of `record`
 
 
 def describe_machine() -> None:
-    """Cores, versions, and the core type that OpenBLAS works for (it decides GEMM's speed)."""
+    """Cores, versions, and OpenBLAS's core type, which decides the speed of GEMM."""
     import numba
     import pytensor
 

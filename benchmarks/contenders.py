@@ -1,4 +1,4 @@
-"""A process that trains the benchmark's net by one way, and runs steps when it is told to.
+"""A process that trains the benchmark's network with one library, and makes steps on request.
 
     python benchmarks/contenders.py KIND RULE BATCH MEMBERS THREADS [CORE]
 
@@ -40,7 +40,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights() -> list[np.ndarray]:
-    """The start, the same for all contenders."""
+    """The initial weights, the same for all contenders."""
     rng = np.random.default_rng(1)
     found = []
     for a, b in itertools.pairwise(SIZES):
@@ -50,7 +50,7 @@ def weights() -> list[np.ndarray]:
 
 
 def batches(size: int) -> Any:
-    """Shuffled index batches, epoch after epoch; the short last one is left out."""
+    """Shuffled index batches, epoch after epoch, without the short last one."""
     rng = np.random.default_rng(2)
     while True:
         order = rng.permutation(ROWS)
@@ -59,7 +59,7 @@ def batches(size: int) -> Any:
 
 
 def graph() -> tuple[Any, Any, list[Any], Any]:
-    """The net in PyTensor."""
+    """The network in PyTensor."""
     import pytensor
     import pytensor.tensor as pt
 
@@ -84,7 +84,7 @@ def rule_of(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def synk_steps(mode: str, rule: str, members: int) -> tuple[Step, Callable[[], Any]]:
-    """Ours; the second callable tells where the time has gone."""
+    """Synkhronos; the second callable returns the seconds by phase."""
     import synkhronos as synk
     from synkhronos.extensions import make_train_function
 
@@ -113,7 +113,7 @@ def plain_steps(mode: str, rule: str) -> tuple[Step, Callable[[], Any]]:
 
 
 def jax_steps(rule: str) -> tuple[Step, Callable[[], Any]]:
-    """JAX as one would write it, donated buffers."""
+    """JAX as its users write it, with donated buffers."""
     import jax
     import jax.numpy as jnp
 
@@ -157,7 +157,7 @@ def jax_steps(rule: str) -> tuple[Step, Callable[[], Any]]:
 
 
 def settings() -> dict[str, Any]:
-    """What the figures depend on: OpenBLAS's core type and threads, the cores."""
+    """OpenBLAS's core type and threads, and the cores, on which the figures depend."""
     from threadpoolctl import threadpool_info
 
     blas = [p for p in threadpool_info() if p["user_api"] == "blas"]
@@ -181,7 +181,7 @@ def main() -> None:
 
 
 def serve(step: Step, where: Callable[[], Any], rows: Any) -> None:
-    """Make as many steps as each line of the input says, and print what they took."""
+    """Make as many steps as each line of the input says, and print their seconds."""
     step(next(rows))
     print("ready", json.dumps(settings()), flush=True)
     for line in sys.stdin:

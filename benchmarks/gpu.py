@@ -3,9 +3,9 @@
     python benchmarks/gpu.py --measure NETWORK DEVICES   one table, as JSON on the last line
     python benchmarks/gpu.py [--out FOLDER]              tests, all tables, in 9 minutes at most
 
-The report is gpu_report.json and gpu_report.rst in FOLDER (docs, unless told otherwise). Needs a
-GPU, and the packages of the extras cuda12 or cuda13 and pytest. Exits with 2 where there is no GPU
-or a package is missing, with 1 where a test fails or a goal is missed.
+The report is gpu_report.json and gpu_report.rst in FOLDER (default: docs). It needs a GPU, the
+packages of the extra cuda12 or cuda13, and pytest. The exit code is 2 if there is no GPU or a
+package is missing, and 1 if a test fails or a goal is missed.
 
 Contenders take turns in one process, each turn about a quarter of a second; a table gives medians
 over the turns, and ratios within them. Inputs come from the host in every step, for all of them.
@@ -42,7 +42,7 @@ RATE, MOMENTUM = np.float32(0.01), np.float32(0.9)
 
 @dataclass
 class Network:
-    """What is trained: the same in PyTensor and in plain JAX.
+    """A network to train, in PyTensor and in plain JAX.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ def resnet50(depth: int = 50, size: int = 224, classes: int = 1000, rows: int = 
         return net.x, net.y, net.loss, net.params, net.updates
 
     def jax_loss(params: dict[str, Any], x: Any, y: Any) -> Any:
-        """Without the running values of batch normalisation, which are no part of the loss."""
+        """Without the running values of batch normalisation, which the loss does not contain."""
         import jax
 
         def conv(name: str, h: Any, stride: int = 1) -> Any:
@@ -147,7 +147,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {"mlp": mlp, "resnet50": resnet50}
 
 
 def contenders(network: Network, members: int) -> dict[str, Callable[[], Any]]:
-    """One step of each, by name; called in a group that is the current one."""
+    """One step of each contender, by name; call it while the group is the current one."""
     import synkhronos as synk
     from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 
@@ -168,7 +168,7 @@ def contenders(network: Network, members: int) -> dict[str, Callable[[], Any]]:
 
 
 def plain_jax(network: Network, params: dict[str, np.ndarray]) -> Callable[[], Any]:
-    """The same step as JAX's users write it, its memory donated."""
+    """The same step as JAX's users write it, with donated memory."""
     import jax
 
     state = [jax.device_put(params)]
@@ -230,7 +230,7 @@ def measure(name: str, devices: str) -> dict[str, Any]:
 
 
 def missing() -> str:
-    """What this machine lacks, in words."""
+    """A message about what this machine lacks."""
     import synkhronos as synk
     from synkhronos._host.devices import has_plugin
 
@@ -249,7 +249,7 @@ def missing() -> str:
 
 
 def version(package: str) -> str | None:
-    """Of a package that is installed."""
+    """The version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -257,7 +257,7 @@ def version(package: str) -> str | None:
 
 
 def tests(until: float) -> dict[str, Any]:
-    """Run tests/gpu; what has passed, failed, been skipped."""
+    """Run tests/gpu; return which tests passed, failed or were skipped."""
     xml = Path(os.environ.get("TMPDIR", "/tmp")) / f"gpu-check-{os.getpid()}.xml"
     command = [
         sys.executable,
@@ -302,7 +302,7 @@ def tables(until: float) -> list[dict[str, Any]]:
 
 
 def table(name: str, devices: str, until: float) -> dict[str, Any]:
-    """What `measure` gives in a process of its own, or why it does not."""
+    """The result of `measure` in a separate process, or the reason why there is none."""
     failed = {"network": name, "devices": devices}
     limit = min(TABLE_SECONDS[name], until - time.monotonic())
     if limit < 10:
@@ -345,7 +345,7 @@ def machine() -> dict[str, Any]:
 
 
 def verdict(report: dict[str, Any]) -> list[str]:
-    """What is wrong, a line each."""
+    """The failures, one line each."""
     cases = report["tests"]["cases"]
     wrong = [f"test {n}: {s}" for n, s in cases.items() if s != "passed"]
     if not cases:

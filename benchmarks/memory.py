@@ -1,4 +1,4 @@
-"""How often things are resident, by PSS: a dataset with 4 members, Adam on 25 M parameters with 2.
+"""Resident copies by PSS: a dataset with 4 members, Adam on 25 M parameters with 2 members.
 
 PSS (proportional set size) counts a page that n processes map as 1/n in each.
 
@@ -23,7 +23,7 @@ MEMBERS = 4
 
 
 def pss(pid: int) -> int:
-    """Bytes of a process, shared pages divided among those who map them."""
+    """Bytes of a process; shared pages are divided among the processes that map them."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 

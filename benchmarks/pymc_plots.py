@@ -1,4 +1,4 @@
-"""The plots of docs/pymc.rst: speed-ups predicted and measured over rows; posteriors, overlaid.
+"""The plots of docs/pymc.rst: speed-ups predicted and measured by rows; overlaid posteriors.
 
     python benchmarks/pymc_plots.py [--rounds 5] [--draws 1000] [--folder docs/figures]
 
@@ -32,7 +32,7 @@ SHOWN = 6  # parameters whose posteriors are drawn
 
 
 def fastest(functions: list[Any], theta: np.ndarray, rounds: int) -> list[float]:
-    """Seconds of each function, which take turns: the least of the medians of rounds."""
+    """Seconds of each function, in turns: the smallest median of the rounds."""
     found: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for function, times in zip(functions, found, strict=True):
@@ -46,7 +46,7 @@ def fastest(functions: list[Any], theta: np.ndarray, rounds: int) -> list[float]
 
 
 def speedup(rows: int, rounds: int) -> tuple[float, float]:
-    """A gradient by 2 members over the plain model with one thread: predicted, and measured."""
+    """Speed-up of a gradient with 2 members over the plain model: predicted and measured."""
     model = logistic(rows)
     theta = np.random.default_rng(3).normal(size=21) * 0.3
     with threadpool_limits(1), synk.Group(2) as group, group.active():

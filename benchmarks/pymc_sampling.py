@@ -3,10 +3,10 @@
     python benchmarks/pymc_sampling.py [--seeds 4] [--draws 300] [--points 100] [--max-treedepth 10]
         [MODEL ...]
 
-Times are PyMC's own sampling times, without compilation, for each gradient that was evaluated
-(the steps of warm-up too): plain and divided chains of one seed part ways after some rounding.
-Both run in mode NUMBA, with one thread of BLAS: more make PyMC's own sums of long vectors slower,
-up to 40 times on virtual cores.
+Times are PyMC's own sampling times, without compilation, divided by the number of gradients
+(including warm-up). Plain and divided chains of one seed differ after some steps, by rounding. Both
+run in mode NUMBA, with one BLAS thread: with more threads PyMC's own sums of long vectors are
+slower, up to 40 times on virtual cores.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pymc as pm
-import scipy.linalg.blas  # noqa: F401 - what NUTS adds vectors with: loaded before it is limited
-from common import describe_machine, show
-from pymc_gradient import compiled, hierarchical_poisson, logistic
-from threadpoolctl import threadpool_limits
+import numpy as np import pymc as pm import scipy.linalg.blas  # noqa: F401 - NUTS adds vectors with
+it: load it before its threads are limited from common import describe_machine, show from
+pymc_gradient import compiled, hierarchical_poisson, logistic from threadpoolctl import
+threadpool_limits
 
 import synkhronos as synk
 
@@ -78,7 +76,7 @@ def sampled(
 
 
 def worst_difference(model: pm.Model, plain: Any, divided: Any, points: int) -> float:
-    """Of log-density and gradient at random points, relative to their sizes."""
+    """Differences of log-density and gradient at random points, relative to their sizes."""
     size = sum(v.size for v in model.initial_point(0).values())
     draw, worst = np.random.default_rng(5), 0.0
     for _ in range(points):

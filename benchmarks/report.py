@@ -1,7 +1,7 @@
-"""How far it scales on this machine: a table, a CSV and plots, in one folder.
+"""Scaling on this machine: a table, CSV files and plots, in one folder.
 
-Speed-up and efficiency of a training step from 1 member to the cores, all_reduce's bandwidth by
-size, and where a step's time goes.
+It measures speed-up and efficiency of a training step from 1 member up to one per core, the
+bandwidth of all_reduce by size, and the phases of a step.
 
     python benchmarks/report.py [FOLDER] [--steps 40] [--rounds 5]
 """
@@ -33,14 +33,14 @@ LENGTHS = [1 << k for k in range(1, 25, 2)]  # float32 elements: 8 bytes to 32 M
 
 
 def members() -> list[int]:
-    """1, 2, ... up to what fork() starts by itself."""
+    """1, 2, ... up to the default size of a group."""
     most = synk.fork()
     synk.close()
     return [n for n in range(1, most + 1) if n <= 4 or n % 4 == 0 or n == most]
 
 
 def scaling(rounds: int, steps: int) -> list[dict[str, Any]]:
-    """A training step with 1, 2, ... members, in turns."""
+    """Time a training step with 1, 2, ... members, in turns."""
     found = {
         n: Contender([contender("synk-numba", "nesterov", BATCH, n, 1, *pin(n))], BATCH)
         for n in members()
@@ -60,12 +60,12 @@ def scaling(rounds: int, steps: int) -> list[dict[str, Any]]:
 
 
 def pin(n: int) -> tuple[int, ...]:
-    """One member has one core, as each of several has; its group has no workers to leave cores."""
+    """Give a single member one core: a group of one does not limit itself."""
     return (0,) if n == 1 else ()
 
 
 def bandwidth() -> list[dict[str, Any]]:
-    """all_reduce between the default number of members, by size."""
+    """Time all_reduce with the default number of members, by size."""
     with synk.Group() as group:
         found = []
         for n in LENGTHS:

@@ -1,4 +1,4 @@
-"""A model of a training step's time over many nodes: checked here on few, predicted for many.
+"""A model of a training step's time on many nodes: checked on few, predicted for many.
 
     python benchmarks/scale_model.py [mpich=PREFIX] [--plot scale.png] [--quick]
 
@@ -6,18 +6,19 @@ The time of one step, for N nodes of m members and gradients of B bytes:
 
     step(N) = compute + node + command(N) + agree(N) + wire(N)
 
-    compute   a member's share of the batch, which does not change with N (each node adds its own)
-    node      the sum of the members' gradients in shared memory, and the update of a share
+    compute   a member's part of the batch, which does not change with N (each node adds its own)
+    node      the sum of the members' gradients in shared memory, and the update of a chunk
     command   down the tree and up again: 2 * depth(N) hops, each parent sending to 4 children in
               turn (`_channels.leaders.ARITY`)
-    agree     the same once more: all will come
+    agree     the same hops again: all leaders agree to enter the reduction
     wire      a reduction between leaders: 2 * log2(N) messages' latency, and 2 * (N - 1) / N * B
               bytes for each node (recursive halving and doubling, or a ring)
 
-A hop costs `hop` seconds for the first child and `send` more for each other one. Many ranks on few
-cores: at each hop of the tree the ranks that share a core have their turns, and all bytes of a
-reduction go through the cores one after the other. That is what the check here compares, with 2 to
-16 ranks; the predictions are for nodes that have their cores to themselves.
+A hop costs `hop` seconds for the first child and `send` more for each other one.
+
+The check has 2 to 16 ranks on few cores: at each hop of the tree, ranks that share a core take
+turns, and all bytes of a reduction go through the cores one after the other. The predictions are
+for nodes that do not share cores.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ MODELS = {  # parameters in float32, seconds that a node computes for each step
 
 
 def depth(nodes: int) -> int:
-    """Of the tree of leaders."""
+    """The depth of the tree of leaders."""
     found, level, rest = 0, 1, nodes - 1
     while rest > 0:
         level *= ARITY
@@ -70,20 +71,20 @@ def depth(nodes: int) -> int:
 
 
 def children(nodes: int) -> int:
-    """The most that a leader has."""
+    """The largest number of children of a leader."""
     return min(ARITY, nodes - 1)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one machine has shown.
+    """The constants measured on one machine.
 
     Attributes
     ----------
     hop, send : float
-        Seconds of a leader's message: to be answered, and for each further child.
+        Seconds of a leader's message and its answer, and for each further child.
     turn : float
-        Seconds that a rank keeps its core from another at each hop, where they share it.
+        Seconds that a rank keeps its core busy at each hop, if it shares the core.
     byte : float
         Seconds of a core for each byte that a rank's reduction moves.
     node : float
@@ -97,26 +98,26 @@ class Costs:
     node: float
 
     def round(self, nodes: int, latency: float = 0.0) -> float:
-        """Down the tree and up."""
+        """Seconds down the tree and up."""
         return 2 * depth(nodes) * (latency + self.hop + (children(nodes) - 1) * self.send)
 
     def crowded_round(self, ranks: int, cores: int) -> float:
-        """The same with more ranks than cores: at each hop all ranks of a core have their turns."""
+        """The same with more ranks than cores: at each hop, all ranks of a core take turns."""
         if ranks <= cores:
             return self.round(ranks)
         return 2 * depth(ranks) * self.turn * ranks / cores
 
     def crowded_wire(self, ranks: int, cores: int, nbytes: int) -> float:
-        """A reduction with more ranks than cores: all bytes go through the cores' memory."""
+        """Seconds of a reduction with more ranks than cores: all share the cores' memory."""
         moved = 2 * (ranks - 1) / ranks * nbytes
         return self.crowded_round(ranks, cores) + self.byte * moved * ranks / min(cores, ranks)
 
     def wire(self, nodes: int, latency: float, bandwidth: float, nbytes: float) -> float:
-        """Between nodes that have a network each."""
+        """Seconds of a reduction between nodes, each with its own network link."""
         return 2 * math.log2(nodes) * latency + 2 * (nodes - 1) / nodes * nbytes / bandwidth
 
     def step(self, nodes: int, latency: float, bandwidth: float, nbytes: float, work: float) -> Any:
-        """Seconds of a step, and what of them is not computation."""
+        """Seconds of a step, and their parts that are not computation."""
         rounds = 2 * self.round(nodes, latency)
         beside = rounds + self.wire(nodes, latency, bandwidth, nbytes) + self.node * nbytes
         return work + beside, beside
@@ -162,7 +163,7 @@ class Nothing(Command):
 
 
 def inside(repeats: int) -> None:
-    """In the first of many launched processes: measure, and print what was found."""
+    """In the first of the launched processes: measure, and print the results."""
     synk.fork(1)
     group = current()
     nothing = Nothing()
@@ -199,7 +200,7 @@ def node_seconds() -> float:
 
 
 def fitted(found: dict[int, list[float]], cores: int) -> Costs:
-    """Constants of the smallest runs."""
+    """Fit the constants to the smallest runs."""
     two, four = (found[r] for r in FIT)
     hop = two[1] * 1e-6 / 2
     turn = four[1] * 1e-6 / (2 * depth(FIT[1])) * cores / FIT[1]
@@ -211,7 +212,7 @@ def fitted(found: dict[int, list[float]], cores: int) -> Costs:
 
 
 def check(found: dict[int, list[float]], costs: Costs, cores: int) -> None:
-    """The model against what was measured."""
+    """Compare the model with the measurements."""
     rows = []
     for ranks, (empty, agree, reduce) in found.items():
         a = 1e6 * costs.crowded_round(ranks, cores)
@@ -258,7 +259,7 @@ def plot(found: dict[str, dict[str, list[float]]], path: str) -> None:
 
 
 def limits(costs: Costs) -> None:
-    """Where the design stops scaling, and what would change."""
+    """Print where the design stops scaling, and what would help."""
     rows = []
     for network, (latency, bandwidth) in NETWORKS.items():
         for model, (parameters, work) in MODELS.items():
@@ -276,10 +277,11 @@ def limits(costs: Costs) -> None:
     columns = ["network", "model", "rounds, ms", "wire, ms", "half the step at"]
     show(f"{NODES[-1]} nodes: commands and agreements, transfers", columns, rows)
     print(
-        "Rounds grow with the depth of the tree, the wire's time hardly with nodes: where it is\n"
-        "half of a step it is set by the bandwidth. What would change it: gradients in 16 bits\n"
-        "(compress=), sending a layer's gradients while the next is computed, a larger batch for\n"
-        "each node. What would change the rounds: agreeing once for several transfers."
+        "Commands and agreements grow with the depth of the tree; transfers hardly grow with the\n"
+        "number of nodes. Where transfers take half of a step, the bandwidth is the limit.\n"
+        "Remedies: gradients in 16 bits (compress=), a larger batch for each node, sending a\n"
+        "layer's gradients while the next is computed. One agreement for several transfers would\n"
+        "save messages."
     )
 
 

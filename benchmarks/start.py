@@ -1,6 +1,6 @@
-"""What starting costs: fork of 2 workers, and cold compilation with 1 and with 2 members.
+"""Start-up cost: a fork of 2 workers, and cold compilation with 1 and with 2 members.
 
-Compilation is cold: PyTensor's caches begin empty in a folder of their own for each run.
+Cold means that PyTensor's caches begin empty, in a new folder for each run.
 
     python benchmarks/start.py [--no-compile]
 """

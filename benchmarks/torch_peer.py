@@ -1,4 +1,4 @@
-"""The benchmark's net trained by PyTorch, by one process or by DDP over gloo; see contenders.py.
+"""PyTorch trains the benchmark's network, in one process or with DDP over gloo; see contenders.py.
 
 python benchmarks/torch_peer.py RULE BATCH PROCESSES
 """

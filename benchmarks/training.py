@@ -1,14 +1,14 @@
-"""A training step of an MLP, side by side: ours, plain PyTensor, the machine's ceiling, JAX, torch.
+"""A training step of an MLP: Synkhronos, plain PyTensor, the machine's limit, JAX, torch.
 
-784-800-800-10, float32, shuffled batches gathered in the time. All contenders are alive at once and
-take turns; the table gives medians over the rounds, and ratios within rounds. The ceiling is what
-two independent processes with half a batch each reach together, one core each.
+784-800-800-10, float32. The time includes gathering shuffled batches. All contenders are alive at
+once and take turns; the table gives medians over the rounds, and ratios within rounds. The limit is
+two independent processes together, with half a batch and one core each.
 
     python benchmarks/training.py [--rule nesterov adam] [--batch 500 128 4096] [--rounds 7]
                                   [--torch PYTHON] [--csv FILE] [--preset Haswell]
 
-`--torch` names an interpreter that has torch. `--preset` fixes OpenBLAS's core type; else it is as
-OpenBLAS detects it, which is what users have.
+`--torch` names an interpreter that has torch. `--preset` fixes OpenBLAS's core type; by default
+OpenBLAS detects it, as for users.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ class Contender:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(map(str, process.args))[:200]} has ended")  # type: ignore[arg-type]
+            raise SystemExit(f"{' '.join(map(str, process.args))[:200]} has ended")  # type:
+            ignore[arg - type]
         return line
 
     def run(self, steps: int, count: bool) -> None:
-        """Make steps, and note how many samples a second all processes together have done."""
+        """Make steps, and record the samples per second of all processes together."""
         for p in self._processes:
             assert p.stdin is not None
             p.stdin.write(f"{steps}\n")
@@ -116,7 +117,7 @@ def field(rule: str, batch: int, torch: str | None) -> dict[str, Contender]:
 
 
 def show_phases(contenders: dict[str, Contender]) -> None:
-    """A table of where a step's time goes, for those that tell."""
+    """Print the phases of a step, for the contenders that report them."""
     telling = {n: c for n, c in contenders.items() if c.phases}
     names = list(next(iter(telling.values())).phases)
     show(
@@ -134,7 +135,7 @@ def show_phases(contenders: dict[str, Contender]) -> None:
 
 
 def measure(rule: str, batch: int, rounds: int, torch: str | None) -> list[dict[str, Any]]:
-    """One table: its rows."""
+    """The rows of one table."""
     contenders = field(rule, batch, torch)
     kinds = {
         kind for c in contenders.values() for s in c.settings for kind in s.get("core type", [])

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 
 import synkhronos as synk
 
-pytensor.config.mode = "FAST_COMPILE"  # no wait for a compiler; leave it out where speed counts
+pytensor.config.mode = "FAST_COMPILE"  # avoids waiting for a compiler; omit this if speed matters
 n = synk.fork(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
 
 x = pt.matrix("x", dtype="float64")

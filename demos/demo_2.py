@@ -1,4 +1,4 @@
-"""Data: inputs in memory that all members share. Run: python demos/demo_2.py [members]."""
+"""Data: inputs in shared memory. Run: python demos/demo_2.py [members]."""
 
 import sys
 

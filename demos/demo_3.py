@@ -1,4 +1,4 @@
-"""Shared variables, a replica in every member; collectives. python demos/demo_3.py [members]."""
+"""Shared variables and collectives. Run: python demos/demo_3.py [members]."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""batch: which rows; num_slices: in how many pieces. Run: python demos/demo_4.py [members]."""
+"""batch selects rows; num_slices saves memory. Run: python demos/demo_4.py [members]."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""batch_s: rows of data that stay in the members. Run: python demos/demo_5.py [members]."""
+"""batch_s selects rows of data that stay in the members. Run: python demos/demo_5.py [members]."""
 
 import sys
 
@@ -31,7 +31,7 @@ f = synk.function(
 
 
 def check(found, rows):
-    """Against numpy; rows[r] are those of member r."""
+    """Compare with numpy; rows[r] are the rows of member r."""
     a = np.concatenate([xs[r][rows[r]] for r in ranks])
     b = np.concatenate([ys[r][rows[r]] for r in ranks])
     assert np.allclose(found[0], 2 * (a.sum(axis=1) * b).mean())

@@ -1,8 +1,9 @@
 """Train a classifier of handwritten digits: plain PyTensor, then 1, 2, ... members.
 
-The net is written in plain PyTensor. Its gradient is one flat vector, so one all_reduce makes one
-gradient of all members' gradients, and every member makes the same step with it. All rows of the
-table start from the same weights and see the same batches, so all must come to the same weights.
+The network is written in plain PyTensor. Its gradient is one flat vector, so one all_reduce
+averages the gradients of all members, and every member makes the same step with it. All runs in the
+table start from the same weights and use the same batches, so all have to end with the same
+weights.
 
     python demos/digits.py [--members 1 2] [--steps 150] [--batch 1024] [--hidden 512]
 """
@@ -67,7 +68,7 @@ class Net:
         return [p.get_value() for p in self.params]
 
     def accuracy(self, images, labels):
-        """Share of right answers, by numpy: what is tested does not test itself."""
+        """Share of right answers, computed by numpy and not by the code under test."""
         *hidden, (w, b) = zip(*[iter(self.weights())] * 2, strict=True)
         for v, c in hidden:
             images = np.maximum(images @ v + c, 0)
@@ -87,7 +88,7 @@ def plain_steps(net, images, labels):
 
 
 def parallel_steps(net, images, labels):
-    """The same step of all members of the group."""
+    """The same step, made by all members of the group."""
     f_grad = synk.function([net.x, net.y], net.loss, updates=net.to_grad)
     f_step = synk.function([], updates=net.to_params)
     x, y = synk.data(images), synk.data(labels)
@@ -125,7 +126,7 @@ def difference(weights, others):
 
 
 def machine():
-    """What the figures depend on."""
+    """The versions, cores and load on which the figures depend."""
     blas = {f"{i['internal_api']} {i.get('architecture') or ''}".strip() for i in threadpool_info()}
     versions = ", ".join(f"{m.__name__} {m.__version__}" for m in (pytensor, np, synk))
     linker = type(pytensor.compile.mode.get_default_mode().linker).__name__
@@ -139,7 +140,7 @@ def machine():
 
 
 def group_sizes():
-    """1, 2, ... up to the members that fork() starts by itself, one for each physical core."""
+    """1, 2, ... up to the default size of a group, which is one member per physical core."""
     most = synk.fork()
     synk.close()
     return [n for n in range(1, most + 1) if n <= 4 or n % 4 == 0 or n == most]
@@ -166,7 +167,7 @@ def main():
     net = Net(args.hidden)
     print(
         f"{net.grad.get_value().size:,} weights, batches of {args.batch} of {TRAINING} digits\n"
-        "compiling the gradient (a minute or so, the first time) ...",
+        "compiling the gradient (about a minute, the first time) ...",
         flush=True,
     )
     begin = time.perf_counter()

@@ -1,10 +1,10 @@
-"""Train a classifier of sequences: which of two marked numbers of a noisy sequence is the larger.
+"""Train a classifier of sequences: which of two marked numbers in a noisy sequence is larger.
 
     python demos/lstm/train_lstm.py [--members 2] [--batch 256] [--epochs 20] [--mode NUMBA] ...
 
-A sequence has two channels: random numbers, and marks, which are 1 at two places. An LSTM must
+A sequence has two channels: random numbers, and marks, which are 1 at two places. An LSTM has to
 remember the number at the first mark until it sees the second. Members divide the sequences of each
-batch; `--serial` trains the same in one process with plain PyTensor, and comes to the same losses.
+batch. `--serial` trains the same network in one process with plain PyTensor, with the same losses.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""A convolutional net for MNIST, of pytensor-ml's layers.
+"""A convolutional network for MNIST, made of pytensor-ml's layers.
 
-Twice filters of 3x3 and pooling of 2x2, the second time twice as many filters, then a layer of
-units, some of which a step leaves out, then a softmax.
+It has two blocks of 3x3 filters and 2x2 pooling, the second with twice as many filters. A layer of
+units with dropout follows, then a softmax.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""What the demos of this folder have in common: the data, the command line, the epochs.
+"""The data, the command line and the training loop of the demos in this folder.
 
-The data are MNIST, from the first of these that has it:
+The data are MNIST, from the first of these places that has it:
 
 * the folder named by the environment variable SYNKHRONOS_DATA, or a folder in it: the four files
-  of MNIST, or the two of its test set alone, of which 8,000 images are trained on then;
-* a download, kept for the next time (needs pooch);
-* else digits of 8x8 pixels, which scikit-learn brings along.
+  of MNIST, or only the two files of its test set, of which 8,000 images are then trained on;
+* a download, which is kept for later runs (needs pooch);
+* otherwise digits of 8x8 pixels, which are part of scikit-learn.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SHA256 = {
     "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
 FILES = [f"{name}.gz" for name in SHA256]
-# a process of its own: neither a resolver nor a mirror with many addresses can hold it up for long
+# asked in a separate process, which a time limit can end in spite of slow resolvers or mirrors
 ANSWERS = """
 import sys, requests
 requests.head(sys.argv[1], timeout=3, allow_redirects=True).raise_for_status()
@@ -50,7 +50,7 @@ PATIENCE = 3  # seconds for a mirror to answer
 
 
 class Split(NamedTuple):
-    """Images with a row each, from 0 to 1, float32, and labels, int32."""
+    """Images, one row each, values from 0 to 1, float32; and labels, int32."""
 
     train: tuple[np.ndarray, np.ndarray]
     validation: tuple[np.ndarray, np.ndarray]
@@ -58,7 +58,7 @@ class Split(NamedTuple):
 
 
 def load():
-    """MNIST, or what there is instead, said aloud; the same rows in every run."""
+    """Load MNIST or its substitute, and print which; the same rows in every run."""
     lacking = []
     data, where = _local(lacking) or _downloaded(lacking) or _digits(lacking)
     numbers = [f"{len(labels):,}" for _, labels in data]
@@ -132,10 +132,11 @@ def _digits(lacking):
 
 
 def _read(paths):
-    """Of four files, the last sixth of the training set validates.
+    """Divide images into training, validation and test.
 
-    Of two, the first 8/10 train. Their images are not in random order, the writers change; so of
-    the others every second one validates, and every second one tests.
+    With four files, the last sixth of the training set is for validation. With two files, the first
+    8/10 are for training. These images are sorted by their writers, so the others are used for
+    validation and for test alternately.
     """
     arrays = [read_idx(path) for path in paths]
     pairs = []
@@ -166,7 +167,7 @@ def read_idx(path):
     shape = np.frombuffer(raw, ">u4", ndim, 4)
     values = np.frombuffer(raw, np.uint8, offset=4 + 4 * ndim)
     if zeros != bytes(2) or kind != 8 or len(values) != math.prod(shape.tolist()):
-        raise ValueError(f"{path} is no whole IDX file of bytes")
+        raise ValueError(f"{path} is not a whole IDX file")
     return values.reshape(shape)
 
 
@@ -174,7 +175,7 @@ def read_idx(path):
 
 
 def arguments(doc, members=True):
-    """MODEL BATCH EPOCHS, as the demos of 2017 had them, and options."""
+    """The arguments MODEL BATCH EPOCHS, as in the demos of 2017, and options."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     text = f"one of {models.KNOWN} (mlp)"
     parser.add_argument("model", nargs="?", default="mlp", metavar="MODEL", help=text)
@@ -197,16 +198,16 @@ def arguments(doc, members=True):
         "--learning-rate",
         type=positive(float),
         default=0.1,
-        help="of the first epoch; from there it falls in a line to 0 (0.1)",
+        help="of the first epoch; it then falls linearly to 0 (0.1)",
     )
     return parser
 
 
 def parse(parser):
-    """The arguments, the model read and PyTensor's mode set."""
+    """Parse the arguments and the model, and set PyTensor's mode."""
     args = parser.parse_args()
     if args.seed < 0:
-        parser.error(f"--seed is {args.seed}: no negative number, please")
+        parser.error(f"--seed is {args.seed}: give a number of at least 0")
     try:
         args.sizes = models.parse(args.model)
         if args.mode:
@@ -231,22 +232,22 @@ def positive(kind):
 
 
 def start(args, net, members=None):
-    """Say what is trained; returns the learning rate, for the rule and for `run`."""
+    """Print the model and its size; return the learning rate, for the rule and for `run`."""
     group = f", {members} member{'s' * (members > 1)}" if members else ""
     say(f"{args.model}: {net.size():,} weights, batches of {args.batch} rows{group}")
-    say("compiling (a minute or so, the first time) ...")
+    say("compiling (about a minute, the first time) ...")
     return pytensor.shared(np.float32(args.learning_rate), name="rate")
 
 
 def run(args, rate, batches, step, validation):
-    """Train, with a line for each epoch.
+    """Train, and print a line for each epoch.
 
     Parameters
     ----------
     rate : shared scalar, the learning rate
-    batches : iterable that goes through one epoch each time, with a length
-    step : callable, from a batch to the mean loss of its rows and their number
-    validation : callable, without arguments to the accuracy
+    batches : iterable with a length; each iteration is one epoch
+    step : callable that takes a batch and returns the mean loss of its rows and their number
+    validation : callable without arguments that returns the accuracy
     """
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("steps,"), TimeRemainingColumn()
     hidden = not console.is_terminal

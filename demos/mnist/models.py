@@ -1,8 +1,9 @@
-"""Nets for MNIST in plain PyTensor, in float32: rectified layers with dropout, then a softmax.
+"""Networks for MNIST in plain PyTensor, in float32: rectified layers with dropout, then a softmax.
 
-`mlp` is Lasagne's example: a fifth of the input is dropped, two hidden layers of 800 units, half
-of the units of each dropped. `custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID` has what its name says.
-`cnn` and `custom_cnn:FILTERS,WIDTH,DROP` are convolutional (see cnn.py), and need pytensor-ml.
+`mlp` is Lasagne's example: two hidden layers of 800 units; dropout of a fifth of the input and of
+half of the units of each hidden layer. `custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID` sets these
+numbers. `cnn` and `custom_cnn:FILTERS,WIDTH,DROP` are convolutional (see cnn.py), and need
+pytensor-ml.
 """
 
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ CLASSES = 10
 
 
 class Model(NamedTuple):
-    """What a net is made after; rates are the share of units that a step leaves out."""
+    """The sizes of an MLP; rates are the share of units that dropout removes in a step."""
 
     depth: int
     width: int
@@ -25,7 +26,7 @@ class Model(NamedTuple):
 
 
 class Cnn(NamedTuple):
-    """The same of a convolutional net: the first layer's filters, the units before the softmax."""
+    """The sizes of a CNN: the first layer's filters, the units before the softmax, dropout."""
 
     filters: int
     width: int
@@ -38,14 +39,14 @@ KNOWN = "mlp, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID, cnn and custom_cnn:FILTER
 
 
 def parse(text):
-    """The model that a command line names."""
+    """Parse the name of a model."""
     name, _, given = text.partition(":")
     if text == "mlp":
         return MLP
     if text == "cnn" or name == "custom_cnn":
         return _parse_cnn(text, given)
     if name != "custom_mlp":
-        raise ValueError(f"{text!r} is none of {KNOWN}")
+        raise ValueError(f"{text!r} is not one of {KNOWN}")
     try:
         depth, width, drop_in, drop_hid = given.split(",")
         model = Model(int(depth), int(width), float(drop_in), float(drop_hid))
@@ -82,7 +83,7 @@ def _parse_cnn(text, given):
 
 
 def build(model, pixels, seed):
-    """The net that a model describes."""
+    """Make the network of a model."""
     if isinstance(model, Model):
         return Net(model, pixels, seed)
     from cnn import Net as ConvolutionalNet
@@ -95,11 +96,11 @@ class Net:
 
     Attributes
     ----------
-    x, y : the inputs, images of so many pixels and their labels
+    x, y : the inputs: images as rows of pixels, and their labels
     params : weights and biases
-    loss : mean cross-entropy, units dropped at random
-    draws : updates that go with the loss: where the random numbers go on
-    accuracy : share of right answers, nothing dropped
+    loss : mean cross-entropy, with dropout
+    draws : updates of the random generators, to use together with the loss
+    accuracy : share of right answers, without dropout
     """
 
     def __init__(self, model, pixels, seed):
@@ -117,7 +118,7 @@ class Net:
         state = stream
 
         def drop(rate, units, width):
-            """Leave units out, others for each row, and make up for them."""
+            """Dropout: remove random units, other ones for each row, and scale up the rest."""
             nonlocal state
             if not rate:
                 return units

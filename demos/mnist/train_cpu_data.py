@@ -1,12 +1,12 @@
-"""Train a net on MNIST with all members; each step divides a batch of the Data over them.
+"""Train a network on MNIST with all members; each step divides a batch of the Data over them.
 
     python demos/mnist/train_cpu_data.py [MODEL] [BATCH] [EPOCHS] [--members 2] ...
 
-MODEL is one of those of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
-custom_cnn:FILTERS,WIDTH,DROP. The images lie once in memory that all members read. A step is one
-call: each member computes the gradient of its rows of the batch, the gradients are reduced, and
-each member updates its chunk of the weights. Any number of members comes to the weights of
-train_serial.py, up to rounding and to what dropout draws.
+MODEL is one of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
+custom_cnn:FILTERS,WIDTH,DROP. All members read one copy of the images in shared memory. A step is
+one call: each member computes the gradient of its rows of the batch, the gradients are reduced, and
+each member updates its chunk of the weights. Any number of members ends with the weights of
+train_serial.py, up to rounding and to the masks of dropout.
 """
 
 import mnist

@@ -1,18 +1,19 @@
-"""Train a net on MNIST with all members; the images are scattered once and stay where they are.
+"""Train a network on MNIST with all members; the images are scattered once and stay in the members.
 
     python demos/mnist/train_gpu_data.py [MODEL] [BATCH] [EPOCHS] [--members 2] [--even] ...
 
-MODEL is one of those of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
-custom_cnn:FILTERS,WIDTH,DROP. The name is that of the demo of 2017, whose images stayed on the
-GPUs; this one runs on CPUs as well. Each member has its part of the images in shared variables, and
-`batch_s` says which of its rows a step takes. A step is made of the update rule's two halves, with
-the gradients reduced between them.
+MODEL is one of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
+custom_cnn:FILTERS,WIDTH,DROP. In the demo of 2017 with this name, the images stayed on the GPUs;
+this one also runs on CPUs. Each member holds its part of the images in shared variables. `batch_s`
+selects the rows of its part for a step. A step calls two functions, for gradient and update, and
+reduces the gradients between them.
 
-The batches are those of train_serial.py: a member takes the rows that happen to lie in its part, so
-any number of members comes to the same weights, up to rounding and to what dropout draws. The
-members' shares of a batch differ in length then. With --even all are equally long in every step,
-each drawn from the member's own part: no member waits for a larger share, and JAX, which compiles
-anew for each length, compiles once; the curve is another for each number of members.
+The batches are those of train_serial.py: each member takes the rows of a batch that are in its
+part. So any number of members ends with the same weights, up to rounding and to the masks of
+dropout. The members then have different numbers of rows. With --even, all members have equally many
+rows in every step, drawn from their own parts. No member then waits for one with more rows, and
+JAX, which compiles for each length, compiles once. The learning curve then depends on the number of
+members.
 """
 
 import mnist
@@ -26,7 +27,7 @@ from synkhronos.extensions.batches import Batches
 
 
 class Shares:
-    """Batches of all rows; of each, the rows that every member has, numbered as in its part."""
+    """Batches of all rows; for each batch, the row numbers within every member's part."""
 
     def __init__(self, lengths, size, seed):
         self.batches = Batches(sum(lengths), size, seed)
@@ -42,7 +43,7 @@ class Shares:
 
 
 class EvenShares:
-    """Batches of each part, equally long in every step; rows that fill none wait for an epoch."""
+    """Batches of each part, equally long in every step; leftover rows wait for the next epoch."""
 
     def __init__(self, lengths, size, seed):
         members = len(lengths)

@@ -1,8 +1,8 @@
-"""Train a net on MNIST in one process: plain PyTensor, to compare with.
+"""Train a network on MNIST in one process with plain PyTensor, for comparison.
 
     python demos/mnist/train_serial.py [MODEL] [BATCH] [EPOCHS] [--mode NUMBA] [--seed 0] ...
 
-MODEL is one of those of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
+MODEL is one of models.py: mlp, cnn, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID,
 custom_cnn:FILTERS,WIDTH,DROP.
 """
 

@@ -1,4 +1,4 @@
-"""What the demos of PyMC print: the advice, the speed-up, the agreement of the posteriors."""
+"""Prints the advice, the speed-up and the agreement of the posteriors, for the PyMC demos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arguments(description: str, rows: int) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--tune", type=int, default=300)
     parser.add_argument("--max-treedepth", type=int, default=10)
-    parser.add_argument("--modes", nargs="+", help="that advise tries; default: all there are")
+    parser.add_argument("--modes", nargs="+", help="that advise tries; default: all available")
     parser.add_argument("--mode", help="of the members and the sampler; default: PyTensor's")
     return parser.parse_args()
 
@@ -53,7 +53,7 @@ def sampled(model: Any, args: argparse.Namespace) -> tuple[float, dict[str, np.n
 def disagreement(a: np.ndarray, b: np.ndarray) -> float:
     """The largest difference of posterior means, in standard errors of that difference.
 
-    The error of a mean is that of the means of batches of draws, which are nearly independent.
+    The error of a mean is estimated from means of batches of draws, which are nearly independent.
     """
 
     def mean_and_error(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Overdispersed counts: a latent for each row, divided with it. Run: python demos/pymc/glmm.py."""
+"""Overdispersed counts, with one latent variable per row. Run: python demos/pymc/glmm.py."""
 
 import numpy as np
 import pymc as pm

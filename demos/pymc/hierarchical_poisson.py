@@ -1,4 +1,4 @@
-"""Counts in groups, a rate for each group. Run: python demos/pymc/hierarchical_poisson.py."""
+"""Counts in groups, with one rate per group. Run: python demos/pymc/hierarchical_poisson.py."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""A logistic regression, divided over the cores. Run: python demos/pymc/logistic.py."""
+"""A logistic regression whose rows are divided over members. Run: python demos/pymc/logistic.py."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""What the demos of this folder have in common: the net, the images, the command line.
+"""The network, the images and the command line of the demos in this folder.
 
 ResNet-50 (He et al., arXiv:1512.03385), with the stride in the 3x3 convolution of a block, and
 batch normalisation over the rows of all members. Other depths have other numbers of blocks.
@@ -20,7 +20,7 @@ from synkhronos.nn import BatchNorm, Conv2D, MaxPool2D, state_updates
 
 BLOCKS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 DIGITS = {"float32": 5, "float64": 12}  # of a loss
-RATE = 0.1 / 256  # for each row of a step, whoever has it (Goyal et al., arXiv:1706.02677)
+RATE = 0.1 / 256  # for each row of a step, in any member (Goyal et al., arXiv:1706.02677)
 
 
 class Net:
@@ -28,10 +28,10 @@ class Net:
 
     Attributes
     ----------
-    x, y : the inputs, images (rows, size, size, 3) and their labels
+    x, y : the inputs: images (rows, size, size, 3) and their labels
     params : list of shared variables
     loss : mean cross-entropy
-    updates : those that go with the loss: the running values of batch normalisation
+    updates : the running values of batch normalisation, to use together with the loss
     """
 
     def __init__(self, depth, size, classes, seed=0):
@@ -53,7 +53,7 @@ class Net:
         self.updates = state_updates(self.loss)
 
     def _block(self, name, images, channels, inner, stride):
-        """1x1, 3x3 and 1x1, beside the images as they are, or brought to the new shape."""
+        """Convolutions of 1x1, 3x3 and 1x1, added to the images or to a projection of them."""
         new = 4 * inner
         beside = images
         if stride > 1 or channels != new:
@@ -105,7 +105,7 @@ def arguments(doc):
 
 
 def net(args):
-    """The net that the command line asks for."""
+    """Make the network that the command line asks for."""
     pytensor.config.floatX = args.dtype  # of the layers, and of JAX when it compiles the net
     return Net(args.depth, args.size, args.classes, args.seed)
 
@@ -116,7 +116,7 @@ def rule(args, members):
 
 
 def run(args, members, step):
-    """Make the steps: shuffled lists of rows, epoch after epoch; returns the losses."""
+    """Make the steps with shuffled lists of rows, epoch after epoch; return the losses."""
     rows = args.batch * members
     batches = Batches(args.rows, rows, args.seed, last="drop")
     if not len(batches):
@@ -135,7 +135,7 @@ def run(args, members, step):
 
 
 def run_serial(args, members):
-    """Make the steps of so many members in one process, in plain PyTensor; returns the losses."""
+    """Make the steps of this many members in one process, in plain PyTensor; return the losses."""
     made = net(args)
     print(f"ResNet-{args.depth}: {made.size():,} weights, 1 process", flush=True)
     train = make_train_function_pytensor(

@@ -2,13 +2,13 @@
 
     python demos/resnet/train_resnet.py [--batch 32] [--devices cuda] [--members 2] [--size 224] ...
 
-The images lie once in memory that all members read, and each member takes its rows of a shuffled
-list from there. Rows of a step, and the rate, grow with the number of members. Batch normalisation
-is over the rows of all members, so the losses are those of train_serial.py.
+All members read one copy of the images in shared memory, and each takes its rows of a shuffled
+list. The rows of a step and the learning rate grow with the number of members. Batch normalisation
+uses the rows of all members, so the losses equal those of train_serial.py.
 
-`--compare` then makes the same steps in one process, and says how far the losses are apart. In
-float32 what rounding changes grows from step to step, the faster the fewer rows there are for
-batch normalisation; `--dtype float64` shows that nothing else is different.
+`--compare` then makes the same steps in one process, and prints the differences of the losses. In
+float32 the effect of rounding grows from step to step; fewer rows for batch normalisation make it
+grow faster. `--dtype float64` shows that there is no other difference.
 """
 
 import resnet
@@ -40,7 +40,7 @@ def main():
     if args.compare:
         pairs = zip(losses, resnet.run_serial(args, members), strict=True)
         apart = ", ".join(f"{abs(a - b) / abs(b):.1e}" for a, b in pairs)
-        print(f"apart, as a share of the loss, step by step: {apart}")
+        print(f"relative differences of the losses, by step: {apart}")
 
 
 main()

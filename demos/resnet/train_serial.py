@@ -1,8 +1,9 @@
-"""Train ResNet-50 on random images in one process: plain PyTensor, to compare with.
+"""Train ResNet-50 on random images in one process with plain PyTensor, for comparison.
 
     python demos/resnet/train_serial.py [--batch 32] [--members 2] [--size 224] ...
 
-`--members` says whose steps to make: as many rows, and as large a rate.
+`--members` makes the steps of a group of that size: the same number of rows, the same learning
+rate.
 """
 
 import resnet

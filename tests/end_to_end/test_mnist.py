@@ -227,7 +227,7 @@ def test_damaged_files_are_refused(
     raw = gzip.decompress((tmp_path / FILES[0]).read_bytes())
     (tmp_path / FILES[0]).write_bytes(gzip.compress(damage(raw)))
     monkeypatch.setenv("SYNKHRONOS_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=re.escape(f"{FILES[0]} is no whole IDX file of bytes")):
+    with pytest.raises(ValueError, match=re.escape(f"{FILES[0]} is not a whole IDX file")):
         mnist.load()
 
 
@@ -316,8 +316,8 @@ def test_models(mnist: Any) -> None:
 BAD = {
     "": "none of mlp, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID, cnn and custom_cnn",
     "mlp:2": "none of mlp",
-    "resnet": "'resnet' is none of mlp",
-    "cnn:2": "'cnn:2' is none of mlp",
+    "resnet": "'resnet' is not one of mlp",
+    "cnn:2": "'cnn:2' is not one of mlp",
     "custom_mlp": "takes two integers and two rates",
     "custom_mlp:": "takes two integers and two rates",
     "custom_mlp:2,800,0.2": "takes two integers and two rates",
@@ -371,7 +371,7 @@ def test_bad_models_are_refused(mnist: Any, text: str) -> None:
         ("mlp --learning-rate nan", "argument --learning-rate: invalid positive float value"),
         ("mlp --seed -1", "--seed is -1"),
         ("mlp --mode SLOW", "SLOW"),
-        ("perceptron", "'perceptron' is none of mlp, custom_mlp"),
+        ("perceptron", "'perceptron' is not one of mlp, custom_mlp"),
     ],
 )
 def test_bad_commands_are_refused(
