@@ -16,10 +16,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np import pymc as pm import scipy.linalg.blas  # noqa: F401 - NUTS adds vectors with
-it: load it before its threads are limited from common import describe_machine, show from
-pymc_gradient import compiled, hierarchical_poisson, logistic from threadpoolctl import
-threadpool_limits
+import numpy as np
+import pymc as pm
+import scipy.linalg.blas  # noqa: F401 - used by NUTS; loaded before its threads are limited
+from common import describe_machine, show
+from pymc_gradient import compiled, hierarchical_poisson, logistic
+from threadpoolctl import threadpool_limits
 
 import synkhronos as synk
 

@@ -9,7 +9,7 @@ The time of one step, for N nodes of m members and gradients of B bytes:
     compute   a member's part of the batch, which does not change with N (each node adds its own)
     node      the sum of the members' gradients in shared memory, and the update of a chunk
     command   down the tree and up again: 2 * depth(N) hops, each parent sending to 4 children in
-              turn (`_channels.leaders.ARITY`)
+              turn (`_transport.channels.leader_tree.ARITY`)
     agree     the same hops again: all leaders agree to enter the reduction
     wire      a reduction between leaders: 2 * log2(N) messages' latency, and 2 * (N - 1) / N * B
               bytes for each node (recursive halving and doubling, or a ring)

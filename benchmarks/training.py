@@ -62,8 +62,7 @@ class Contender:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(map(str, process.args))[:200]} has ended")  # type:
-            ignore[arg - type]
+            raise SystemExit(f"{' '.join(map(str, process.args))[:200]} has ended")  # type: ignore[arg-type]
         return line
 
     def run(self, steps: int, count: bool) -> None:
