@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import doctest
 import importlib
 import inspect
@@ -256,3 +257,58 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     links = re.findall(r"<([\w./]+)>`_", (root / "README.rst").read_text())
     assert len(links) > 5
     assert not [link for link in links if not (root / link).exists()]
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """Methods and fields of a class, and what its methods assign to `self`."""
+    found = {name for part in node.body for name in _members_of(part)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            found.add(part.attr)
+    return found
+
+
+def test_names_on_the_page_about_architecture_exist() -> None:
+    """``_folder.module``, ``_folder.module.name``, ``Class``, ``Class.method`` and ``WORD``."""
+    known = modules()
+    packages = {name.rpartition(".")[0] for name in known} | {n.split(".")[0] for n in known}
+    classes: dict[str, set[str]] = {}
+    bases: dict[str, list[str]] = {}
+    constants: set[str] = set()
+    for tree in known.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, set()).update(_attributes(node))
+                bases.setdefault(node.name, []).extend(map(ast.unparse, node.bases))
+            elif isinstance(node, ast.Assign):
+                constants |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+
+    def has(kind: str, name: str) -> bool:
+        inherited = any(has(b, name) for b in bases.get(kind, ()) if b in classes)
+        return name in classes.get(kind, ()) or inherited
+
+    def exists(name: str) -> bool:
+        if name in known or name in packages:
+            return True
+        first, _, last = name.rpartition(".")
+        if first in known:
+            tree = known[first]
+            defined = {n for part in tree.body for n in _members_of(part)}
+            return last in defined or any(
+                isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == last for n in tree.body
+            )
+        return has(first, last)
+
+    page = Path(__file__).parent.parent / "docs" / "architecture.rst"
+    quoted = set(re.findall(r"``([^`\n]+)``", page.read_text()))
+    tops = {name.split(".")[0] for name in known} - {"__init__", "__main__"}
+    paths = {q for q in quoted if re.fullmatch(r"\w+(\.\w+)*", q) and q.split(".")[0] in tops}
+    methods = {q for q in quoted if re.fullmatch(r"[A-Z]\w*[a-z]\w*\.\w+", q)}
+    kinds = {q for q in quoted if re.fullmatch(r"([A-Z][a-z]+)+", q)}
+    words = {q for q in quoted if re.fullmatch(r"[A-Z]+(_[A-Z]+)*", q) and "MPI" not in q}
+    assert len(paths) > 20
+    assert len(methods) > 8
+    assert not [q for q in paths | methods if not exists(q)]
+    outside = {"None", "Data"} | set(dir(builtins))
+    assert not kinds - classes.keys() - outside
+    assert not words - constants
