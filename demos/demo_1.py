@@ -20,14 +20,14 @@ f = synk.function(
     [
         product,  # no reduction named: a sum over rows, as the graph shows
         (product, "sum"),
-        (x.mean(), "avg"),  # weighted by the rows that each member has
+        (x.mean(), "avg"),  # weighted by each member's number of rows
         (x.max(axis=0), "max"),
         (x.min(axis=0), "min"),
-        (2 * x, "gather"),  # the members' rows one after the other: all rows again
+        (2 * x, "gather"),  # the members' rows one after the other
         (x.shape[0], None),  # the master's own value
     ],
 )
-synk.distribute()  # optional: the first call would do it
+synk.distribute()  # optional: the first call does it otherwise
 print("reductions:", f.output_modes)
 
 rng = np.random.default_rng(0)
@@ -47,12 +47,12 @@ low, mean = f(rows, weights, output_subset=[4, 2])  # only these are computed, i
 assert np.array_equal(low, rows.min(axis=0))
 assert np.allclose(mean, rows.mean())
 
-# the same function in the master alone
+# the same function, only in the master
 serial = f.as_pytensor(rows, weights)
 assert np.allclose(serial[0], summed)
 assert serial[6] == len(rows)
 
-# a dict of outputs; a single one comes unwrapped
+# a dict of outputs; a single output is returned without a list
 g = synk.function([x], {"norm": (x**2).sum(), "rows": x.shape[0]})
 assert np.allclose(g(rows)["norm"], (rows**2).sum())
 assert g(rows)["rows"] == 7

@@ -13,35 +13,35 @@ synk.fork(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
 
 x = pt.matrix("x", dtype="float32")
 w = pt.vector("w", dtype="float32")
-f = synk.function([x], (x @ w).sum(), bcast_inputs=[w])  # w goes to every member whole
+f = synk.function([x], (x @ w).sum(), bcast_inputs=[w])  # every member gets the whole of w
 
 rng = np.random.default_rng(0)
 images, weights = rng.random((10, 4), "float32"), rng.random(4, "float32")
 
-# one Data for each input; calls then copy nothing
+# one Data for each input, so that calls copy nothing
 x_data, w_data = f.build_inputs(images, weights)
 print(x_data, w_data)
 assert np.allclose(f(x_data, w_data), (images @ weights).sum())
 
-# numpy arrays do as well, by position or by name, and cost a copy
+# numpy arrays also work, by position or by name, and are copied
 assert np.allclose(f(images, w=weights), (images @ weights).sum())
 
-# what is written into Data is what the members see
+# members see what the master writes into Data
 x_data[0] = 1
 images[0] = 1
-x_data.data[1:3] *= 2  # the array itself
+x_data.data[1:3] *= 2  # writes to the array itself
 images[1:3] *= 2
 assert np.allclose(f(x_data, w_data), (images @ weights).sum())
 
-# another length; oversize keeps room, so that growing again allocates nothing
+# another length; oversize reserves room, so that growing again allocates nothing
 x_data.set_value(np.tile(images, (2, 1)), oversize=2)
 assert x_data.shape == (20, 4)
 assert x_data.alloc_size == 160
 assert np.allclose(f(x_data, w_data), 2 * (images @ weights).sum())
-x_data.set_length(25)  # the first 20 rows stay, new ones are 0
+x_data.set_length(25)  # the first 20 rows are kept, new ones are 0
 assert np.allclose(f(x_data, w_data), 2 * (images @ weights).sum())
 
-# the dtype and the number of dimensions stay as they are
+# the dtype and the number of dimensions cannot change
 try:
     x_data.set_value(rng.random((5, 4)))
 except TypeError as exc:

@@ -30,7 +30,7 @@ def check(found, wanted):
     assert np.allclose(s.get_value(), wanted.sum())
 
 
-# rows are selected from all rows, as numpy would, and then divided over the members
+# rows are selected from all rows, as in numpy, and then divided over the members
 check(f(data), rows)
 check(f(data, batch=8), rows[:8])
 check(f(data, batch=slice(4, 20)), rows[4:20])
@@ -40,9 +40,9 @@ picks = rng.permutation(23)[:10]
 check(f(data, batch=picks), rows[picks])
 mask = rows[:, 0] > 0.5
 check(f(data, batch=mask), rows[mask])
-check(f(data, batch=[5]), rows[5:6])  # members without rows take no part
+check(f(data, batch=[5]), rows[5:6])  # members without rows compute nothing
 
-# an epoch in batches of other orders
+# an epoch of batches in another order
 for start in range(0, 23, 6):
     batch = slice(start, start + 6)
     check(f(data, batch=batch), rows[batch])
@@ -52,13 +52,13 @@ for num_slices in (2, 3, 100, "auto"):
     check(f(data, num_slices=num_slices), rows)
     check(f(data, batch=picks, num_slices=num_slices), rows[picks])
 
-# Data that holds no more than the batch: its row 0 is the lowest row of the batch
+# Data that holds only the batch: its row 0 is the lowest row of the batch
 y = pt.matrix("y", dtype="float64")
 g = synk.function([x, y], (x * y).sum())
 few = synk.data(rows[8:14], minibatch=True)
 assert np.allclose(g(data, few, batch=slice(8, 14)), (rows[8:14] ** 2).sum())
 
-# rows that do not exist: nothing has moved
+# rows that do not exist raise an error before anything is sent
 before = s.get_value()
 try:
     f(data, batch=[0, 23])

@@ -46,13 +46,13 @@ check(f(2.0, batch_s=slice(1, 5)), [slice(1, 5)] * n)
 check(f(2.0, batch_s=3), [slice(3)] * n)
 check(f(2.0, batch_s=[4, 0, 0]), [[4, 0, 0]] * n)
 
-# rows of their own for each
+# other rows in each member
 own = [rng.permutation(len(part))[: 3 + r % 2] for r, part in enumerate(xs)]
 check(f(2.0, batch_s=own), own)
 spans = [slice(r % 3, r % 3 + 2) for r in ranks]
 check(f(2.0, batch_s=spans), spans)
 
-# and in slices
+# the same in slices
 check(f(2.0, batch_s=own, num_slices=2), own)
 check(f(2.0, num_slices="auto"), [everything] * n)
 

@@ -1,4 +1,4 @@
-"""Rewrites of a member's graph: fewer costly functions; values of data alone become inputs."""
+"""Rewrites of a member's graph: fewer costly functions; expressions only of data become inputs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lift_choices(total: Variable) -> Any:
 
 @dataclass
 class Hoisted:
-    """A graph in which expressions of data alone are inputs, with these expressions.
+    """A graph in which expressions that depend only on data are inputs, with these expressions.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Hoisted:
 
 
 def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) -> Hoisted:
-    """Turn expressions that are computed row by row from data alone into inputs.
+    """Turn expressions that are computed row by row, and only from data, into inputs.
 
     PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
     """

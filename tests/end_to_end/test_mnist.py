@@ -314,8 +314,8 @@ def test_models(mnist: Any) -> None:
 
 
 BAD = {
-    "": "none of mlp, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID, cnn and custom_cnn",
-    "mlp:2": "none of mlp",
+    "": "not one of mlp, custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID, cnn and custom_cnn",
+    "mlp:2": "not one of mlp",
     "resnet": "'resnet' is not one of mlp",
     "cnn:2": "'cnn:2' is not one of mlp",
     "custom_mlp": "takes two integers and two rates",
