@@ -19,7 +19,12 @@ from synkhronos._errors import SynkhronosError
 from synkhronos._host.arena import Arena, ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterShare, bind_worker
 from synkhronos._transport.channels.channel import Failure, Left
-from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, Words, progress_word
+from synkhronos._transport.channels.control_words import (
+    COMPILING,
+    PROGRESS,
+    ControlWords,
+    progress_word,
+)
 from synkhronos._transport.channels.guards import guard
 from synkhronos._transport.channels.interrupts import Interrupts
 from synkhronos._transport.channels.local import LocalEnd
@@ -399,7 +404,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
         guard(wiring)
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
-    words = Words(arena)
+    words = ControlWords(arena)
     waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
     node = Node(wiring.rank, wiring.master, arena, words, waiter)
     bind_worker(wiring.cores)

@@ -1,10 +1,10 @@
-"""Objects as bytes: commands and outcomes on their way between processes of one group.
+"""Objects as bytes: commands and outcomes between processes of one group.
 
-This is the only module that unpickles, and it reads only what the group's own processes have
-written into memory that they inherited. Large arrays travel beside the pickle (protocol 5), so
-they are copied once into the arena and read there in place. Graphs are pickled by cloudpickle,
-which ships what `__main__` or a notebook cell defines by value, and shared variables travel as
-numbers, so that one variable stays one variable across all messages.
+This is the only module that unpickles. It reads only what the group's own processes have written
+into memory that they inherited. Large arrays travel beside the pickle (protocol 5): they are copied
+once into the arena and read there in place. cloudpickle handles graphs, since it sends by value
+what `__main__` or a notebook cell defines. Shared variables travel as numbers, so that one variable
+stays one variable in all messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNT = struct.Struct("=q")
 
 
 class Serialized:
-    """A pickled object, laid out for shared memory.
+    """A pickled object, ready to be written to shared memory.
 
     >>> box = bytearray(1000)
     >>> packed = Serialized(("a", 1)); _ = packed.write(box)
@@ -51,12 +51,12 @@ class Serialized:
     def _beside(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes < 1024:
-            return True  # small: in the pickle itself
+            return True  # small buffers stay in the pickle
         self._buffers.append(raw)
         return False
 
     def write(self, target: Any) -> int:
-        """Lay the packed out in a writable buffer; returns its length in bytes."""
+        """Write to a buffer; returns the length in bytes."""
         at = len(self._head)
         target[:at] = self._head
         target[at : at + len(self._main)] = self._main
@@ -69,7 +69,7 @@ class Serialized:
 
 
 def read(source: memoryview) -> Any:
-    """Read the object back; its large arrays are views of `source`."""
+    """The inverse of `Serialized`; large arrays are views of `source`."""
     (count,) = _COUNT.unpack_from(source)
     sizes = struct.unpack_from(f"={count}q", source, _COUNT.size)
     at = _COUNT.size * (count + 1)
@@ -92,9 +92,9 @@ def pack_graph(
     persistent_id: Callable[[Any], Any],
     reducers: dict[type, Callable[[Any], Any]] | None = None,
 ) -> bytes:
-    """Pickle graphs; what `persistent_id` numbers (shared variables) travels as its number.
+    """Pickle graphs; objects that `persistent_id` numbers (shared variables) travel as numbers.
 
-    `reducers`: how objects of a class, and of those derived from it, are pickled.
+    `reducers`: functions that pickle the objects of a class and of its subclasses.
     """
     file = io.BytesIO()
     _GraphPickler(file, persistent_id, reducers or {}).dump(value)

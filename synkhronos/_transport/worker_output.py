@@ -21,7 +21,7 @@ from synkhronos._transport.channels.control_words import (
     RING,
     RING_BYTES,
     TAILS,
-    Words,
+    ControlWords,
 )
 
 log = logging.getLogger("synkhronos")
@@ -36,7 +36,7 @@ _CUT = b" ... (cut)"
 class OutputWriter:
     """Writes records into the ring of this member."""
 
-    def __init__(self, words: Words, rank: int, master: int) -> None:
+    def __init__(self, words: ControlWords, rank: int, master: int) -> None:
         self._words = words.of[rank]
         self._ring = words.bytes[rank][RING : RING + RING_BYTES]
         self._tail = words.of[master]
@@ -133,7 +133,7 @@ class RelayHandler(logging.Handler):
             self.handleError(record)
 
 
-def redirect(words: Words, rank: int, master: int) -> None:
+def redirect(words: ControlWords, rank: int, master: int) -> None:
     """Send the prints, warnings and logs of this process to the master."""
     writer = OutputWriter(words, rank, master)
     sys.stdout = RelayStream(writer, _OUT)
@@ -152,7 +152,7 @@ def _all_loggers() -> list[logging.Logger]:
 class OutputReader:
     """The master's end of all rings."""
 
-    def __init__(self, words: Words, ranks: list[int], master: int) -> None:
+    def __init__(self, words: ControlWords, ranks: list[int], master: int) -> None:
         self._words = words
         self._rings = [(r, words.of[r]) for r in ranks]
         self._tails = words.of[master]

@@ -30,7 +30,7 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterShare, share_out
 from synkhronos._transport.channels import fork_safety
-from synkhronos._transport.channels.control_words import Words
+from synkhronos._transport.channels.control_words import ControlWords
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.worker_output import OutputReader, OutputWriter, RelayStream
 from synkhronos.testing import leaks
@@ -647,7 +647,7 @@ class SlowRing:
 def test_threads_of_a_worker_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
     arena = Arena(2)
     arena.reserve_heads()
-    words = Words(arena)
+    words = ControlWords(arena)
     pen, reader = OutputWriter(words, 1, 0), OutputReader(words, [1], 0)
     pen._ring = SlowRing(pen._ring)  # type: ignore[assignment]
     stream = RelayStream(pen, 0)

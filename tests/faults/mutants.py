@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "process group of a worker",
         GUARDS,
-        "        os.setpgid(0, 0)  # Ctrl-C of the terminal reaches the master alone\n",
+        "        os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master\n",
         "        pass\n",
         f"{FAULTS} -k grandchildren",
     ),

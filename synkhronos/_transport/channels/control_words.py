@@ -1,47 +1,47 @@
-"""What stands where at the head of each member's region. Every word has one writer: its region.
+"""The layout of the head of each member's region: control words, mailbox, buffers.
 
-Members read each other's words, and write only their own; so nobody can die holding what others
-need. Counters only grow: a command's number is its sequence number, a barrier's is made of the
-sequence number and a count, so what an abandoned command left behind can never be mistaken for
-something of the next.
+Only the member that owns a region writes its words; all members read them. So a member that dies
+holds nothing that others need. Counters only grow: a command's number is its sequence number, and
+a barrier's number is made of that and a count. So what an abandoned command left behind is never
+mistaken for a part of the next command.
 """
 
 from __future__ import annotations
 
 from synkhronos._host.arena import Arena
 
-# First cache line: what the others watch while they wait for this member.
-REPORTED = 0  # last command this member has reported on
-BARRIER = 1  # last barrier it has reached
-ASLEEP = 2  # 1 while it blocks in poll and needs its bell rung
-MANIFEST = 3  # number of the arrays it brings to the meeting under way; 0: none
-PROGRESS = 4  # whatever a long command counts, beside the command's number
-READY = 5  # 1 once it serves
+# First cache line: words that the others read while they wait for this member.
+REPORTED = 0  # latest command that this member has reported on
+BARRIER = 1  # latest barrier that it has reached
+ASLEEP = 2  # 1 while it sleeps in poll, so that a change must be signalled by its eventfd
+MANIFEST = 3  # number of its arrays in the meeting under way; 0: none
+PROGRESS = 4  # of a long command: see progress_word
+READY = 5  # 1 when it waits for commands
 PID = 6
-COMPILING = 7  # 1 while it compiles, which may take minutes
+COMPILING = 7  # 1 while it compiles, which can take minutes
 
-# Second cache line: the master's orders.
-POSTED = 8  # last command posted
-NUMBER = 9  # where members remember this command, 0: nowhere
+# Second cache line, in the master's region: the command.
+POSTED = 8  # latest command
+NUMBER = 9  # under which members keep this command; 0: they do not
 OFFSET = 10  # of the command's bytes in the arena
-LENGTH = 11  # of them; 0: the command that NUMBER remembers
-COMMITTED = 12  # last command whose updates stand
-ABANDONED = 13  # last command whose updates are undone
-STOPPING = 14  # a long command shall return
-QUIT = 15  # the group ends
+LENGTH = 11  # of these bytes; 0: the command kept under NUMBER
+COMMITTED = 12  # latest command whose changes are kept
+ABANDONED = 13  # latest command that is left, and undone unless committed
+STOPPING = 14  # long command that is asked to return
+QUIT = 15  # 1: the group ends
 
-# Third: the ring of printed lines, and (the master's) how far each has been read.
-PRINTED = 16
-LOST = 17
-EXCHANGE_FAILED = 18  # last command in which this member's part of an exchange of GPUs failed
-TAILS = 24
+# Third: the output ring, and in the master's region how far each ring has been read.
+PRINTED = 16  # bytes written to the ring
+LOST = 17  # lines dropped
+EXCHANGE_FAILED = 18  # latest command in which this member failed in an exchange of GPUs
+TAILS = 24  # plus rank: bytes read
 
-RESULTS = 256  # scalars that members answer with
+RESULTS = 256  # an outcome that is only floats
 N_RESULTS = 256
 
-MAILBOX = 4096  # bytes: a command or an outcome that fits
+MAILBOX = 4096  # byte offset: a command or an outcome that fits
 MAILBOX_BYTES = 1 << 18
-MANIFEST_TABLE = MAILBOX + MAILBOX_BYTES  # manifests: the arrays brought to meetings
+MANIFEST_TABLE = MAILBOX + MAILBOX_BYTES  # offsets of the manifests of arrays
 MANIFEST_SLOTS = 64
 MANIFEST_SLOT_BYTES = 4096
 SMALL_BUFFERS = MANIFEST_TABLE + MANIFEST_SLOTS * MANIFEST_SLOT_BYTES  # two slots for small arrays
@@ -55,18 +55,18 @@ _COUNT_BITS = 40
 
 
 def progress_word(number: int, count: int) -> int:
-    """What stands under PROGRESS: a count, and the last digits of the command that counts."""
+    """The word PROGRESS: a count, and the low bits of the command's number."""
     return (number & (1 << 63 - _COUNT_BITS) - 1) << _COUNT_BITS | count
 
 
 def progress_of(number: int, word: int) -> int:
-    """What the command has counted; nothing while the word is of an earlier one."""
+    """The count of a command; 0 if the word belongs to an earlier one."""
     count = word & (1 << _COUNT_BITS) - 1
     return count if progress_word(number, count) == word else 0
 
 
-class Words:
-    """The heads of all regions, as words and as bytes."""
+class ControlWords:
+    """The heads of all regions: by rank, as integers, as floats and as bytes."""
 
     def __init__(self, arena: Arena) -> None:
         heads = [arena.head(r) for r in range(arena.regions)]

@@ -1,4 +1,4 @@
-"""Whether this process can be forked, and why not."""
+"""Whether this process can be forked safely, and the reasons if it cannot."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LOOKS = 5
 
 
 def reasons_against_fork() -> list[str]:
-    """Why a fork of this process would be unsafe; empty where it is safe.
+    """The reasons why a fork of this process is unsafe; empty if it is safe.
 
-    A child of fork has one thread. Locks that another thread held stay locked in it, and thread
-    pools are gone: after JAX or torch has run the child deadlocks, after a parallel numba
-    function the OpenMP runtime kills it. OpenBLAS rebuilds its pool and is safe.
+    The child has one thread. Locks that other threads held stay locked, and thread pools are gone.
+    After JAX or torch has run, the child deadlocks; after a parallel numba function, the OpenMP
+    runtime kills it. OpenBLAS rebuilds its pool and is safe.
     """
     found = []
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
@@ -35,7 +35,7 @@ def reasons_against_fork() -> list[str]:
     if cuda_is_open():
         found.append("CUDA is initialised")
     extra = 0 if found else _foreign_threads()
-    for _ in range(_LOOKS):  # a thread that has been joined takes a moment to leave /proc
+    for _ in range(_LOOKS):  # a joined thread stays in /proc for a moment
         if extra > 0:
             time.sleep(0.002)
             extra = _foreign_threads()
@@ -62,9 +62,9 @@ def cuda_is_open() -> bool:
 
 
 def _foreign_threads() -> int:
-    """Native threads beyond Python's own, the pools of OpenBLAS and jemalloc's.
+    """Native threads apart from those of Python, OpenBLAS and jemalloc.
 
-    jemalloc (in pyarrow, which pandas and so PyMC import) sees to its background thread at a fork.
+    jemalloc (in pyarrow, which PyMC imports through pandas) handles a fork itself.
     """
     tasks = os.listdir("/proc/self/task")
     alive = len(tasks) - sum(_name_of(task) == "jemalloc_bg_thd" for task in tasks)

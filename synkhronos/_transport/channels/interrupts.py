@@ -1,7 +1,7 @@
-"""Ctrl-C in the master: held back where a half-done step would leave members unequal.
+"""Ctrl-C in the master: delayed where a step that is half done would leave members unequal.
 
-pthread_sigmask is not enough in CPython: a SIGINT that arrived just before is raised in the middle
-of the protected code. So the handler itself is exchanged for one that takes a note.
+pthread_sigmask is not enough in CPython: a SIGINT that arrived just before is raised inside the
+protected code. So the handler is replaced by one that only notes the signal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 
-# the functions of the module signal spend 3 us on converting enums
+# the wrappers in the module signal take 3 us to convert enums
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from types import FrameType
@@ -23,12 +23,12 @@ _main_thread = threading.main_thread()
 class Interrupts:
     """A context in which SIGINT is noted, and raised at its end or at `check`.
 
-    It holds for the main thread, which alone receives signals; in others it does nothing.
+    Only the main thread receives signals; in other threads the context does nothing.
 
     Attributes
     ----------
     firm : bool
-        Until the context's end (or until it is false again) `check` raises nothing.
+        While true, and at most until the context ends, `check` does not raise.
     """
 
     def __init__(self) -> None:
@@ -38,19 +38,18 @@ class Interrupts:
         self.firm = False
 
     def __enter__(self) -> None:
-        """Hold SIGINT back."""
         if threading.get_ident() != _main_thread.ident:
             return
-        # the handler first: an interrupt before it has been exchanged must leave nothing counted,
-        # since __exit__ does not run then
+        # the handler first: an interrupt before that must not change the depth, since __exit__ does
+        # not run then
         if self._depth == 0:
             self._exchange()
         self._depth += 1
 
     def _exchange(self) -> None:
         before = get_handler(_SIGINT)
-        # None is a handler of C code, which could not be put back; our own stands there if another
-        # signal's handler has raised before the last context's end
+        # None is a handler of C code, which cannot be restored; our own is found if the handler of
+        # another signal raised before the last context ended
         if before is not None and before != self._note:
             self._before = before
             set_handler(_SIGINT, self._note)
@@ -59,13 +58,12 @@ class Interrupts:
         self._noted = number, frame
 
     def check(self) -> None:
-        """Where it does no harm: raise what has been noted."""
+        """Raise a noted interrupt, at a place where that leaves members equal."""
         if self._noted is None or self.firm or threading.get_ident() != _main_thread.ident:
             return
         self._raise(self._before)
 
     def __exit__(self, *exc: object) -> None:
-        """Let SIGINT through again."""
         if threading.get_ident() != _main_thread.ident:
             return
         self._depth -= 1
@@ -73,7 +71,7 @@ class Interrupts:
             self._let_through()
 
     def release(self) -> None:
-        """End the context if another signal's handler has raised as it was about to end."""
+        """End the context if the handler of another signal raised just before its end."""
         if threading.get_ident() == _main_thread.ident and (self._depth or self._before):
             self._depth = 0
             self._let_through()
@@ -91,6 +89,6 @@ class Interrupts:
         noted, self._noted = self._noted, None
         if callable(handler) and noted is not None:
             handler(*noted)
-        elif handler == _DEFAULT:  # the user wants to be killed by it
+        elif handler == _DEFAULT:  # the user has set SIGINT to end the process
             set_handler(_SIGINT, handler)
             signal.raise_signal(_SIGINT)

@@ -1,9 +1,9 @@
-"""The channel between processes of one machine: words and boxes in the arena.
+"""The channel between processes of one machine: control words and mailboxes in the arena.
 
-The master writes a command into its box (a large one into a block of its region), then the
-command's number into POSTED, and rings the bells of those that sleep. A worker answers in its own
-box and writes REPORTED. A command that is posted again as the very same object travels as one
-word: every member remembers it under NUMBER.
+The master writes a command into its mailbox (a large one into a block of its region), writes the
+command's number into POSTED, and signals the workers that sleep. A worker writes its outcome into
+its own mailbox, then the number into REPORTED. A command that is posted again as the same object
+travels as one word: every worker keeps it under NUMBER.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from synkhronos._transport.channels.control_words import (
     REPORTED,
     RESULTS,
     STOPPING,
-    Words,
+    ControlWords,
     progress_of,
 )
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
@@ -61,13 +61,13 @@ from synkhronos._transport.worker_output import OutputReader
 
 log = logging.getLogger("synkhronos")
 
-READY_SECONDS = 60.0  # an exec'd worker imports PyTensor first
+READY_SECONDS = 60.0  # a worker started by exec imports PyTensor first
 
 _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
 
 
 class LocalChannel(Channel):
-    """The master's end; it owns its workers and descriptors, the arena is lent to it."""
+    """The master's end; it owns the workers and the descriptors, but not the arena."""
 
     inspector: Inspector
     workers: list[Worker]
@@ -89,7 +89,7 @@ class LocalChannel(Channel):
         self.owner = os.getpid()
         self._sent = SentCommands()
         self._all_reported = True
-        self._held: np.ndarray | None = None
+        self._large: np.ndarray | None = None  # the latest large command
         self._broken = ""
         self.workers = []
         self.what = "start"  # the latest command's name in messages
@@ -103,7 +103,7 @@ class LocalChannel(Channel):
         try:
             arena.reserve_heads()
             self._open_descriptors(size)
-            self._wire(arena, crowded)
+            self._connect(arena, crowded)
             with signals_blocked():
                 self._start(self._ranks, cores, crowded, main, module, start, options)
                 _alive.add(self)
@@ -126,12 +126,12 @@ class LocalChannel(Channel):
             fcntl.fcntl(opened[-1], fcntl.F_SETFL, os.O_APPEND)
         self._stacks = opened[-size:]
 
-    def _wire(self, arena: Arena, crowded: bool) -> None:
-        words, master = Words(arena), arena.mine
+    def _connect(self, arena: Arena, crowded: bool) -> None:
+        words, master = ControlWords(arena), arena.mine
         self._waiter = waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
         self.interrupts = waiter.interrupts
         self.node = Node(master, master, arena, words, waiter)
-        self._orders = words.of[master]
+        self._master_words = words.of[master]
         self._ranks = ranks = [r for r in range(arena.regions) if r != master]
         self._reports = [words.of[r] for r in ranks]
         self._pairs = list(zip(ranks, self._reports, strict=True))
@@ -168,11 +168,11 @@ class LocalChannel(Channel):
                 popen = exec_worker(wiring, module, self._environments[rank])
                 self.workers.append(Worker(rank, popen.pid, popen))
             else:
-                self.workers.append(Worker(rank, fork_worker(wiring, main, self._not_for(rank))))
+                self.workers.append(Worker(rank, fork_worker(wiring, main, self._withheld(rank))))
         self.node.waiter.watch({w.rank: w.pidfd for w in self.workers})
 
-    def _not_for(self, rank: int) -> list[int]:
-        """Descriptors that a forked worker must let go, the lifeline's write end above all."""
+    def _withheld(self, rank: int) -> list[int]:
+        """Descriptors that a forked worker must close, above all the lifeline's write end."""
         stacks = [fd for r, fd in enumerate(self._stacks) if r != rank]
         return [self._lifeline_end, *stacks, *(w.pidfd for w in self.workers)]
 
@@ -222,8 +222,8 @@ class LocalChannel(Channel):
             raise self.loss(during) from None
 
     def loss(self, during: str) -> WorkerDied | GroupClosed:
-        """Why nobody answers any more: the group has been closed, or who has died of what."""
-        if self._orders[QUIT] and not self._broken:
+        """See Channel; reads the exit status of the dead workers."""
+        if self._master_words[QUIT] and not self._broken:
             return super().loss(during)
         self._broken = WORKER_DIED
         dead = [w for w in self.workers if w.dead()]
@@ -241,43 +241,38 @@ class LocalChannel(Channel):
         return self._broken
 
     def wake(self) -> None:
-        """Let workers that sleep wake up while the master prepares what it will post."""
         if self._open:
             self.node.waiter.ring(self._ranks)
 
     def post(
         self, command: Any, what: str = "a command", also: Callable[[], None] | None = None
     ) -> int:
-        """Hand a command to all workers; returns its number.
-
-        `also` hands it to others, when there is nothing left here that could fail.
-        """
-        number = self._orders[POSTED] + 1
-        if not self._all_reported:  # an abandoned command may still run in a worker
+        """See Channel. `also` sends the command elsewhere, after all that can fail here."""
+        number = self._master_words[POSTED] + 1
+        if not self._all_reported:  # an abandoned command may still run
             self._await_reports(number - 1, "an earlier command")
         self._all_reported = False
         self.what = what
         sent = self._sent.get(id(command))
         if sent is not None:
-            self._orders[NUMBER] = sent[0]
-            self._orders[LENGTH] = 0
-        elif self.workers:  # a node of one member has none
+            self._master_words[NUMBER] = sent[0]
+            self._master_words[LENGTH] = 0
+        elif self.workers:
             self._write(command)
         if also is not None:
             also()
         self.node.begin(number)
-        self._orders[POSTED] = number
+        self._master_words[POSTED] = number
         self.node.waiter.ring(self._ranks)
         return number
 
     def count_from(self, first: int) -> None:
-        """What workers print is prefixed by ranks from this one on."""
+        """Set the rank of this node's first member, for the prefixes of what workers print."""
         self._reader.first = first
 
     @property
     def number(self) -> int:
-        """The latest command's."""
-        return int(self._orders[POSTED])
+        return int(self._master_words[POSTED])
 
     def _await_reports(self, number: int, during: str) -> None:
         if not self.reported(number):
@@ -297,17 +292,13 @@ class LocalChannel(Channel):
             target: Any = self.node.words.bytes[self.node.master][MAILBOX : MAILBOX + MAILBOX_BYTES]
             offset = self.node.master * arena.region_bytes + MAILBOX
         else:
-            self._held = arena.empty((packed.nbytes,), np.uint8)
-            target, offset = memoryview(self._held), arena.offset(self._held)
-        self._orders[LENGTH] = packed.write(target)
-        self._orders[OFFSET] = offset
-        self._orders[NUMBER] = self._sent.add(command)
+            self._large = arena.empty((packed.nbytes,), np.uint8)
+            target, offset = memoryview(self._large), arena.offset(self._large)
+        self._master_words[LENGTH] = packed.write(target)
+        self._master_words[OFFSET] = offset
+        self._master_words[NUMBER] = self._sent.add(command)
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
-        """Wait for every worker's report: {rank: outcome, None, or Failure}.
-
-        With `lent` large arrays are views of memory that the next command overwrites.
-        """
         self._await_reports(number, self.what)
         self._all_reported = True
         self._reader.drain()
@@ -325,46 +316,37 @@ class LocalChannel(Channel):
         return serialization.read(memoryview(region if lent else region.copy()))
 
     def commit(self, number: int) -> None:
-        """Tell the workers that what the command changed stands."""
-        self._orders[COMMITTED] = number
+        self._master_words[COMMITTED] = number
         self.wake()
 
     def committed(self) -> bool:
-        """Whether the last command's changes stand."""
-        return bool(self._orders[COMMITTED] == self._orders[POSTED])
+        return bool(self._master_words[COMMITTED] == self._master_words[POSTED])
 
     def abandon(self) -> None:
-        """Tell the workers to leave the last command, and to undo its changes if none stand."""
-        self._orders[ABANDONED] = self._orders[POSTED]
-        self._sent.clear()  # the workers may not have read the last one
+        self._master_words[ABANDONED] = self._master_words[POSTED]
+        self._sent.clear()  # a worker may not have read the latest one
         self.wake()
 
     def stop(self, number: int) -> None:
-        """Ask a long command to return."""
-        self._orders[STOPPING] = number
+        self._master_words[STOPPING] = number
 
     def progress(self, number: int) -> list[int]:
-        """What each rank has counted in a long command."""
         return [progress_of(number, words[PROGRESS]) for words in self.node.words.of]
 
     def pid(self, rank: int) -> int:
-        """A member's process id."""
         return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])
 
     def device(self, rank: int) -> str:
-        """What a member computes on."""
         return self._devices[rank]
 
     def quit(self, grace: float) -> None:
-        """End the workers within `grace` seconds, or kill them; waits of the master end, too."""
         if not self.workers or not self._open:
             return
-        self._orders[QUIT] = 1
+        self._master_words[QUIT] = 1
         os.eventfd_write(self._abort, 1)
         end(self.workers, grace)
 
     def close(self) -> None:
-        """Let go of all that is left after `quit`, once no command runs any more."""
         if not self._open:
             return
         try:
@@ -374,7 +356,7 @@ class LocalChannel(Channel):
             self._arena.empty_other_regions()
             self._close_descriptors()
             _alive.discard(self)
-            if self._waiter is not None:  # no cycle shall keep the memory until it is collected
+            if self._waiter is not None:  # a cycle would keep the memory until a collection
                 self._waiter.tick = self._waiter.inspect = None
 
     def _close_descriptors(self) -> None:
@@ -384,10 +366,10 @@ class LocalChannel(Channel):
                 os.close(fd)
 
     def disown(self) -> None:
-        """In a fork of the master: let go of everything that keeps the group alive."""
+        """In a fork of the master: close all that keeps the group alive."""
         for worker in self.workers:
             if worker.popen is not None:
-                worker.popen.returncode = 0  # not ours to wait for
+                worker.popen.returncode = 0  # not a child of this process
         self._arena.close_fd()
         self._close_descriptors()
 
@@ -406,67 +388,71 @@ class LocalEnd:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._orders = node.words.of[node.master]
+        self._master_words = node.words.of[node.master]
         self._mine = node.words.of[node.rank]
         self._results = node.words.reals[node.rank][RESULTS:]
         self._received = ReceivedCommands()
-        self._held: np.ndarray | None = None
+        self._large: np.ndarray | None = None  # the latest large outcome
         self._peers_watched = False
 
     def ready(self) -> None:
-        """Tell the master that this worker serves."""
+        """Tell the master that this worker waits for commands."""
         self._mine[PID] = os.getpid()
         self._mine[READY] = 1
         self.node.waiter.ring([self.node.master])
 
     def next(self) -> tuple[int, Any] | None:
-        """Wait for the next command's number; None: the group has ended."""
-        last, orders = self.node.number, self._orders
+        """Wait for the next command; returns its number and a function that reads it.
+
+        None: the group has ended.
+        """
+        last, words = self.node.number, self._master_words
 
         def posted() -> bool:
-            if orders[QUIT]:
+            if words[QUIT]:
                 raise GroupEnded
-            return bool(orders[POSTED] > last)
+            return bool(words[POSTED] > last)
 
         while True:
             try:
                 self.node.waiter.wait(posted, idle=True)
             except GroupEnded:
                 return None
-            except PeerDied:  # the master will notice and end the group
+            except PeerDied:  # the master notices it and ends the group
                 self.node.waiter.rest()
                 continue
             break
-        number = orders[POSTED]
+        number = words[POSTED]
         self.node.begin(number)
         return number, self._read
 
     def _read(self) -> Any:
-        """The command itself; reading it may raise, as a part of the command."""
-        number, length, offset = self._orders[NUMBER], self._orders[LENGTH], self._orders[OFFSET]
+        """Read the command; an error counts as one of the command."""
+        words = self._master_words
+        number, length, offset = words[NUMBER], words[LENGTH], words[OFFSET]
         if not length:
             return self._received[number]
         self._watch_peers()
-        # a copy, since its arrays outlive the next command: under a number, as new values
+        # a copy, since arrays of a kept command, or values set by it, are used after the next one
         data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset).copy()
         command = serialization.read(memoryview(data))
         self._received.add(number, command)
         return command
 
     def _watch_peers(self) -> None:
-        """Open the pidfds of the other workers, once all have started."""
+        """Watch the other workers, which have all started by the first command."""
         if self._peers_watched:
             return
         self._peers_watched = True
         others = set(range(self.node.size)) - {self.node.rank, self.node.master}
         found = {}
         for rank in others:
-            with contextlib.suppress(ProcessLookupError):  # dead already: the master knows
+            with contextlib.suppress(ProcessLookupError):  # it is dead, which the master notices
                 found[rank] = os.pidfd_open(self.node.words.of[rank][PID])
         self.node.waiter.watch(found)
 
     def report(self, number: int, outcome: Any = None) -> None:
-        """Answer a command with a value, a Failure, a list of floats (as words) or nothing."""
+        """Report a value, a Failure, a list of floats (written as words), or None."""
         self._mine[LENGTH] = 0
         if type(outcome) is list and self._as_words(outcome):
             self._mine[LENGTH] = -len(outcome)
@@ -481,7 +467,7 @@ class LocalEnd:
         )
 
     def _as_words(self, outcome: list[Any]) -> bool:
-        """Whether it is all floats, which are written as they are."""
+        """Write a list of floats as words; False if it is not one."""
         if not 0 < len(outcome) <= N_RESULTS:
             return False
         for i, value in enumerate(outcome):
@@ -496,22 +482,22 @@ class LocalEnd:
             target: Any = self.node.words.bytes[rank][MAILBOX : MAILBOX + MAILBOX_BYTES]
             offset = rank * arena.region_bytes + MAILBOX
         else:
-            self._held = arena.empty((packed.nbytes,), np.uint8)
-            target, offset = memoryview(self._held), arena.offset(self._held)
+            self._large = arena.empty((packed.nbytes,), np.uint8)
+            target, offset = memoryview(self._large), arena.offset(self._large)
         self._mine[LENGTH] = packed.write(target)
         self._mine[OFFSET] = offset
 
     def verdict(self, number: int) -> bool:
-        """Wait for the master's word: True to keep what the command changed."""
-        orders = self._orders
+        """Wait for the master's decision: True to keep what the command has changed."""
+        words = self._master_words
 
-        def spoken() -> bool:
-            return bool(orders[COMMITTED] == number or orders[ABANDONED] >= number)
+        def decided() -> bool:
+            return bool(words[COMMITTED] == number or words[ABANDONED] >= number)
 
         while True:
             try:
-                self.node.waiter.wait(spoken)
+                self.node.waiter.wait(decided)
             except PeerDied:
                 self.node.waiter.rest()
                 continue
-            return bool(orders[COMMITTED] == number)
+            return bool(words[COMMITTED] == number)

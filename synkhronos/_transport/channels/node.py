@@ -14,7 +14,7 @@ from synkhronos._transport.channels.control_words import (
     EXCHANGE_FAILED,
     REPORTED,
     STOPPING,
-    Words,
+    ControlWords,
 )
 from synkhronos._transport.channels.waiting import LOOKS, PeerFailed, Waiter
 
@@ -35,7 +35,9 @@ class Node:
         count.
     """
 
-    def __init__(self, rank: int, master: int, arena: Arena, words: Words, waiter: Waiter) -> None:
+    def __init__(
+        self, rank: int, master: int, arena: Arena, words: ControlWords, waiter: Waiter
+    ) -> None:
         self.rank = rank
         self.size = arena.regions
         self.master = master
@@ -45,7 +47,7 @@ class Node:
         self.views = Views(arena)
         self.number = 0
         self._base = 0
-        self._orders: Any = words.of[master]
+        self._master_words: Any = words.of[master]
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
         self._master_comes = True
@@ -72,8 +74,8 @@ class Node:
     @property
     def stopping(self) -> bool:
         """Whether the master asks a long command to return."""
-        orders = self._orders
-        return bool(orders[STOPPING] == self.number or orders[ABANDONED] >= self.number)
+        words = self._master_words
+        return bool(words[STOPPING] == self.number or words[ABANDONED] >= self.number)
 
     def barrier(self, members: tuple[int, ...] | None = None) -> None:
         """Wait until all members, or those given, have come here.
@@ -137,7 +139,7 @@ class Node:
 
         def check() -> None:
             failed = any(words[EXCHANGE_FAILED] >= self.number for words in others)
-            if failed or self._orders[ABANDONED] >= self.number:
+            if failed or self._master_words[ABANDONED] >= self.number:
                 raise PeerFailed
             beyond()
 
@@ -180,6 +182,6 @@ class Node:
         return self._peers[members]
 
     def _still_coming(self, peer: Any, here: int) -> None:
-        left = peer[REPORTED] >= self.number or self._orders[ABANDONED] >= self.number
+        left = peer[REPORTED] >= self.number or self._master_words[ABANDONED] >= self.number
         if left and peer[BARRIER] < here:
             raise PeerFailed

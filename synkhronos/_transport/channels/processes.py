@@ -1,4 +1,4 @@
-"""The worker processes as the master sees them: pidfds, deaths and their causes, the end."""
+"""The worker processes as the master sees them: deaths, their causes, and the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from synkhronos._host.memory_limits import cgroups_of, oom_kills, smallest
 
-_KNOWN = frozenset(int(s) for s in signal.Signals)  # without most real-time signals
+_KNOWN = frozenset(int(s) for s in signal.Signals)  # most real-time signals have no name
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "perhaps by the OOM killer or by hand",
     signal.SIGSEGV: "a crash in compiled code",
@@ -23,7 +23,7 @@ _HINTS: dict[int, str] = {
 
 @dataclass
 class Worker:
-    """One worker process; addressed by its pidfd only, since pids are used again."""
+    """A worker process; signals go to its pidfd, since the system reuses pids."""
 
     rank: int
     pid: int
@@ -36,28 +36,28 @@ class Worker:
         self._oom_kills = oom_kills(self._cgroups)
         try:
             self.pidfd = os.pidfd_open(self.pid)
-        except OSError:  # not reaped yet, so the pid is still this process's
+        except OSError:  # not reaped yet, so nobody reuses the pid
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             raise
 
     def dead(self) -> bool:
-        """Whether the process has ended (it may still wait to be reaped)."""
+        """Whether the process has ended, reaped or not."""
         return bool(self.ended) or bool(select.select([self.pidfd], [], [], 0)[0])
 
     def kill(self) -> None:
-        """SIGKILL, to this process and no other."""
+        """Send SIGKILL to this process."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Take the dead process's exit status, and end what it has left in its process group."""
+        """Read the exit status of the dead process, and kill the rest of its process group."""
         if self.ended:
             return
         code = 0
         try:
             status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:  # by now the pid may be another process's
+        except ChildProcessError:  # another process may have the pid by now
             self.ended = (
                 "ended; its exit status was taken by someone else, as when SIGCHLD is ignored"
             )
@@ -85,12 +85,12 @@ class Worker:
 
 
 def end(workers: list[Worker], grace: float) -> None:
-    """Wait `grace` seconds for the workers to leave, kill those that stay, reap all."""
+    """Wait `grace` seconds for the workers to end, kill the rest, and reap all."""
     _await_ends(workers, grace)
     for worker in workers:
         if not worker.ended:
             worker.kill()
-    _await_ends(workers, 30.0)  # only an uninterruptible sleep outlasts SIGKILL
+    _await_ends(workers, 30.0)  # only a process in uninterruptible sleep survives SIGKILL
 
 
 def _await_ends(workers: list[Worker], seconds: float) -> None:

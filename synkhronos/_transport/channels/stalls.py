@@ -1,8 +1,8 @@
-"""Who is awaited, and what they do: a warning after a while, an error after a limit.
+"""Members that keep the master waiting: a warning after a while, an error at the limit.
 
-The master's waits ask it about ten times a second. It names the members that have not come, what
-state the kernel says they are in, and their Python stacks, which faulthandler writes on SIGUSR1
-into a file of each worker's, also while it computes in C.
+The master's waits call `look` about ten times a second. It names the members that are late, their
+states by the kernel, and their Python stacks. faulthandler writes these on SIGUSR1 into a file of
+each worker, also while the worker computes in C.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from pathlib import Path
 
 from synkhronos._errors import GroupTimeout, member_named
 from synkhronos._transport.channels.channel import TimeLimits
-from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, Words
+from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, ControlWords
 from synkhronos._transport.channels.processes import Worker
 
-COMPILE_SECONDS = 600.0  # that a member which compiles is given
-_STACK_SECONDS = 0.5  # for a member to write its stack
-_STACK_BYTES = 4096  # of a stack, shown with an error
+COMPILE_SECONDS = 600.0  # the least limit for a member that compiles
+_STACK_SECONDS = 0.5  # that a member gets to write its stack
+_STACK_BYTES = 4096  # of a stack that an error shows
 
 log = logging.getLogger("synkhronos")
 
 
 class Inspector(TimeLimits):
-    """Looks after the master's waits.
+    """Reports members that are late.
 
     Parameters
     ----------
-    words : Words
+    words : ControlWords
     master : int
     workers : list of Worker
     stacks : sequence of int
-        By rank, the file that the member's stacks are written to.
+        By rank, the file for the member's stacks.
     devices : sequence of str
-        By rank, what the member computes on.
+        By rank, the member's device.
 
     Attributes
     ----------
     elsewhere : callable or None
-        Says which members of other nodes are awaited, and names them.
+        Returns the late members of other nodes, and their names.
     """
 
     def __init__(
         self,
-        words: Words,
+        words: ControlWords,
         master: int,
         workers: list[Worker],
         stacks: Sequence[int],
@@ -67,7 +67,7 @@ class Inspector(TimeLimits):
         self._warned = False
 
     def look(self, number: int, what: str) -> None:
-        """Warn or raise if command `number` has kept the master waiting for too long.
+        """Warn or raise if command `number` keeps the master waiting for too long.
 
         Raises
         ------
@@ -91,14 +91,14 @@ class Inspector(TimeLimits):
             log.warning("%s: %s", what, self._report(late, waited, nodes))
 
     def _late(self, number: int, alone: bool) -> list[Worker]:
-        """The workers that have not reported; those among them that hold the others up.
+        """The workers that delay the others, or all that have not reported.
 
-        `alone`: it is not other nodes that all of these wait for.
+        `alone`: True if no other node is late.
         """
-        coming = [w for w in self._workers if self._words[w.rank][REPORTED] < number]
+        running = [w for w in self._workers if self._words[w.rank][REPORTED] < number]
         furthest = max(words[BARRIER] for words in self._words)
-        behind = [w for w in coming if self._words[w.rank][BARRIER] < furthest]
-        return behind or (coming if alone else [])
+        behind = [w for w in running if self._words[w.rank][BARRIER] < furthest]
+        return behind or (running if alone else [])
 
     def _report(self, late: list[Worker], waited: float, nodes: str) -> str:
         if not late and not nodes:
@@ -106,7 +106,7 @@ class Inspector(TimeLimits):
         named = [member_named(w.rank, w.pid, self._devices[w.rank], self._doing(w)) for w in late]
         listed = ", ".join([*named, *filter(None, [nodes])])
         stacks = [f"\nrank {w.rank}:\n{stack.rstrip()}" for w in late if (stack := self.stack(w))]
-        return f"waiting since {waited:.3g} s for {listed}{''.join(stacks)}"
+        return f"waited {waited:.3g} s for {listed}{''.join(stacks)}"
 
     def _doing(self, worker: Worker) -> str:
         if worker.dead():
@@ -121,12 +121,12 @@ class Inspector(TimeLimits):
         )
 
     def stack(self, worker: Worker) -> str:
-        """The Python stacks of a worker's threads, as they are now; nothing if it is stopped."""
+        """The present Python stacks of a worker's threads; empty if it is stopped."""
         if worker.dead() or _stopped(worker.pid):
             return ""
         fd = self._stacks[worker.rank]
         before = os.fstat(fd).st_size
-        with contextlib.suppress(ProcessLookupError):  # it has just died
+        with contextlib.suppress(ProcessLookupError):  # it died just now
             signal.pidfd_send_signal(worker.pidfd, signal.SIGUSR1)
         until = time.monotonic() + _STACK_SECONDS
         size = before
@@ -138,7 +138,7 @@ class Inspector(TimeLimits):
         return self.left(worker.rank, before)
 
     def left(self, rank: int, start: int = 0) -> str:
-        """What a member has left of its stacks, from a place in the file on."""
+        """Read and clear the stacks that a member has written, from a position in its file."""
         text = os.pread(self._stacks[rank], _STACK_BYTES, start).decode(errors="replace")
         os.ftruncate(self._stacks[rank], 0)
         return text

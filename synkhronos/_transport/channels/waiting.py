@@ -1,21 +1,22 @@
-"""Every wait of the package: spin for a short time, then sleep, watching the other side.
+"""All waits of the package: spin for a short time, then sleep, and watch the other members.
 
-A waiter polls its own bell (an eventfd), the abort eventfd, which is never read and so frees all
-waiters at once when the group ends, and the pidfds of the members it depends on.
+A waiter polls three kinds of descriptors: its own eventfd, by which others wake it; the abort
+eventfd, which is never read, so that it ends all waits at once when the group ends; and the pidfds
+of the members it depends on.
 
-While it spins it yields the core each turn, since another member may need it: plain spinning costs
-milliseconds where members outnumber cores. But a yield hands the core to any other process too,
-for a whole slice of the scheduler (3 to 4 ms). A waiter that sees a turn take longer than
-SLOW_TURN_SECONDS therefore sleeps at once for a while. The scheduler runs a sleeper that is woken
-ahead of busy processes, within about 20 us. Then the master stays on the core where the scheduler
-puts it, too: two members that take turns on one core meet sooner than two that each wait for a
-busy process. Measured beside 1 to 3 busy processes on 2 cores, tiny calls of 2 members: 40 us, with
-20 us of spinning before the sleep 60 to 120 us.
+While it spins it yields the core at each turn, since another member may need it: plain spinning
+costs milliseconds where members outnumber cores. But a yield gives the core to any other process,
+too, for a whole slice of the scheduler (3 to 4 ms). So a waiter that sees a turn take longer than
+SLOW_TURN_SECONDS sleeps at once for a while. The scheduler prefers a sleeper that is woken to busy
+processes, within about 20 us. The master then stays on the core where the scheduler puts it: two
+members that take turns on one core meet sooner than two that each wait for a busy process. Tiny
+calls of 2 members beside 1 to 3 busy processes on 2 cores take 40 us; with 20 us of spinning before
+the sleep they take 60 to 120 us.
 
-The word ASLEEP saves the ringing of bells that no one hears. Reading it is a race (a store here, a
-load there). So the sleeper looks again behind a memory fence, and sleeps at most NAP_MS before it
-looks once more. By then every member has seen the word; a worker without a command sleeps longer
-from there on.
+The word ASLEEP avoids signals to members that do not sleep. Reading it is a race (a store here, a
+load there). So the sleeper reads again behind a memory fence, and sleeps at most NAP_MS before it
+reads once more. By then every member has seen the word; a worker without a command sleeps longer
+from then on.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from synkhronos._transport.channels.control_words import ASLEEP, QUIT, Words
+from synkhronos._transport.channels.control_words import ASLEEP, QUIT, ControlWords
 from synkhronos._transport.channels.interrupts import Interrupts
 
 NAP_MS = 100
-IDLE_NAP_MS = 2000  # a tenth of a millisecond each, and a bell, a death or the end cut it short
-_LOOK_AROUND = 16  # waits between two looks at which core this is
+IDLE_NAP_MS = 2000  # each costs 0.1 ms; a signal, a death or the end of the group ends it early
+_PLACE_EVERY = 16  # waits between two checks of the core that this process is on
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
-_LONGER = 1.125  # each nap than the one before: together 8 times as long as the last
-_GLANCE_SECONDS = 50e-6  # between two looks at what rings no bell
-LOOKS = 20  # before the first yield, which costs half a microsecond
+_LONGER = 1.125  # ratio of a nap to the previous one; all together take 8 times the last one
+_POLL_SECONDS = 50e-6  # between two looks at an event that no eventfd signals
+LOOKS = 20  # before the first yield, which takes 0.5 us
 YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
 
 SLOW_TURN_SECONDS = 200e-6  # a yield among members that wait takes about 1 us
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds without yields after a slow turn
 
 # x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
-# members do not spin but sleep and ring.
+# members do not spin there, but sleep and signal.
 _ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 clock = time.perf_counter
 
 
 class GroupEnded(Exception):
-    """The abort eventfd is set or the master has said quit."""
+    """The abort eventfd or the word QUIT is set."""
 
 
 class PeerDied(Exception):
-    """A member that this one waits for is gone."""
+    """A member that this one waits for has died."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"rank {rank} died")
@@ -64,7 +65,7 @@ class PeerDied(Exception):
 
 
 class PeerFailed(Exception):
-    """A member that this one waits for has raised in the command under way, or it is abandoned."""
+    """A member that this one waits for has raised, or the command has been abandoned."""
 
 
 class Rivals:
@@ -103,7 +104,7 @@ class Rivals:
     def give_way(self, now: float) -> None:
         """Let other members have the core: by a yield, beside busy processes by a short sleep."""
         if self.present(now):
-            time.sleep(_GLANCE_SECONDS)
+            time.sleep(_POLL_SECONDS)
         else:
             os.sched_yield()
             self.timed(now)
@@ -122,10 +123,16 @@ def runnable() -> int:
 
 
 class Waiter:
-    """Waits of one member on its shared words."""
+    """Waits of one member for control words of the others."""
 
     def __init__(
-        self, rank: int, master: int, words: Words, bells: list[int], abort: int, crowded: bool
+        self,
+        rank: int,
+        master: int,
+        words: ControlWords,
+        bells: list[int],
+        abort: int,
+        crowded: bool,
     ) -> None:
         self.rank = rank
         self._master = words.of[master]
@@ -146,18 +153,18 @@ class Waiter:
         self.inspect: Callable[[], None] | None = None
         self.interrupts = Interrupts()
         self.keep_place: Callable[[], None] | None = None
-        # the first and the longest, of a member that also waits for what rings no bell
+        # the first and the longest nap, where events without an eventfd are waited for, too
         self.naps_ms: tuple[float, float] | None = None
         self._waits = 0
 
     def watch(self, pidfds: dict[int, int]) -> None:
-        """Notice the deaths of these members: {rank: pidfd}."""
+        """Watch these members for deaths: {rank: pidfd}."""
         for rank, fd in pidfds.items():
             self._pidfds[fd] = rank
             self._poll.register(fd, select.POLLIN)
 
     def ring(self, ranks: Iterable[int]) -> None:
-        """Wake those of the members that sleep, after a word of ours has changed."""
+        """Wake those of the members that sleep, after a word of this one has changed."""
         words = self._words
         for rank in ranks:
             if words[rank][ASLEEP] or not _ORDERED:
@@ -166,7 +173,7 @@ class Waiter:
     def wait(self, ready: Callable[[], bool], idle: bool = False) -> None:
         """Return once `ready()` is true; it may raise to end the wait.
 
-        `idle`: whoever makes it true rings this member's bell.
+        `idle`: the change comes with a signal to this member's eventfd.
 
         Raises
         ------
@@ -179,10 +186,10 @@ class Waiter:
             self._sleep(ready, IDLE_NAP_MS if idle else NAP_MS)
 
     def attend(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
-        """Return once `done()` is true, which rings no bell: what a GPU does, say.
+        """Return once `done()` is true, which no eventfd signals: the work of a GPU.
 
-        `check` may raise to end the wait. An interrupt waits for the end: what the members have
-        begun together they finish together.
+        `check` may raise to end the wait. Interrupts are delayed until the end, so that members
+        finish together what they have begun together.
 
         Raises
         ------
@@ -199,16 +206,16 @@ class Waiter:
         while not done():
             self._listen(self._poll.poll(0))
             check()
-            time.sleep(_GLANCE_SECONDS)
+            time.sleep(_POLL_SECONDS)
             if clock() - began > NAP_MS / 1e3:
                 began = clock()
                 self._look_after()
 
     def accompany(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
-        """Return once `done()` is true, which goes on only while it is asked: a transfer of MPI's.
+        """Return once `done()` is true: a transfer of MPI, which progresses only in calls of it.
 
-        All have come to it, so it ends whoever dies meanwhile; what that means is the next wait's
-        to find out. `check` may raise to end the wait; an interrupt waits for the end.
+        All members have come, so a death does not keep it from ending; the next wait raises it.
+        `check` may raise to end the wait. Interrupts are delayed until the end.
 
         Raises
         ------
@@ -236,9 +243,9 @@ class Waiter:
             self.inspect()
 
     def rest(self) -> None:
-        """Wait for the bell or the group's end, a while: a peer has died, which the master minds.
+        """Sleep after the death of a member, until a signal, the group's end or IDLE_NAP_MS.
 
-        A wait would end at once, again and again.
+        `wait` would raise PeerDied again at once. The master handles the death.
         """
         poll = select.poll()
         for fd in (self._bells[self.rank], self._abort):
@@ -250,13 +257,13 @@ class Waiter:
             self._mine[ASLEEP] = 0
 
     def _spins(self, ready: Callable[[], bool]) -> bool:
-        """Whether it is ready within the time to spin; beside busy processes there is none."""
+        """Spin; True once it is ready. Beside busy processes, look only once."""
         rivals, now = self.rivals, clock()
         if rivals.present(now):
             self.interrupts.check()
             return ready()
         self._waits += 1
-        if self.keep_place is not None and self._waits % _LOOK_AROUND == 0:
+        if self.keep_place is not None and self._waits % _PLACE_EVERY == 0:
             self.keep_place()
         until, turns = now + self._spin, 0
         while now < until or turns < self._least_turns:
@@ -280,19 +287,19 @@ class Waiter:
             self._fence.release()
             while not ready():
                 self.interrupts.check()
-                if nap < 1:  # shorter than poll can
+                if nap < 1:  # poll takes whole milliseconds
                     time.sleep(nap / 1000)
                 if self._listen(self._poll.poll(int(nap))) and self._spins(ready):
-                    return  # the bell rang ahead of what it announces
+                    return  # the signal comes before the change
                 nap = min(_LONGER * nap, longest) if self.naps_ms else longest
                 self._look_after()
         finally:
             self._mine[ASLEEP] = 0
 
     def _listen(self, events: list[tuple[int, int]]) -> bool:
-        """Whether this member's bell has rung."""
+        """Whether this member's eventfd was signalled."""
         if self._master[QUIT] or any(fd == self._abort for fd, _ in events):
-            raise GroupEnded  # and if members have ended, then since the group has
+            raise GroupEnded  # checked first: then deaths are a part of the end
         rang = False
         for fd, _ in events:
             if fd != self._bells[self.rank]:

@@ -1,4 +1,4 @@
-"""Starting workers, by fork or by fork+exec."""
+"""Starting workers, by fork or by fork and exec."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 from synkhronos._host.cores import environment
 from synkhronos._transport.channels import guards
 
-# The first code of an exec'd worker: its guards, as the imports take a second; its cores, before
-# any library counts them.
+# The first code of a worker started by exec. The guards come first, since imports take a second;
+# the cores come before any library counts them.
 _BOOTSTRAP = """
 import json, os, runpy, sys, types
 hello = json.loads(sys.argv[1])
@@ -36,9 +36,9 @@ importlib.import_module(hello["module"]).main(hello["wiring"])
 
 @dataclass(frozen=True)
 class Wiring:
-    """All that a worker needs to find its group; plain numbers and text.
+    """All that a worker needs to join its group, as numbers and text.
 
-    `on_one_gpu`: the most members that share a GPU; 0 where not all are on GPUs.
+    `on_one_gpu`: the largest number of members on one GPU; 0 unless all are on GPUs.
     """
 
     rank: int
@@ -63,7 +63,7 @@ class Wiring:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back while processes are half made."""
+    """Delay SIGINT and SIGTERM until all processes are started."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -71,22 +71,20 @@ def signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def fork_worker(
-    wiring: Wiring, main: Callable[[dict[str, Any]], None], not_for_it: list[int]
-) -> int:
-    """Start a worker as a copy of this process, without some descriptors; returns its pid."""
+def fork_worker(wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld: list[int]) -> int:
+    """Fork a worker, which closes the descriptors `withheld`; returns its pid."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
     with warnings.catch_warnings():
-        # safety.py has looked at the threads more closely than Python's own warning does
+        # fork_safety.py examines threads more closely than Python's own warning
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        for fd in not_for_it:
+        for fd in withheld:
             os.close(fd)
         main(asdict(wiring))
         code = 0
@@ -99,7 +97,7 @@ def fork_worker(
 def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a worker in a fresh interpreter that runs `module.main(wiring)`.
 
-    `device`: what its environment says of the device it computes on.
+    `device`: environment variables for the device that it computes on.
     """
     hello = {
         "path": sys.path,
@@ -118,5 +116,5 @@ def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subpr
 
 
 def started_by_main_thread() -> bool:
-    """Whether PDEATHSIG can be trusted: it fires when the forking thread ends."""
+    """Whether PR_SET_PDEATHSIG can be used: the kernel sends it when the forking thread ends."""
     return threading.current_thread() is threading.main_thread()
