@@ -1,1 +1,1 @@
-"""The libraries that only one file each imports: JAX, MPI, NCCL, and numba's compiled loops."""
+"""The libraries that one file each imports: JAX, MPI, NCCL, and numba for compiled loops."""

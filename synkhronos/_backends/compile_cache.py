@@ -1,4 +1,4 @@
-"""What keeps a compiled function out of the cache from which other members load it."""
+"""The compile cache from which members load what the first member has compiled."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from synkhronos._backends import jax as jax_backend
 
 
 def while_compiling(jax: bool) -> AbstractContextManager[None]:
-    """The circumstances under which the first member compiles and the others load."""
+    """A context in which the first member compiles into the cache and the others load from it."""
     return jax_backend.shared_cache() if jax else contextlib.nullcontext()
 
 
 def uncacheable(function: Any) -> Iterator[str]:
-    """Why numba will not cache a compiled PyTensor function; nothing for other linkers."""
+    """The reasons why numba does not cache a function; none for other linkers."""
     if type(function.maker.linker).__name__ != "NumbaLinker":
         return
     dispatch = importlib.import_module("pytensor.link.numba.dispatch.basic")
@@ -42,7 +42,7 @@ def uncacheable(function: Any) -> Iterator[str]:
 
 
 def _has_key(dispatch: Any, kind: type) -> bool:
-    """Whether numba can tell code generated for this class of operations from other code."""
+    """Whether this class of operations has a cache key of its own."""
     for single in (
         dispatch.numba_funcify_and_cache_key,
         dispatch.numba_funcify_default_op_cache_key,
@@ -53,9 +53,9 @@ def _has_key(dispatch: Any, kind: type) -> bool:
 
 
 def import_numba() -> None:
-    """Import PyTensor's numba dispatch once, before the workers start, if it will be needed.
+    """Import PyTensor's numba dispatch before the workers start, if the mode uses numba.
 
-    Forked workers then have it for nothing; imported by each, it costs them 0.6 s.
+    Forked workers inherit it; an import in each worker takes 0.6 s.
     """
     mode = str(pytensor.config.mode)
     linker = str(pytensor.config.linker)

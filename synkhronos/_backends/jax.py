@@ -1,4 +1,4 @@
-"""JAX: the only file that imports it, and only where a function is compiled for it or runs."""
+"""JAX: the only file that imports it, and only once a function is compiled for JAX or runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from synkhronos._host.arena import BORDER, aligned_empty
 from synkhronos._host.devices import Device
 from synkhronos._plan.reductions import Reduction, accumulator, check_alike, result_dtype
 
-_LAST = 1000.0  # after all rewrites of PyTensor's own
+_LAST = 1000.0  # position after all rewrites of PyTensor
 _NOTHING = contextlib.nullcontext()
-_WORD, _HALF = (1 << 32) - 1, (1 << 64) - 1
-_BIG = 1 << 16  # bytes from which on a copy is worth looking for
+_LOW_32, _LOW_64 = (1 << 32) - 1, (1 << 64) - 1
+_BIG = 1 << 16  # bytes; copies of smaller arrays do not matter
 
 
 def runs_jax(mode: Any) -> bool:
@@ -41,11 +41,11 @@ def runs_jax(mode: Any) -> bool:
 
 @node_rewriter([CAReduce])  # type: ignore[untyped-decorator]
 def _declared_sum(fgraph: Any, node: Any) -> Any:
-    """Let a reduction give the dtype it declares.
+    """Make a reduction return the dtype that it declares.
 
-    JAX sums in the dtype of the input whatever is asked, and PyTensor 3.3 casts that to the dtype
-    of the accumulator. So float32 leaves a sum as float64, and all that follows, a gradient's
-    matrix products above all, takes twice as long.
+    JAX always sums in the dtype of the input, and PyTensor 3.3 casts the result to the dtype of the
+    accumulator. So a sum of float32 becomes float64, and all operations on it take twice as long,
+    above all the matrix products of gradients.
     """
     del fgraph
     dtype = node.outputs[0].type.dtype
@@ -56,10 +56,10 @@ def _declared_sum(fgraph: Any, node: Any) -> Any:
 
 @node_rewriter([Alloc])  # type: ignore[untyped-decorator]
 def _declared_fill(fgraph: Any, node: Any) -> Any:
-    """Let an array filled with a constant have the dtype it declares.
+    """Make an array that is filled with a constant have the dtype that it declares.
 
-    PyTensor 3.3 hands 0-d constants to JAX as Python's numbers, which make it float64; gradients of
-    indexing are written into such arrays.
+    PyTensor 3.3 passes 0-d constants to JAX as Python numbers, which makes the array float64.
+    Gradients of indexing are written into such arrays.
     """
     del fgraph
     value, *shape = node.inputs
@@ -68,17 +68,17 @@ def _declared_fill(fgraph: Any, node: Any) -> Any:
     return [node.op(constant(np.reshape(value.data, (1,)), dtype=value.type.dtype), *shape)]
 
 
-class _HandedOn(DeepCopyOp):
-    """What becomes of the copy of a generator from which nothing is drawn; JAX copies arrays."""
+class _PassedOn(DeepCopyOp):
+    """Replaces the copy of a generator without draws: JAX can copy only arrays."""
 
 
-def _hand_on(op: Any, **kwargs: Any) -> Any:
+def _pass_on(op: Any, **kwargs: Any) -> Any:
     del op, kwargs
     return lambda state: state
 
 
 class AotFunction:
-    """A function of JAX's that can be compiled before it is called."""
+    """A jitted function that can be compiled ahead of time."""
 
     def __init__(self, jitted: Any) -> None:
         self._jitted = jitted
@@ -89,14 +89,14 @@ class AotFunction:
         return self._run(*inputs)
 
     def chosen(self, key: Any) -> bool:
-        """Whether it has been compiled for what has this key, and is called as that now."""
+        """Select the executable compiled under a key; False if there is none."""
         found = self._made.get(key)
         if found is not None:
             self._run = found
         return found is not None
 
     def compile(self, key: Any, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        """Compile for inputs of these shapes and dtypes, without any; it is called as that now."""
+        """Compile for inputs of these shapes and dtypes, and select the executable."""
         import jax
 
         with wide():
@@ -105,32 +105,32 @@ class AotFunction:
 
 
 class _Declared(JAXLinker):
-    """JAX, with the outputs in the dtypes that the graph declares; to be used in `wide`.
+    """JAX's linker with outputs in the dtypes that the graph declares; for use in `wide`.
 
-    JAX's own rules for mixed dtypes are not PyTensor's: they widen some values and narrow others.
+    JAX's rules for mixed dtypes differ from PyTensor's: they widen some values and narrow others.
     """
 
     def fgraph_convert(  # type: ignore[override]
         self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any
     ) -> Any:
-        """Convert; constants go to JAX as they are, for PyTensor compiles a copy of each shape."""
+        """Convert the graph; constants become arrays of JAX, else each shape compiles a copy."""
         import jax
         from pytensor.link.jax.dispatch import jax_funcify
 
-        jax_funcify.register(_HandedOn, _hand_on)
+        jax_funcify.register(_PassedOn, _pass_on)
         for node in fgraph.apply_nodes:
             if isinstance(node.op, DeepCopyOp) and isinstance(node.outputs[0].type, RandomType):
-                node.op = _HandedOn()
+                node.op = _PassedOn()
         for variable, held in storage_map.items():
             if isinstance(variable, Constant) and isinstance(held[0], np.ndarray) and held[0].ndim:
                 held[0] = jax.device_put(held[0])
         return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
 
-    donated: tuple[int, ...] = ()  # inputs whose memory becomes that of outputs
+    donated: tuple[int, ...] = ()  # inputs whose memory outputs may take
     programs: list[AotFunction] = []  # noqa: RUF012 (a class of its own for each function that donates)
 
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile, the casts included."""
+        """Compile the function with the casts of its outputs."""
         import jax
         import jax.numpy as jnp
 
@@ -155,7 +155,7 @@ class _Declared(JAXLinker):
 
 
 def declared_dtypes(mode: Any) -> Mode:
-    """A mode of JAX whose float32 graphs stay float32, and whose results are as declared."""
+    """A mode of JAX in which float32 graphs stay float32, and results have the declared dtypes."""
     found = get_mode(mode).register(
         (dfs_rewriter(_declared_sum), _LAST), (dfs_rewriter(_declared_fill), _LAST)
     )
@@ -166,7 +166,10 @@ def declared_dtypes(mode: Any) -> Mode:
 
 
 def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[AotFunction]]:
-    """The same for a function that overwrites inputs, by their places; its program is appended."""
+    """The same for a function that may overwrite inputs; its AotFunction is appended to the list.
+
+    `donated`: the indices of these inputs.
+    """
     found = declared_dtypes(mode)
     kind = type(found.linker)
     programs: list[AotFunction] = []
@@ -175,7 +178,7 @@ def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[AotFunction]
 
 
 def wide() -> AbstractContextManager[Any]:
-    """A context in which JAX has 64-bit dtypes: PyTensor denies it them where floatX is float32."""
+    """A context with JAX's 64-bit dtypes, which PyTensor turns off where floatX is float32."""
     import jax
 
     if jax.config.jax_enable_x64:
@@ -188,23 +191,23 @@ def wide() -> AbstractContextManager[Any]:
 
 
 def typified(state: Any) -> Any:
-    """A random generator as JAX takes it: PyTensor draws from the lower half of a PCG64's state."""
+    """A random generator for JAX: PyTensor uses the low 64 bits of the state of a PCG64."""
     if not isinstance(state, np.random.Generator):
         return state
     bits: Any = state.bit_generator.state["state"]
     if not isinstance(bits, dict) or not isinstance(bits.get("state"), int):
         raise InputTypeError(
-            f"JAX draws from generators of the kind PCG64, found {state}: share "
+            f"JAX draws only from PCG64 generators, found {state}: share "
             "numpy.random.default_rng(seed)"
         )
-    low = bits["state"] & _HALF
-    return {"jax_state": np.array([low & _WORD, low >> 32], np.uint32)}
+    low = bits["state"] & _LOW_64
+    return {"jax_state": np.array([low & _LOW_32, low >> 32], np.uint32)}
 
 
 def generator(state: Any, before: Any) -> Any:
-    """The generator from which JAX would go on as from a state that it has returned.
+    """The numpy generator that continues from a state which JAX has returned.
 
-    `before` is the generator that the state came from.
+    `before` is the generator from which JAX's state was made.
     """
     if not isinstance(before, np.random.Generator):
         return state
@@ -212,13 +215,13 @@ def generator(state: Any, before: Any) -> Any:
     old: Any = before.bit_generator
     held = old.state
     bits = type(old)(old.seed_seq)
-    whole = held["state"]["state"] & ~_HALF | high << 32 | low
+    whole = held["state"]["state"] & ~_LOW_64 | high << 32 | low
     bits.state = held | {"state": held["state"] | {"state": whole}}
     return np.random.Generator(bits)
 
 
 def ready(values: Sequence[Any]) -> None:
-    """Wait until JAX has computed all of these."""
+    """Wait until JAX has computed these values."""
     for value in values:
         if hasattr(value, "block_until_ready"):
             value.block_until_ready()
@@ -233,7 +236,7 @@ def on_cpu() -> bool:
 
 
 def is_copied(array: Any) -> bool:
-    """Whether JAX on the CPU would copy a large array into fresh memory at each call."""
+    """Whether JAX on the CPU copies this array at each call (only large arrays count)."""
     if not isinstance(array, np.ndarray) or array.nbytes < _BIG:
         return False
     misplaced = array.__array_interface__["data"][0] % BORDER
@@ -241,12 +244,12 @@ def is_copied(array: Any) -> bool:
 
 
 def is_far(value: Any) -> bool:
-    """Whether JAX would copy a shared variable's value at each call, be it to a GPU."""
+    """Whether JAX copies a shared variable's value at each call, to a GPU or within memory."""
     return isinstance(value, np.ndarray) and (not on_cpu() or is_copied(value))
 
 
 def brought(value: np.ndarray) -> Any:
-    """The same value where JAX need not copy it: on a 64-byte border, or as an array of JAX's."""
+    """The value where JAX does not copy it: aligned to 64 bytes, or as an array of JAX."""
     if not on_cpu():
         import jax
 
@@ -258,7 +261,7 @@ def brought(value: np.ndarray) -> Any:
 
 
 def is_held(value: Any) -> bool:
-    """Whether a value is an array that lies whole in the memory of the device JAX computes on."""
+    """Whether a value is an array of JAX, entirely on the device that JAX computes on."""
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(value, jax.Array):
         return False
@@ -266,7 +269,7 @@ def is_held(value: Any) -> bool:
 
 
 def dtype(name: str) -> Any:
-    """A dtype by its name, those of JAX's alone (bfloat16) too."""
+    """A dtype by its name, also one that only JAX has (bfloat16)."""
     import jax.numpy as jnp
 
     return jnp.dtype(name)
@@ -280,7 +283,7 @@ def ordinal() -> int:
 
 
 def held(value: Any) -> Any:
-    """A fresh copy of a value in the memory of the device that JAX computes on."""
+    """A fresh copy of a value on the device that JAX computes on."""
     import jax.numpy as jnp
 
     with wide():
@@ -288,17 +291,17 @@ def held(value: Any) -> Any:
 
 
 def are_gone(arrays: Iterable[Any]) -> bool:
-    """Whether JAX has given the memory of any of these to others."""
+    """Whether JAX has given away the memory of any of these arrays."""
     return any(array.is_deleted() for array in arrays)
 
 
 def pointer(array: Any) -> int:
-    """Where an array lies in the device's memory, once it is there."""
+    """The address of an array in the device's memory; waits until the array is computed."""
     return int(array.block_until_ready().unsafe_buffer_pointer())
 
 
 def blank(shape: Sequence[int], dtype: Any) -> Any:
-    """A fresh array to be written to at its `pointer`."""
+    """A fresh array, to be written at its `pointer`."""
     import jax.numpy as jnp
 
     with wide():
@@ -306,7 +309,7 @@ def blank(shape: Sequence[int], dtype: Any) -> Any:
 
 
 def weighted(array: Any, dtype: str, share: float | None) -> Any:
-    """The array times a number, in a dtype; the array itself where that changes nothing."""
+    """The array times a number, in a dtype; without a number and a cast the array itself."""
     if share is None:
         return array if array.dtype.name == dtype else _cast(array, dtype)
     with wide():
@@ -314,7 +317,7 @@ def weighted(array: Any, dtype: str, share: float | None) -> Any:
 
 
 def divided(array: Any, divisor: float) -> Any:
-    """Floats divided by a number, in their own dtype."""
+    """Floats divided by a number, in their dtype."""
     with wide():
         return _compiled("divided", array.dtype.name)(array, divisor)
 
@@ -369,7 +372,7 @@ def _flattening(dtype: str) -> Callable[..., Any]:
 
 
 class Total:
-    """What `Accumulator` is for numpy: the values of slices, combined where they lie."""
+    """Combines the values of slices on the device; `Accumulator` is the same for numpy."""
 
     def __init__(self, op: Reduction) -> None:
         self._op = op
@@ -378,7 +381,7 @@ class Total:
         self._dtype: Any = None
 
     def add(self, value: Any, rows: float) -> None:
-        """Take in the value of a slice of `rows` rows."""
+        """Add the value of a slice of `rows` rows."""
         if self._total is None:
             self._dtype = np.dtype(value.dtype)
         elif self._total.shape != value.shape:
@@ -391,7 +394,7 @@ class Total:
         self._weight += rows
 
     def result(self) -> Any:
-        """The value of all slices together."""
+        """The combined value of all slices."""
         found = self._total
         if self._op is Reduction.AVG:
             found = weighted(found, found.dtype.name, 1.0 / self._weight)
@@ -419,16 +422,16 @@ def combined(parts: Any, op: str) -> Any:
         return total
 
 
-_bound: list[Device] = []  # that groups hold JAX to in this process, or held it when it started
+_bound: list[Device] = []  # to which groups bind JAX in this process, or did when it started
 _OPTIONS = {"JAX_PLATFORMS": None, "JAX_CUDA_VISIBLE_DEVICES": "all"}  # read at JAX's import
 
 
 @dataclass
 class _Setting:
-    """What a variable of the environment was before groups set it, and how many of them do."""
+    """The value of an environment variable before groups set it, and how many groups set it."""
 
     before: str | None
-    option: Any  # what JAX has read from it, or was told
+    option: Any  # the value of JAX's option of that name
     holders: int = 0
 
 
@@ -442,14 +445,14 @@ def has_run() -> bool:
 
 
 def bind(device: Device, spans: bool = False) -> Callable[[], None]:
-    """Hold JAX in this process to a device, until what is returned is called.
+    """Bind JAX in this process to a device; returns the function that ends this.
 
     `spans`: whether the group may span several machines.
 
     Raises
     ------
     GroupError
-        JAX has started on another device, or with another share of its memory.
+        JAX has started on another device, or with another share of the device's memory.
     """
     if not device.asked:
         return lambda: None
@@ -467,7 +470,7 @@ def bind(device: Device, spans: bool = False) -> Callable[[], None]:
 
 
 def _start_of(device: Device, environ: Mapping[str, str]) -> dict[str, str]:
-    """What JAX reads when it starts."""
+    """The environment variables that JAX reads when it starts."""
     if device.kind == "cpu":
         return {"JAX_PLATFORMS": "cpu"}
     number = {"JAX_CUDA_VISIBLE_DEVICES": str(device.number)}
@@ -475,7 +478,7 @@ def _start_of(device: Device, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_free(device: Device, started: bool) -> None:
-    """Refuse a device that JAX cannot be held to any more."""
+    """Refuse a device to which JAX cannot be bound any more."""
     if device in _bound or not (started or _bound):
         return
     alike = _runs_on(device) if started else str(device) == str(_bound[-1])
@@ -485,23 +488,23 @@ def _check_free(device: Device, started: bool) -> None:
     if alike:
         held = "when JAX started in this process" if started else "in another group that is alive"
         raise GroupError(
-            f"devices: {device} is for {device.sharers} members, and it was for another number "
-            f"{held}. JAX takes its share of a GPU's memory once in a process: "
+            f"devices: {device} is for {device.sharers} members, but it was for another number "
+            f"{held}. JAX takes its share of a GPU's memory only once in a process: "
             + (early if started else "close that group first")
         )
     if started:
         raise GroupError(
-            f"devices: the master's is {device}, and JAX runs on another one in this process "
-            f"already: {early}"
+            f"devices: the master's is {device}, but JAX already runs on another one in this "
+            f"process: {early}"
         )
     raise GroupError(
-        f"devices: the master's is {device}, and it is {_bound[-1]} in another group that is "
-        "alive: JAX has one in a process"
+        f"devices: the master's is {device}, but it is {_bound[-1]} in another group that is "
+        "alive, and JAX has one device in a process"
     )
 
 
 def _runs_on(device: Device) -> bool:
-    """Whether JAX, which has started, is on this device."""
+    """Whether JAX has started on this device."""
     import jax
 
     first: Any = jax.devices()[0]
@@ -522,7 +525,7 @@ def _release(device: Device, bound: bool, names: Sequence[str]) -> None:
 
 
 def _hold(settings: Mapping[str, str]) -> None:
-    """Set variables of the environment, where no other group has set them already."""
+    """Set environment variables, unless another group has set them."""
     for name, value in settings.items():
         if name not in _settings:
             _settings[name] = _Setting(os.environ.get(name), _option(name))
@@ -531,15 +534,15 @@ def _hold(settings: Mapping[str, str]) -> None:
 
 
 def _option(name: str) -> Any:
-    """What JAX holds a variable of the environment for; None of one that is no option of it."""
+    """JAX's option of the name of an environment variable, or the variable if there is none."""
     jax = sys.modules.get("jax")
     if jax is None or name not in _OPTIONS:
         return os.environ.get(name, _OPTIONS.get(name))
-    return jax.config._read(name.lower())  # some are no attributes
+    return jax.config._read(name.lower())  # some options are not attributes
 
 
 def _set(name: str, value: str | None, option: Any) -> None:
-    """Set or unset a variable of the environment, and what an imported JAX has read from it."""
+    """Set or unset an environment variable, and the option of an imported JAX."""
     if value is None:
         os.environ.pop(name, None)
     else:
@@ -551,7 +554,10 @@ def _set(name: str, value: str | None, option: Any) -> None:
 
 @contextlib.contextmanager
 def shared_cache() -> Iterator[None]:
-    """Keep what JAX compiles on disk meanwhile, unless the user does: the others load it."""
+    """Let JAX write compiled functions to disk, for other members to load.
+
+    A cache that the user has configured stays as it is.
+    """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
@@ -560,7 +566,7 @@ def shared_cache() -> Iterator[None]:
         return
     wanted = {
         "jax_compilation_cache_dir": str(Path(pytensor.config.base_compiledir) / "synkhronos-jax"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,  # else small programs are left out
+        "jax_persistent_cache_min_compile_time_secs": 0.0,  # else JAX leaves small functions out
         "jax_persistent_cache_min_entry_size_bytes": 0,
     }
     before = {name: getattr(jax.config, name) for name in wanted}

@@ -27,19 +27,19 @@ from synkhronos._errors import BackendMissing
 from synkhronos._plan.reductions import Reduction
 
 _LAUNCHED = "SYNKHRONOS_LAUNCHED"
-# tags of leaders' messages: of those that fit into the buffer that always waits for the next one,
-# and of those that do not, each announced by one that does
-_ORDERS, _LARGE = 7, 8
-_SLOT_BYTES = 1 << 16
-_ANNOUNCED = struct.Struct("<q")  # its length; the shortest message of leaders is longer
-_PATIENCE_SECONDS = 0.0005  # with a message that does not leave at once
-_READ_SECONDS = 1.0  # for a launcher to read what a process has printed, before it ends the others
-# of Open MPI's reductions; what it chooses itself takes up to three times as long
+# Tags of leaders' messages: small ones fit into the buffer of the receive that is always posted; a
+# large one follows a small one with its length.
+_SMALL, _LARGE = 7, 8
+_BUFFER_BYTES = 1 << 16
+_LENGTH = struct.Struct("<q")  # of a large message; the shortest message of leaders is longer
+_SEND_SECONDS = 0.0005  # that a send may take before it goes on in the background
+_READ_SECONDS = 1.0  # for a launcher to read the output of a process before it ends the others
+# The algorithm of Open MPI's reductions; its own choice takes up to three times as long.
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
-# to the launcher, in PMI's own words: for a process that has not begun to speak MPI
+# PMI's message to the launcher, from a process that has not initialised MPI
 _ABORT = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode=1\n"
-# What launchers tell their processes: number, how many; and the same on this machine. The first
-# name that is set counts: Slurm's PMI-2 has those of MPICH's launcher, but not all.
+# The variables that launchers set: rank and size, then local rank and local size. The first name
+# that is set counts: Slurm's PMI-2 sets some of those of MPICH's launcher.
 _TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 _LAUNCHERS = {
     "Open MPI": (
@@ -66,9 +66,9 @@ class Launch:
     ----------
     launcher : str
     rank, size : int
-        This process's number, and how many there are.
+        This process's number, and the number of processes.
     local_rank, local_size : int
-        The same among those on this machine.
+        The same for the processes on this machine.
     """
 
     launcher: str
@@ -79,7 +79,7 @@ class Launch:
 
 
 def launch(environ: Any = os.environ) -> Launch | None:
-    """What the environment says of an MPI launch of several processes; None without one."""
+    """The MPI launch of several processes that the environment describes; None without one."""
     for launcher, names in _LAUNCHERS.items():
         rank, size, local_rank, local_size = (_first(environ, wanted) for wanted in names)
         if rank and size:
@@ -95,7 +95,9 @@ def _first(environ: Any, names: Sequence[str]) -> str | None:
 
 
 def _tasks(counts: str, machine: int) -> int:
-    """How many on a machine; Slurm's "2(x3),1" is two on each of three machines, one on a fourth.
+    """The number of tasks on a machine, from Slurm's list.
+
+    "2(x3),1" means two on each of three machines, and one on a fourth.
 
     >>> [_tasks("2(x3),1", machine) for machine in range(4)], _tasks("8", 0)
     ([2, 2, 2, 1], 8)
@@ -106,10 +108,11 @@ def _tasks(counts: str, machine: int) -> int:
 
 
 def _is_launched(environ: Any) -> bool:
-    """Whether the launcher has started this process, and not another that it was started by.
+    """Whether the launcher has started this very process.
 
-    That would be no part of the launch, but inherits its environment: so the first process that
-    looks puts its number there, and of which launch it is, since it may itself start a launcher.
+    A process that a launched process starts inherits its environment, but is not a part of the
+    launch. So the first process that calls this writes its pid and the launch there. It writes the
+    launch, too, since it may itself start a launcher.
     """
     job = _job(environ)
     if job is None:
@@ -121,9 +124,9 @@ def _is_launched(environ: Any) -> bool:
 
 
 def _job(environ: Any) -> str | None:
-    """What two launches differ in; None where this process has no connection to its launcher."""
+    """A text that identifies the launch; None if this process has no connection to a launcher."""
     given = [environ.get(name, "") for name in _JOBS]
-    if "PMI_FD" in environ:  # of MPICH's launcher, which gives its jobs no names
+    if "PMI_FD" in environ:  # set by MPICH's launcher, whose jobs have no names
         try:
             given.append(os.readlink(f"/proc/self/fd/{environ['PMI_FD']}"))
         except OSError:
@@ -134,7 +137,7 @@ def _job(environ: Any) -> str | None:
 
 
 def siblings() -> list[int]:
-    """What this process's parent has started, in order: a launcher, its processes on a machine."""
+    """The children of this process's parent, by pid: if that is a launcher, its processes."""
     found: list[int] = []
     for children in Path(f"/proc/{os.getppid()}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -143,14 +146,14 @@ def siblings() -> list[int]:
 
 
 def is_initialised() -> bool:
-    """Whether this process has begun to speak MPI, by this module or the user's own use of it."""
+    """Whether MPI is initialised in this process, by this module or by the user."""
     loaded = sys.modules.get("mpi4py.MPI")
     return loaded is not None and bool(loaded.Is_initialized())
 
 
 @dataclass
 class _Ending:
-    """Whether sys.exit was called with a code that is not 0, and whether nobody waits for us."""
+    """How this process ends: `failed` with a code other than 0; `alone`: nobody waits."""
 
     failed: bool = False
     alone: bool = False
@@ -160,12 +163,12 @@ _ending = _Ending()
 
 
 def stay_alone() -> None:
-    """The launch's other processes do not wait for this one, which has a group of its own."""
+    """Note that the launch's other processes do not wait for this one."""
     _ending.alone = True
 
 
 def _note_exits() -> None:
-    """Note with what this process calls `sys.exit`, of which nothing is known at exit."""
+    """Note the code of `sys.exit`, which exit handlers cannot read."""
     leave = sys.exit
 
     @functools.wraps(leave)
@@ -177,21 +180,21 @@ def _note_exits() -> None:
 
 
 def _end_launch() -> None:
-    """Where this process ends badly and never spoke MPI: end the others, which may wait for it.
+    """If this process fails before it initialises MPI, end the others, which may wait for it.
 
-    Open MPI's launcher does so by itself, MPICH's only where a process has spoken MPI.
+    Open MPI's launcher does that itself; MPICH's only after MPI is initialised.
     """
     failed = _ending.failed or getattr(sys, "last_exc", None) is not None
     if failed and not _ending.alone and launch() is not None and not is_initialised():
         _let_out()
-        for pid in siblings():  # they may wait in the middle of MPI's initialisation
+        for pid in siblings():  # they may wait inside MPI's initialisation
             with contextlib.suppress(OSError):
                 _unlink_segments(pid)
         with contextlib.suppress(OSError):
             os.write(int(os.environ["PMI_FD"]), _ABORT)
 
 
-# at the import, before this process can have started another
+# at the import, before this process can start another
 if launch() is not None and "PMI_FD" in os.environ:
     _note_exits()
     atexit.register(_end_launch)
@@ -201,17 +204,17 @@ Wait = Callable[[Callable[[], bool]], None]
 
 
 def poll(done: Callable[[], bool]) -> None:
-    """Return once `done()` is true, which MPI comes to only while it is asked."""
+    """Return once `done()` is true; MPI makes progress only while it is called."""
     while not done():
         os.sched_yield()
 
 
 class World:
-    """All processes of an MPI launch: a wire between leaders, and transfers of arrays.
+    """All processes of an MPI launch: messages between leaders, and transfers of arrays.
 
-    Transfers are collective: all processes must come to them, so they take no memory, which might
-    not be there. None of them blocks, so that one that will not end, since another process stands
-    still, can be left. MPI is of no more use then.
+    Transfers are collective, so all processes must enter them. They allocate no memory, since that
+    could fail in one process. They do not block: a process can leave one that does not end since
+    another process is stopped. MPI cannot be used after that.
     """
 
     def __init__(self) -> None:
@@ -219,7 +222,7 @@ class World:
             import mpi4py
 
             os.environ.setdefault(_ALGORITHM, _RABENSEIFNER)
-            mpi4py.rc.finalize = False  # a fork of this process would, at its end, and hang
+            mpi4py.rc.finalize = False  # a fork of this process would finalize at its end, and hang
             from mpi4py import MPI
         except ImportError as exc:
             raise BackendMissing("mpi4py", "mpi") from exc
@@ -229,22 +232,24 @@ class World:
         self.rank: int = self._control.rank
         self.size: int = self._control.size
         self._byte, self._status = MPI.BYTE, MPI.Status()
-        # a receive that is always under way takes half the time of probing for each message
-        self._slot = bytearray(_SLOT_BYTES)
-        self._next = self._control.Recv_init([self._slot, MPI.BYTE], MPI.ANY_SOURCE, _ORDERS)
+        # a receive that is always posted takes half the time of a probe for each message
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._next = self._control.Recv_init([self._buffer, MPI.BYTE], MPI.ANY_SOURCE, _SMALL)
         self._next.Start()
-        self._coming: tuple[Any, int, bytearray] | None = None  # a large message, others after it
+        self._large: tuple[Any, int, bytearray] | None = (
+            None  # a large message that is being received
+        )
         self._sending: list[tuple[Any, bytes]] = []
-        self._offered: list[tuple[Any, bytes]] = []  # one at most
+        self._offered: list[tuple[Any, bytes]] = []  # at most one
         self._wait: Wait = poll
-        self._left: list[Any] = []  # transfers, and with them the memory that they read and write
+        self._left: list[Any] = []  # transfers, which keep the memory that they use
         self._ops = {
             Reduction.SUM: MPI.SUM,
             Reduction.PROD: MPI.PROD,
             Reduction.MIN: MPI.MIN,
             Reduction.MAX: MPI.MAX,
         }
-        # Open MPI attaches a neighbour's segment, by its name, when it first speaks to it
+        # Open MPI opens a neighbour's segment by its name at the first message to it
         neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
         neighbours.alltoall([0] * neighbours.size)
         neighbours.Barrier()
@@ -257,20 +262,20 @@ class World:
         return str(self._mpi.Get_library_version()).splitlines()[0].strip("\0 ")
 
     def send(self, to: int, message: bytes) -> None:
-        """Send without waiting for long; see MessageTransport."""
-        if len(message) <= _SLOT_BYTES:
-            self._send(to, message, _ORDERS)
+        """Send, and wait only for a short time; see MessageTransport."""
+        if len(message) <= _BUFFER_BYTES:
+            self._send(to, message, _SMALL)
         else:
-            self._send(to, _ANNOUNCED.pack(len(message)), _ORDERS)
+            self._send(to, _LENGTH.pack(len(message)), _SMALL)
             self._send(to, message, _LARGE)
 
     def _send(self, to: int, message: bytes, tag: int) -> None:
         request = self._control.Isend([message, self._byte], to, tag)
         if request.Test():
             return
-        # what MPI cannot send at once goes only while this process speaks to MPI, and it may be
-        # about to compute; who is to receive it is, most often, waiting for it
-        until = time.perf_counter() + _PATIENCE_SECONDS
+        # MPI continues a send only while this process calls it, and this process may compute next;
+        # the receiver, most often, waits for the message
+        until = time.perf_counter() + _SEND_SECONDS
         while not request.Test():
             if time.perf_counter() > until:
                 self._sending.append((request, message))
@@ -281,55 +286,55 @@ class World:
         self._offered = _unsent(self._offered)
         if self._offered:
             return
-        tag = _ORDERS
-        if len(message) > _SLOT_BYTES:
-            self._send(to, _ANNOUNCED.pack(len(message)), _ORDERS)
+        tag = _SMALL
+        if len(message) > _BUFFER_BYTES:
+            self._send(to, _LENGTH.pack(len(message)), _SMALL)
             tag = _LARGE
-        # synchronous: others count as sent while MPI keeps them, without an end
+        # a synchronous send: other sends count as done while MPI buffers them, without a limit
         self._offered = [(self._control.Issend([message, self._byte], to, tag), message)]
 
     def receive(self) -> tuple[int, bytes] | None:
         """The next message; see MessageTransport."""
         if self._sending:
             self._sending = _unsent(self._sending)
-        if self._coming is not None:
-            request, source, whole = self._coming
+        if self._large is not None:
+            request, source, whole = self._large
             if not request.Test():
                 return None
-            self._coming = None
+            self._large = None
             return source, bytes(whole)
         status = self._status
         if not self._next.Test(status):
             return None
         source, length = status.source, status.Get_count(self._byte)
-        message = bytes(memoryview(self._slot)[:length])
+        message = bytes(memoryview(self._buffer)[:length])
         self._next.Start()
-        if length == _ANNOUNCED.size:
-            (length,) = _ANNOUNCED.unpack(message)
+        if length == _LENGTH.size:
+            (length,) = _LENGTH.unpack(message)
             whole = bytearray(length)
             request = self._control.Irecv([whole, self._byte], source, _LARGE)
-            self._coming = request, source, whole
+            self._large = request, source, whole
             return self.receive()
         return source, message
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
-        """The root's bytes into everybody's buffer."""
+        """Copy the root's buffer to the buffers of all processes."""
         self._finish(self._data.Ibcast([buffer, self._byte], root))
 
     def gather(
         self, mine: np.ndarray, into: np.ndarray | None, sizes: Sequence[int], root: int
     ) -> None:
-        """Everybody's bytes, one after the other, into the root's buffer."""
+        """Copy all processes' bytes, in the order of ranks, to the root's buffer."""
         found = None if into is None else [into, (sizes, _starts(sizes)), self._byte]
         self._finish(self._data.Igatherv([mine, self._byte], found, root))
 
     def all_gather(self, mine: np.ndarray, into: np.ndarray, sizes: Sequence[int]) -> None:
-        """Everybody's bytes, one after the other, into everybody's buffer."""
+        """Copy all processes' bytes, in the order of ranks, to the buffers of all."""
         found = [into, (sizes, _starts(sizes)), self._byte]
         self._finish(self._data.Iallgatherv([mine, self._byte], found))
 
     def all_to_all(self, parts: np.ndarray, into: np.ndarray) -> None:
-        """Row i of everybody's parts into process i's buffer; rows are of one size."""
+        """Copy row i of all processes' parts to process i; rows have equal sizes."""
         count = parts[0].nbytes
         sent, found = [parts, count, self._byte], [into, count, self._byte]
         self._finish(self._data.Ialltoall(sent, found))
@@ -337,12 +342,12 @@ class World:
     def scatter(
         self, parts: np.ndarray | None, sizes: Sequence[int], mine: np.ndarray, root: int
     ) -> None:
-        """This process's part of the root's bytes into its buffer."""
+        """Copy to each process its part of the root's bytes."""
         sent = None if parts is None else [parts, (sizes, _starts(sizes)), self._byte]
         self._finish(self._data.Iscatterv(sent, [mine, self._byte], root))
 
     def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
-        """Whether MPI has this reduction, and as numpy does it."""
+        """Whether MPI has this reduction, with the same result as numpy."""
         if dtype.kind == "c":
             return op in (Reduction.SUM, Reduction.PROD)
         return op in self._ops and dtype.kind in "iuf" and dtype != np.float16
@@ -352,7 +357,7 @@ class World:
         self._finish(self._data.Iallreduce(self._mpi.IN_PLACE, array, self._ops[op]))
 
     def wait_with(self, wait: Wait) -> None:
-        """Wait for the end of transfers by this from now on; it may raise to leave one."""
+        """Use another function to wait for transfers; it may raise to leave one."""
         self._wait = wait
 
     def _finish(self, request: Any) -> None:
@@ -363,7 +368,7 @@ class World:
             raise
 
     def finalize(self) -> None:
-        """Leave MPI once all that was sent has left; all processes must come."""
+        """Finalize MPI once all messages are sent; all processes must call this."""
         for request, _ in self._sending + self._offered:
             request.Wait()
         if not self._mpi.Is_finalized():
@@ -376,14 +381,14 @@ class World:
         """End all processes of the launch, by force."""
         _let_out()
         self._mpi.COMM_WORLD.Abort(1)
-        os._exit(1)  # MPICH's may return before the launcher has ended this process
+        os._exit(1)  # MPICH's Abort may return before the launcher ends this process
 
     def leave(self) -> NoReturn:
-        """Leave MPI, as all processes must, and end this process, which has no more to do.
+        """Finalize MPI, as all processes must, and end this process.
 
-        As Python would, but for what may wait for the script, which goes no further: its threads.
-        By C's own exit, since MPICH's launcher loses the exit codes of the others where a process
-        ends without its C libraries' handlers.
+        It ends as Python does, but does not wait for threads, which may wait for the script. It
+        calls C's exit: without the handlers of C libraries, MPICH's launcher loses the exit codes
+        of the other processes.
         """
         atexit._run_exitfuncs()
         self.finalize()
@@ -397,7 +402,7 @@ def _unsent(messages: list[tuple[Any, bytes]]) -> list[tuple[Any, bytes]]:
 
 
 def _let_out(descriptors: Sequence[int] = (1, 2)) -> None:
-    """Wait a while until the launcher has read what was printed; MPICH's loses it at an abort."""
+    """Wait a while until the launcher has read the output, which MPICH's loses at an abort."""
     sys.stdout.flush()
     sys.stderr.flush()
     until = time.monotonic() + _READ_SECONDS
@@ -406,7 +411,7 @@ def _let_out(descriptors: Sequence[int] = (1, 2)) -> None:
 
 
 def _is_unread(descriptor: int) -> bool:
-    """Whether a pipe holds something."""
+    """Whether a pipe holds unread bytes."""
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return False
@@ -416,10 +421,10 @@ def _is_unread(descriptor: int) -> bool:
 
 
 def _flush_files() -> None:
-    """Write what is still in the buffers of the script's open files."""
+    """Flush the open files of the script."""
     written = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
     for found in gc.get_objects():
-        if issubclass(type(found), written):  # not isinstance, which asks the object
+        if issubclass(type(found), written):  # isinstance would run code of the object
             with contextlib.suppress(OSError, ValueError):
                 found.flush()
     sys.stdout.flush()
@@ -431,9 +436,9 @@ def _starts(sizes: Sequence[int]) -> list[int]:
 
 
 def _unlink_segments(pid: int) -> None:
-    """Take their names from MPICH's and Open MPI's shared memory, which would outlive a killed job.
+    """Unlink the shared memory of MPICH and Open MPI, which would outlive a job that is killed.
 
-    From that which a process has mapped, also where the script had initialised MPI before.
+    These are the files that a process has mapped, also if the script initialised MPI before.
     """
     maps = Path(f"/proc/{pid}/maps").read_text()
     for path in set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment\.)\S+", maps)):

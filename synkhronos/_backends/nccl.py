@@ -1,10 +1,10 @@
-"""NCCL: the only file that imports it. One link of a member to the other members' GPUs.
+"""NCCL: the only file that imports it. A Link connects one member to the other members' GPUs.
 
-What is posted runs on a stream of the link's own, so the memory that it reads must be ready by
-then, and is ready again when `finish` returns. Nothing here waits without a limit: the
-communicator is a non-blocking one, waits look at the other members, and the abort of a link runs
-in a thread that may be left behind (NCCL 2.32, "Fault Tolerance" and "Creating a communicator
-with options" of its user guide; nccl4py 0.6).
+Operations run on a stream of the link. The memory that they read must be ready before `post`, and
+what they write is ready when `finish` returns. No wait is without a limit: the communicator is a
+non-blocking one, waits check the other members, and the abort of a link runs in a thread that may
+be left behind (NCCL 2.32, "Fault Tolerance" and "Creating a communicator with options" of its user
+guide; nccl4py 0.6).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-OPEN_SECONDS = 60.0  # for all members to connect
+OPEN_SECONDS = 60.0  # until all members must have connected
 ABORT_SECONDS = 1.5
-SHARED_FROM = 23000  # the first version that takes several members on one GPU, 2.30
+SHARED_FROM = 23000  # NCCL 2.30, the first version that allows several members on one GPU
 ID_BYTES = 128
 
-# An operation by NCCL's own name for it, and its arguments before the communicator and the stream.
+# The name of a function of NCCL, and its arguments before the communicator and the stream.
 Operation = tuple[str, tuple[int, ...]]
 
-# NCCL's names of what its kernels compute with.
+# NCCL's names of its element types.
 ELEMENTS = {
     "int8": "Int8",
     "uint8": "Uint8",
@@ -44,11 +44,11 @@ ELEMENTS = {
 
 
 class NotServed(Exception):
-    """NCCL is missing or cannot serve these members; the message says why."""
+    """NCCL is missing, or cannot connect these members; the message says why."""
 
 
 def is_installed() -> bool:
-    """Whether nccl4py is; asked without importing it."""
+    """Whether nccl4py is installed; does not import it."""
     return importlib.util.find_spec("nccl") is not None
 
 
@@ -64,7 +64,7 @@ def _library() -> Any:
 
 
 def version() -> int:
-    """Of libnccl: 23203 is 2.32.3.
+    """The version of libnccl: 23203 is 2.32.3.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def version() -> int:
 
 
 def new_id() -> np.ndarray:
-    """What the members of one communicator know each other by.
+    """A fresh identifier of a communicator.
 
     Raises
     ------
@@ -103,14 +103,14 @@ class Link:
     Parameters
     ----------
     name : array of bytes
-        From `new_id`, the same in all members, which make their links at the same time.
+        The identifier from `new_id`, the same in all members, which connect at the same time.
     rank, size : int
     shared : bool
         Whether several of the members are on one GPU.
     gpu : int
-        CUDA's number of this member's, in this process.
+        CUDA's number of this member's GPU, in this process.
     watch : callable
-        ``watch(done)`` returns once done() is true; it raises if the other members will not come.
+        ``watch(done)`` returns once done() is true; it raises if another member fails.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class Link:
         self._watch = watch
         self._comm: Any = None
         self._stream: Any = None
-        # it exists beforehand, since none can be started when the interpreter ends
+        # started early, since no thread can start while the interpreter ends
         self._last: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._open = False
         self._thread = threading.Thread(
@@ -145,7 +145,7 @@ class Link:
             with _served("the connection to the other members"):
                 from cuda.core import Device
 
-                self._device = functools.partial(Device, gpu)  # a thread has its own
+                self._device = functools.partial(Device, gpu)  # each thread needs its own
                 device = self._device()
                 device.set_current()
                 self._stream = device.create_stream()
@@ -164,15 +164,15 @@ class Link:
             raise
 
     def post(self, operations: Sequence[Operation]) -> Any:
-        """Hand operations to the GPU, as one; returns what `finish` waits for.
+        """Start operations on the GPU, as one group; returns the event that `finish` waits for.
 
         Raises
         ------
         RuntimeError
-            NCCL reports an error. After it, and after what `watch` raises, only `close` is left.
+            NCCL reports an error. After it, or an error of `watch`, only `close` may be called.
         """
         nccl = self._nccl
-        self._device().set_current()  # this thread may be another than the last
+        self._device().set_current()  # this thread may differ from the last one
         nccl.group_start()
         try:
             for name, arguments in operations:
@@ -184,18 +184,18 @@ class Link:
         return self._stream.record()
 
     def finish(self, event: Any) -> None:
-        """Wait until the GPU has done what was posted before the event; errors as `post`."""
+        """Wait until the GPU has reached the event; raises as `post` does."""
 
         def done() -> bool:
             if event.is_done:
                 return True
-            self._settled()  # for the errors it raises
+            self._settled()  # raises errors of NCCL
             return False
 
         self._watch(done)
 
     def _settled(self, until: float | None = None) -> bool:
-        """Whether NCCL has taken what it was given; an error of it is raised."""
+        """Whether NCCL has accepted the operations; raises its errors."""
         state = self._nccl.comm_get_async_error(self._comm)
         results = self._nccl.Result
         if state == results.Success:
@@ -208,7 +208,7 @@ class Link:
         return False
 
     def close(self) -> None:
-        """Abort what runs and let go, in bounded time."""
+        """Abort running operations, and disconnect in bounded time."""
         comm, self._comm = self._comm, None
         if not self._open:
             return
@@ -219,7 +219,7 @@ class Link:
 
 
 def _abort(nccl: Any, last: queue.SimpleQueue[Any]) -> None:
-    """Wait for a communicator, and abort it, which may take for ever."""
+    """Wait for a communicator, and abort it; the abort may never return."""
     comm = last.get()
     if comm is not None:
         with contextlib.suppress(Exception):
@@ -228,12 +228,12 @@ def _abort(nccl: Any, last: queue.SimpleQueue[Any]) -> None:
 
 @contextlib.contextmanager
 def _served(what: str) -> Any:
-    """Errors of the libraries, whose classes are their own, mean that NCCL cannot serve."""
+    """Turn errors of the libraries into NotServed."""
     try:
         yield
     except NotServed:
         raise
     except Exception as exc:
-        if type(exc).__module__.startswith("synkhronos."):  # of the other members
+        if type(exc).__module__.startswith("synkhronos."):  # from another member
             raise
         raise NotServed(f"{what} failed: {type(exc).__name__}: {exc}") from None

@@ -1,1 +1,1 @@
-"""One machine: its shared memory, its memory limits, its cores and its devices."""
+"""One machine: its shared memory, memory limits, cores and devices."""

@@ -1,15 +1,15 @@
-"""The node's shared memory: one sparse memfd, mapped by every member, cut into regions.
+"""The node's shared memory: one sparse memfd, which every member maps, divided into regions.
 
-Each member owns one region: it alone allocates there, and it alone writes the words at the
-region's head, so no allocator lock and no word with two writers exists. Pages are touched first
-by the member that will write them. Members name pieces of the arena to each other by offset,
-shape, dtype and generation, never by address.
+Each member owns one region. Only the owner allocates there and writes the control words at the
+region's head, so there is no allocator lock, and no word has two writers. The member that will
+write a page touches it first. Members refer to arrays of the arena by offset, shape, dtype and
+generation, never by address.
 
-A memfd has no name, so nothing can stay behind after any death, and Docker's limit on /dev/shm
-does not bind it. Physical memory is taken by posix_fallocate after a check of the machine's and
-the cgroup's limits (an over-committed page would be a SIGBUS, and fallocate itself ends in an OOM
-kill where a cgroup's limit is passed), and given back by madvise(MADV_REMOVE) when the last numpy
-view of a block dies.
+A memfd has no name, so it cannot outlive the processes that map it, and Docker's limit on /dev/shm
+does not apply to it. posix_fallocate takes physical memory after a check of the limits of the
+machine and of the cgroup: an over-committed page would raise SIGBUS, and fallocate above the limit
+of a cgroup ends in an OOM kill. madvise(MADV_REMOVE) gives the memory back when the last numpy view
+of a block is gone.
 """
 
 from __future__ import annotations
@@ -36,24 +36,22 @@ from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE
-HEAD_BYTES = (
-    1 << 20
-)  # of each region: its owner's words, boards and boxes; see channels/control_words.py
-BORDER = 64  # bytes, a cache line: what begins there XLA reads in place, all else it copies
-_TAKING = HEAD_BYTES - 8  # in a head: how many bytes its owner is about to take
+HEAD_BYTES = 1 << 20  # of each region; channels/control_words.py says what is in it
+BORDER = 64  # bytes, a cache line: XLA reads arrays aligned to it in place, and copies others
+_TAKING = HEAD_BYTES - 8  # offset of a word in the head: the bytes that the owner is about to take
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
-# Equal places of two regions must not lie a power of two apart: the first-level cache of AMD's Zen
-# tells lines apart by a hash of the lower address bits, and a loop over two such arrays is 6 times
+# Equal offsets in two regions must not be a power of two apart: the first-level cache of AMD's Zen
+# selects lines by a hash of the lower address bits, and a loop over two such arrays is 6 times
 # slower.
 _STAGGER = 41 * PAGE
-_CHECK_EVERY = 1 << 20  # bytes; for less it is not worth to read /proc
-_STEP = 1 << 26  # bytes that are taken at a time, until which they count twice for the others
-_RESERVE = 1 << 24  # bytes that are left to the rest of the program
+_CHECK_EVERY = 1 << 20  # bytes; smaller allocations do not read /proc
+_STEP = 1 << 26  # bytes that are taken at a time; meanwhile they count twice for the other members
+_RESERVE = 1 << 24  # bytes kept free for the rest of the program
 _PAGE_TABLE = 512  # pages that one page of a member's page tables describes
 # <sys/mman.h>
-_MADV_REMOVE = 9  # free the pages, of the file too
-_MADV_POPULATE_WRITE = 23  # since Linux 5.14: take the pages now
+_MADV_REMOVE = 9  # free the pages, also in the file
+_MADV_POPULATE_WRITE = 23  # allocate the pages now; since Linux 5.14
 _MAP_NORESERVE = 0x4000
 _LARGE_PAGE = 1 << 21
 _SEALS = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
@@ -67,7 +65,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Fresh memory of this process alone, on a 64-byte border."""
+    """A fresh array in private memory, aligned to 64 bytes."""
     nbytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + BORDER, np.uint8)
     start = -raw.ctypes.data % BORDER
@@ -76,7 +74,7 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ArrayRef:
-    """The name of an array in the arena, the same for all members."""
+    """A reference to an array in the arena, valid in all members."""
 
     offset: int
     shape: tuple[int, ...]
@@ -89,7 +87,7 @@ class ArrayRef:
 
 @dataclass(frozen=True)
 class FileRef:
-    """The name of an array in a file that each member maps for itself (numpy.memmap)."""
+    """A reference to an array in a file, which each member maps itself (numpy.memmap)."""
 
     path: str
     offset: int
@@ -100,16 +98,16 @@ class FileRef:
 
 
 class _Finalizer(weakref.ref):
-    """Follows an object's death, by a callback that is C and not Python.
+    """Calls a C function when an object is freed.
 
-    Where Python code runs in a finalizer a Ctrl-C may be raised there: the interrupt is lost, and
-    so is what the rest of the finalizer would have freed.
+    If a finalizer runs Python code, Ctrl-C may be raised inside it. Then the interrupt is lost, and
+    so is the memory that the rest of the finalizer would free.
 
     Attributes
     ----------
     offset, length : int
     also : _Finalizer
-        One that is to live as long.
+        Another one, kept alive by this one.
     """
 
     __slots__ = ("also", "length", "offset")
@@ -118,18 +116,18 @@ class _Finalizer(weakref.ref):
     length: int
     also: _Finalizer
 
-    __hash__ = object.__hash__  # what has gone may have had none, or have it no more
+    __hash__ = object.__hash__  # the object may have no hash, or be gone
     __eq__ = object.__eq__
-    _as_parameter_ = 0  # what a function of libc gets: one argument too many, which it ignores
+    _as_parameter_ = 0  # libc's functions ignore this extra argument
 
 
 class _Block:
-    """The life of one allocation: numpy views hold it, and with its end the memory is freed."""
+    """One allocation; numpy views keep it alive, and the memory is freed when it ends."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_arena")
 
     def __init__(self, arena: Arena, offset: int, length: int) -> None:
-        self._arena = arena  # which is mapped for as long
+        self._arena = arena  # keeps the mapping alive
         self.__array_interface__ = {
             "shape": (length,),
             "typestr": "|u1",
@@ -141,9 +139,9 @@ class _Block:
 class Arena:
     """Shared memory of `regions` regions, of which this process owns number `mine`.
 
-    With `mirror` there is one region more, in which arrays of another machine's region have copies.
-    `private` memory is shared with nobody; the kernel backs it with large pages, which it seldom
-    does for shared memory, so that what is large is read and written in half the time.
+    With `mirror` there is one more region, which holds copies of arrays of the master's region on
+    another machine. `private` memory is not shared. The kernel backs it with large pages, which it
+    seldom does for shared memory: large arrays are read and written in half the time.
 
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
@@ -171,7 +169,7 @@ class Arena:
         self._private = private
         try:
             self.buffer = _map(-1 if private else fd, self._bytes)
-        except OSError:  # so many private addresses are refused by `vm.overcommit_memory=2`
+        except OSError:  # `vm.overcommit_memory=2` refuses that much private memory
             self._private = False
             self.buffer = _map(fd, self._bytes)
         self.address = ctypes.addressof(self.buffer)
@@ -181,30 +179,30 @@ class Arena:
             self.close_fd()
             self._advise(0, self._bytes, mmap.MADV_NOHUGEPAGE)
         self._advise(0, self._bytes, mmap.MADV_DONTDUMP)
-        self._dirty: DirtyRanges | None = None  # kept where somebody wants to know
-        self._mirrored = Ranges()  # of the mirror, what has memory
+        self._dirty: DirtyRanges | None = None  # with `track_changes`
+        self._mirrored = Ranges()  # parts of the mirror that have memory
         self.generation = 0
         self.own(mine)
         _arenas.add(self)
 
     def own(self, mine: int) -> None:
-        """Take region `mine` as this process's own (again after a fork)."""
+        """Make region `mine` this process's own; called again after a fork."""
         self.mine = mine
-        self._unchecked = 0  # bytes taken since the limits were looked at
+        self._unchecked = 0  # bytes taken since the last check of the limits
         start = mine * self.region_bytes
         self._free = _FreeList(start + HEAD_BYTES, start + self.region_bytes)
-        self._blocks: set[_Finalizer] = set()  # that are in use, or about to be reclaimed
+        self._blocks: set[_Finalizer] = set()  # in use, or about to be reclaimed
         self._released: deque[_Finalizer] = deque()
         heads = [region * self.region_bytes for region in range(self.regions)]
         self._taking = [np.ndarray((1,), np.int64, self.buffer, h + _TAKING) for h in heads]
 
     def head(self, region: int) -> memoryview:
-        """The first HEAD_BYTES of a region, which only its owner writes."""
+        """The head of a region, which only its owner writes."""
         start = region * self.region_bytes
         return memoryview(np.ndarray((HEAD_BYTES,), np.uint8, self.buffer, start))
 
     def reserve_heads(self) -> None:
-        """Take the physical memory of all heads, filled with zeros."""
+        """Allocate the memory of all heads, filled with zeros."""
         self._check(self.regions * HEAD_BYTES)
         for region in range(self.regions):
             self._advise(region * self.region_bytes, HEAD_BYTES, self._drop)
@@ -216,7 +214,7 @@ class Arena:
         Raises
         ------
         MemoryError
-            With what was asked, what is free, and which limit binds.
+            It says what was asked for, what is free, and which limit applies.
         """
         dtype = np.dtype(dtype)
         count = math.prod(shape)
@@ -237,7 +235,7 @@ class Arena:
         return block
 
     def _block(self, offset: int, length: int) -> _Block:
-        """A block that gives its memory back, and then its addresses (the last callback first)."""
+        """Make a block that frees its memory, then its addresses (the last callback runs first)."""
         block = _Block(self, offset, length)
         free = functools.partial(_libc.madvise, self.address + offset, length, self._drop)
         gone = _Finalizer(block, self._released.append)
@@ -247,9 +245,9 @@ class Arena:
         return block
 
     def _take(self, offset: int, length: int) -> None:
-        """Take physical memory, and let the others know until it is done.
+        """Allocate physical memory, and announce it to the other members meanwhile.
 
-        Else members that allocate at once would all see the same free memory, and take it.
+        Otherwise members that allocate at the same time would all count the same free memory.
         """
         if self._unchecked + length < _CHECK_EVERY:
             self._unchecked += length
@@ -267,7 +265,7 @@ class Arena:
         self._unchecked = 0
 
     def _check(self, length: int) -> None:
-        """Raise unless there is memory for that, and for what other members are about to take."""
+        """Raise unless there is memory for this and for what other members are about to take."""
         limit = available()
         others = sum([int(t[0]) for r, t in enumerate(self._taking) if r != self.mine])
         beside = _RESERVE + others + self.regions * (_CHECK_EVERY + length // _PAGE_TABLE)
@@ -286,19 +284,19 @@ class Arena:
             raise _short(length, limit.free, f"{exc.strerror}; {limit.text}") from None
 
     def _allot(self, offset: int, length: int) -> None:
-        """Take private memory: large pages where they hold nothing but this, small ones around."""
+        """Allocate private memory: large pages inside the range, small pages at its ends."""
         whole = _LARGE_PAGE - 1
         first = ((self.address + offset + whole) & ~whole) - self.address
         last = ((self.address + offset + length) & ~whole) - self.address
         self._advise(offset, length, mmap.MADV_NOHUGEPAGE)
         if first < last:
             self._advise(first, last - first, mmap.MADV_HUGEPAGE)
-        # an older kernel gives the pages when they are first written
+        # older kernels allocate the pages at the first write
         self._advise(offset, length, _MADV_POPULATE_WRITE)
 
     @property
     def mirrors(self) -> bool:
-        """Whether there is a mirror of another machine's region."""
+        """Whether there is a mirror of the master's region on another machine."""
         return bool(self._shift)
 
     def track_changes(self) -> None:
@@ -370,43 +368,43 @@ class Arena:
             self._unchecked = max(0, self._unchecked - gone.length)
 
     def leave_memory(self) -> None:
-        """In a fork of the owner: no block that dies here may punch holes into its memory."""
+        """In a fork of the owner: blocks that end here must not free the owner's memory."""
         self._blocks.clear()
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether the array's memory lies in the arena (of any member)."""
+        """Whether the array lies in the arena, in the region of any member."""
         start = array.__array_interface__["data"][0] - self.address
         return 0 <= start < self._bytes and array.size > 0
 
     def offset(self, array: np.ndarray) -> int:
-        """Where in the arena an array begins, in bytes."""
+        """The offset of an array in the arena, in bytes."""
         return int(array.__array_interface__["data"][0]) - self.address
 
     def ref(self, array: np.ndarray, generation: int = 0) -> ArrayRef:
-        """Name a C-contiguous array of the arena."""
+        """A reference to a C-contiguous array of the arena."""
         return ArrayRef(self.offset(array), array.shape, array.dtype.str, generation)
 
     def view(self, ref: ArrayRef) -> np.ndarray:
-        """The array that a ref names; it does not keep the block alive."""
+        """The array of a reference; it does not keep the block alive."""
         return np.ndarray(ref.shape, ref.dtype, self.buffer, ref.offset + self._shift)
 
     def empty_other_regions(self) -> None:
-        """Give back what other members took; they are gone, and nobody may read it any more."""
+        """Free the memory of the other members, which have ended."""
         for region in range(self.regions):
             if region != self.mine:
                 self._advise(region * self.region_bytes, self.region_bytes, self._drop)
 
     def close_fd(self) -> None:
-        """Drop the descriptor; the mapping lives as long as a view of it does."""
+        """Close the descriptor; the mapping lives as long as any view of it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class _FreeList:
-    """Address ranges (start, stop) not in use, sorted and merged; first fit.
+    """Free address ranges (start, stop), sorted and merged; allocation is first fit.
 
-    Each change is one assignment: the handler of a signal may raise between any two.
+    Each change is one assignment, since a signal handler may raise between any two statements.
     """
 
     def __init__(self, start: int, stop: int) -> None:
@@ -437,13 +435,13 @@ class _FreeList:
 
 
 def open_file(ref: FileRef) -> np.ndarray:
-    """Map the file that a FileRef names."""
+    """Map the array of a FileRef."""
     mode: Any = ref.mode
     return np.asarray(np.memmap(ref.path, ref.dtype, mode, ref.offset, ref.shape))
 
 
 class Views:
-    """The arrays behind pieces, opened once and remembered while they are in use."""
+    """The arrays of references; the latest few stay open."""
 
     def __init__(self, arena: Arena, keep: int = 256) -> None:
         self._arena = arena
@@ -460,7 +458,7 @@ class Views:
         return found
 
     def offset(self, array: np.ndarray) -> int:
-        """Where in the arena an array begins, in bytes."""
+        """The offset of an array in the arena, in bytes."""
         return self._arena.offset(array)
 
     def hold(self, array: np.ndarray) -> bool:
@@ -481,9 +479,9 @@ os.register_at_fork(after_in_child=_leave_memory)
 
 
 def _map(fd: int, length: int) -> Any:
-    """Map a file, or for -1 fresh memory; it is unmapped when the last numpy view of it is gone.
+    """Map a file, or private memory for -1, until the last numpy view of it is gone.
 
-    Python's own mmap keeps a duplicate of the descriptor for as long as the mapping lives.
+    Python's mmap would keep a duplicate of the descriptor as long as the mapping lives.
     """
     fresh = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     flags = fresh if fd < 0 else mmap.MAP_SHARED
@@ -514,12 +512,12 @@ def _create(regions: int) -> tuple[int, int]:
 
 
 def _largest_that_maps(fd: int, regions: int) -> int:
-    """Region size: twice the machine's memory, halved until limits (ulimit -v, -f) allow it."""
+    """The region size: twice the machine's memory, halved until `ulimit -v` and `-f` allow it."""
     memory = os.sysconf("SC_PHYS_PAGES") * PAGE
     size = max(_MIN_REGION, 1 << (2 * memory - 1).bit_length())
     while size * regions > _MAX_ARENA:
         size //= 2
-    # a forked worker maps it beside the master's mapping, and as much is left to all else
+    # a forked worker maps it in addition to the master's mapping; as much is left for other uses
     limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     room = 4 if limited else 1
     while size >= 4 * HEAD_BYTES:
@@ -531,13 +529,13 @@ def _largest_that_maps(fd: int, regions: int) -> int:
             continue
         return size + _STAGGER
     raise MemoryError(
-        f"asked for {room * regions * 4 * HEAD_BYTES:,} bytes of addresses for shared memory, and "
-        f"they cannot be had{_limits_of_addresses() or ': free memory, or ask for fewer members'}"
+        f"asked for {room * regions * 4 * HEAD_BYTES:,} bytes of addresses for shared memory, "
+        f"which are not free{_limits_of_addresses() or ': free memory, or ask for fewer members'}"
     )
 
 
 def _limits_of_addresses() -> str:
-    """What makes the arena smaller than it is elsewhere, and what to do."""
+    """The limits that keep the arena small, with advice; empty if there is none."""
     found = []
     for name, which in (("-v", resource.RLIMIT_AS), ("-f", resource.RLIMIT_FSIZE)):
         soft, _ = resource.getrlimit(which)

@@ -1,8 +1,8 @@
-"""Cores: how many there are for us, how members share them, and the threads that follow.
+"""Cores: which ones this process may use, how members share them, and numbers of threads.
 
 Cores come from the affinity mask and the container's CPU quota. Each worker is bound to its share
-for good. The master is the user's process: its BLAS threads are limited only during its part of a
-call, and after close() its settings are the user's again.
+for its whole life. The master is the user's process: its BLAS threads are limited only during its
+part of a call, and close() restores the user's settings.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _libc = ctypes.CDLL(None)
 
 
 def available() -> list[int]:
-    """The cores this process may use, at most as many as the container's quota allows.
+    """The cores that this process may use, at most as many as the container's quota allows.
 
-    Hyper-threads of one physical core stand side by side, so that one member gets them.
+    Hyper-threads of one physical core are adjacent, so that one member gets them.
     """
     cores = sorted(os.sched_getaffinity(0), key=lambda core: (_place(core), core))
     quota = _quota()
@@ -32,12 +32,12 @@ def available() -> list[int]:
 
 
 def physical() -> int:
-    """How many of them are physical cores (hyper-threads of one core counted once)."""
+    """The number of physical cores among them."""
     return len({_place(core) for core in available()})
 
 
 def _place(core: int) -> tuple[int, int]:
-    """The package and the physical core in it that a logical core belongs to."""
+    """The package and the physical core of a logical core."""
     folder = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
     try:
         package, number = (
@@ -49,7 +49,7 @@ def _place(core: int) -> tuple[int, int]:
 
 
 def _quota() -> int:
-    """Whole cores of the cgroup's CPU quota, 0 for none."""
+    """The CPU quota of the cgroup in whole cores, 0 for none."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -63,7 +63,7 @@ def _quota() -> int:
 
 
 def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
-    """Give each of `size` members its cores, neighbours together; shared where too few.
+    """Divide cores among `size` members, adjacent ones together; too few cores are shared.
 
     >>> share_out([0, 1, 2, 3, 4], 2), share_out([0, 1], 3)
     ([[0, 1, 2], [3, 4]], [[0], [1], [0]])
@@ -76,25 +76,25 @@ def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
 
 
 def bound_to_one() -> bool:
-    """Whether this process may run on one core of several."""
+    """Whether this process may use only one of several cores."""
     return len(os.sched_getaffinity(0)) == 1 < (os.cpu_count() or 1)
 
 
 def slice_of_launch(place: int, size: int, siblings: Sequence[int]) -> list[int]:
-    """This process's part of the cores that a launcher has left it, and others on this machine.
+    """This process's share of the cores that a launcher gives to its processes on this machine.
 
     Parameters
     ----------
     place, size : int
-        Which of the launcher's processes on this machine it is, and how many there are.
+        The process's number among the launcher's processes on this machine, and their number.
     siblings : sequence of int
-        What its parent has started: the same processes, unless there is a shell between.
+        The children of its parent: the same processes, unless a shell is between.
     """
     ours = os.sched_getaffinity(0)
     if len(siblings) == size:
         same = [pid for pid in siblings if _affinity(pid) == ours]
         place, size = same.index(os.getpid()), len(same)
-    elif len(ours) < (os.cpu_count() or 1):  # it was bound to cores of its own, most likely
+    elif len(ours) < (os.cpu_count() or 1):  # most likely the launcher bound it to cores of its own
         place, size = 0, 1
     return share_out(available(), size)[place]
 
@@ -107,12 +107,12 @@ def _affinity(pid: int) -> set[int]:
 
 
 def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
-    """Each member's cores, as the user wants them or by `share_out`.
+    """The cores of each member, as the user asked for or by `share_out`.
 
     Raises
     ------
     InputError, InputTypeError
-        They are not this process's to give, or no list of cores.
+        This process may not use them, or they are not a list of cores.
     """
     if cores is not None and not isinstance(cores, Iterable):
         raise InputTypeError(f"cores={cores!r}: give the numbers of the cores, such as [0, 1]")
@@ -130,13 +130,13 @@ def _check_ours(cores: Sequence[Any], what: str) -> None:
     ours = os.sched_getaffinity(0)
     if not cores or not all(core in ours for core in cores):
         raise InputError(
-            f"{what}: a member works on at least one core, and this process may use cores "
+            f"{what}: a member needs at least one core, and this process may only use cores "
             f"{sorted(ours)} (see taskset and os.sched_getaffinity)"
         )
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Environment variables that give a new process `threads` threads."""
+    """Environment variables that limit a new process to `threads` threads."""
     names = (
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
@@ -148,9 +148,9 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def bind_worker(cores: Sequence[int]) -> None:
-    """Bind this process and its thread pools to its share, for good.
+    """Bind this process and its thread pools to its cores, for its whole life.
 
-    numba reads its number of threads from the environment when it next compiles.
+    numba reads its number of threads from the environment when it compiles next.
     """
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, cores)
@@ -161,14 +161,14 @@ def bind_worker(cores: Sequence[int]) -> None:
 
 
 def thread_pools() -> list[Any]:
-    """The BLAS and OpenMP libraries loaded so far (threadpoolctl's controllers)."""
+    """Controllers (of threadpoolctl) of the BLAS and OpenMP libraries loaded so far."""
     from threadpoolctl import ThreadpoolController
 
     return list(ThreadpoolController().lib_controllers)
 
 
 class MasterShare:
-    """The master's share of the cores: its limits while it works as a member."""
+    """The master's cores, and its limits while it works as a member."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores = list(cores)
@@ -180,7 +180,7 @@ class MasterShare:
         """Limit the thread pools to the share."""
         if self._libraries is None:
             self._libraries = thread_pools()
-        if self._before is None:  # else an interrupt has kept them from being given back
+        if self._before is None:  # else an interrupt has prevented their restoration
             self._before = [library.get_num_threads() for library in self._libraries]
         try:
             wanted = len(self.cores)
@@ -192,7 +192,7 @@ class MasterShare:
             raise
 
     def __exit__(self, *exc: object) -> None:
-        """Give the user's settings back."""
+        """Restore the user's settings."""
         self._give_back()
 
     def _give_back(self) -> None:
@@ -204,7 +204,7 @@ class MasterShare:
 
     @contextlib.contextmanager
     def confined(self) -> Iterator[None]:
-        """Run this thread on the share only; threads it starts (XLA's pool) inherit that."""
+        """Run this thread only on the master's cores; threads that it starts (XLA) inherit that."""
         before = os.sched_getaffinity(0)
         known = set(os.listdir("/proc/self/task"))
         try:
@@ -216,10 +216,10 @@ class MasterShare:
                 self._touched[int(task)] = before
 
     def keep_place(self) -> None:
-        """Move this thread to the share if the scheduler has put it on another member's core.
+        """Move this thread to the master's cores if the scheduler has put it on another one.
 
-        Two members that spin on one core look busy to the scheduler but not crowded, and it leaves
-        them there. The thread's mask is the user's again at once.
+        Two members that spin on one core look busy to the scheduler, so it leaves them there. The
+        user's affinity mask is restored at once.
         """
         if _libc.sched_getcpu() not in self.cores:
             before = os.sched_getaffinity(0)
@@ -229,7 +229,7 @@ class MasterShare:
                 os.sched_setaffinity(0, before)
 
     def release(self) -> None:
-        """Free the threads that `confined` bound, and give the user's settings back."""
+        """Unbind the threads that `confined` bound, and restore the user's settings."""
         self._give_back()
         for task, cores in self._touched.items():
             with contextlib.suppress(OSError):
@@ -238,24 +238,24 @@ class MasterShare:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in the process: fresh 100 MB results cost ten times their arithmetic.
+    """Keep freed memory in the process, since page faults of a large result cost more than its use.
 
-    glibc returns large blocks to the kernel at once and pays a page fault for every page of the
-    next one (38 ms against 4.4 ms, measured on a gradient of 25 million numbers).
+    glibc returns large blocks to the kernel at once, and each page of the next block costs a page
+    fault: 38 ms against 4.4 ms for a gradient of 25 million numbers.
     """
     _mallopt(_M_MMAP_THRESHOLD, 1 << 30)
     _mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def give_freed_memory_back() -> None:
-    """Undo keep_freed_memory: the thresholds that glibc grows to by itself, and a trim now."""
+    """Undo keep_freed_memory: set the thresholds that glibc reaches by itself, and trim."""
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
     trim()
 
 
 def trim() -> None:
-    """Give the kernel what is free now; it costs page faults if it is needed again."""
+    """Return free memory to the kernel; it costs page faults if it is needed again."""
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -263,5 +263,5 @@ def trim() -> None:
 
 def _mallopt(option: int, value: int) -> None:
     mallopt = getattr(_libc, "mallopt", None)
-    if mallopt is not None:  # musl has none
+    if mallopt is not None:  # musl does not have it
         mallopt(option, value)

@@ -1,4 +1,4 @@
-"""What members compute on: cores or a GPU each, as asked for or as suits the machine."""
+"""The device of each member: cores or a GPU, as the user asks or as the machine suggests."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host import cores
 
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
-_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # JAX takes one of them
-_FRACTION = 0.75  # of a GPU's memory, what JAX takes for itself unless told otherwise
+_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # JAX accepts either
+_FRACTION = 0.75  # of a GPU's memory that JAX takes by default
 _PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 _NO_DRIVER = (
-    "no NVIDIA driver shows a GPU in /proc/driver/nvidia/gpus (a container sees them if it was "
+    "no NVIDIA driver lists a GPU in /proc/driver/nvidia/gpus (a container sees GPUs if it was "
     "started with --gpus all)"
 )
 
 
 @dataclass(frozen=True)
 class Device:
-    """What one member computes on.
+    """The device of one member.
 
     Attributes
     ----------
     kind : {"cpu", "cuda"}
     number : int
-        Of the GPU, among those that the master may see.
+        The number of the GPU, among those that the master may see.
     visible : str
-        What CUDA_VISIBLE_DEVICES calls it.
+        Its name in CUDA_VISIBLE_DEVICES.
     sharers : int
-        Members that this GPU is divided among.
+        The number of members on this GPU.
     asked : bool
-        Whether JAX is held to it; else it takes what it finds.
+        Whether JAX is bound to it; if not, JAX chooses.
     """
 
     kind: str = "cpu"
@@ -52,7 +52,7 @@ class Device:
         return f"cuda:{self.number}" if self.kind == "cuda" else self.kind
 
     def environment(self, environ: Mapping[str, str], spans: bool = False) -> dict[str, str]:
-        """What a new process needs in its environment, whose parent has `environ`.
+        """The variables for a new process, whose parent has the environment `environ`.
 
         `spans`: whether its group may span several machines.
 
@@ -74,12 +74,12 @@ class Device:
         }
 
     def memory(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The share of the GPU's memory that JAX may take at once.
+        """The variable with the fraction of the GPU's memory that JAX takes at its start.
 
         Raises
         ------
         InputError
-            The user's own share is no number.
+            The user's own fraction is not a number.
         """
         name = next((n for n in _FRACTIONS if environ.get(n)), _FRACTIONS[-1])
         whole = _FRACTION
@@ -88,15 +88,15 @@ class Device:
                 whole = float(given)
             except ValueError:
                 raise InputError(
-                    f"{name}={given!r} in the environment is no number: it is the share of a GPU's "
-                    f"memory that JAX takes at once, {_FRACTION} unless set"
+                    f"{name}={given!r} in the environment is not a number: it is the fraction of a "
+                    f"GPU's memory that JAX takes at its start, {_FRACTION} unless set"
                 ) from None
         return {name: f"{whole / self.sharers:.4g}"}
 
     def exchange(self, environ: Mapping[str, str], spans: bool = False) -> dict[str, str]:
-        """What NCCL is told unless the user does: it opens no port to other machines in vain.
+        """Variables for NCCL, unless the user sets them: no ports to other machines without need.
 
-        In a group that spans several, members of two nodes may be on one machine, and on one GPU.
+        In a group of several nodes, members of two nodes may be on one machine, and on one GPU.
         """
         found = {} if spans else {"NCCL_SOCKET_IFNAME": "lo"}
         found["NCCL_RAS_ENABLE"] = "0"
@@ -106,23 +106,23 @@ class Device:
 
 
 def get_n_gpu() -> int:
-    """Count the NVIDIA GPUs of this machine, without opening one.
+    """Count the NVIDIA GPUs of this machine; opens none of them.
 
     >>> get_n_gpu() >= 0
     True
     """
     with contextlib.suppress(OSError):
         return len(os.listdir("/proc/driver/nvidia/gpus"))
-    with contextlib.suppress(OSError):  # sandboxes show the devices without the driver's folder
+    with contextlib.suppress(OSError):  # some sandboxes hide the driver's folder
         return len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)])
     return 0
 
 
 def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """What CUDA calls the GPUs that a process of this environment may see, of `count` there are.
+    """CUDA's names of the GPUs, out of `count`, that a process of this environment may see.
 
-    CUDA reads up to the first that is not there; what it makes of other names than numbers, only
-    the driver knows.
+    CUDA reads the list up to the first GPU that does not exist. Only the driver can resolve names
+    that are not numbers.
 
     >>> visible_gpus({}, 2), visible_gpus({"CUDA_VISIBLE_DEVICES": "3,1,4,0"}, 4)
     (('0', '1'), ('3', '1'))
@@ -140,11 +140,11 @@ def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
 
 
 def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Device, ...]:
-    """Each member's device on this machine; see `choose`.
+    """The device of each member on this machine; see `choose`.
 
-    Where functions are compiled for JAX and JAX can use GPUs, members are on GPUs unless something
-    else is asked for: one on each, or as many as are asked for, in turn. `place`: how many
-    processes of a launch come before this one on this machine, and take their turns first.
+    If the mode is JAX and JAX can use GPUs, members are on GPUs unless the user asks for something
+    else: one member on each GPU, or `n_parallel` members on the GPUs in turn. `place`: the number
+    of processes of the launch before this one on this machine, whose members come first.
 
     Raises
     ------
@@ -172,34 +172,34 @@ def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Dev
 
 
 def has_plugin() -> bool:
-    """Whether JAX can use NVIDIA's GPUs; asked without importing it."""
+    """Whether JAX can use NVIDIA GPUs; does not import it."""
     return any(importlib.util.find_spec(name) is not None for name in _PLUGINS)
 
 
 def choose(
     asked: Any, n_parallel: int | None, gpus: Sequence[str], suited: int, none: str = _NO_DRIVER
 ) -> tuple[Device, ...]:
-    """Each member's device. Pure.
+    """The device of each member. Pure.
 
     Parameters
     ----------
     asked : None, str, or sequence
-        "cpu", "cuda" (a member for each GPU), names with commas between them, or a list of names,
-        one for each member (where ["cuda"] is one member, on the first GPU); the same GPU may be
-        named again. Or cores, which are no matter of this function.
+        "cpu", "cuda" (a member for each GPU), names separated by commas, or a list of names, one
+        for each member (["cuda"] is one member, on the first GPU). A GPU may be named several
+        times. Or cores, which this function only counts.
     n_parallel : int or None
-        Members, if the user has said how many.
+        The number of members, if the user gave it.
     gpus : sequence of str
-        What CUDA calls those that can be seen.
+        CUDA's names of the visible GPUs.
     suited : int
-        Members if nothing says how many.
+        The default number of members.
     none : str
-        Why no GPU can be seen, if that is so.
+        Why no GPU is visible, if that is so.
 
     Raises
     ------
     InputError, InputTypeError
-        What was asked for is not here, or is for another number of members.
+        A device does not exist, or their number is not that of the members.
 
     >>> [str(d) for d in choose("cuda:0,cuda:0,cpu", None, ["0", "1"], 8)]
     ['cuda:0', 'cuda:0', 'cpu']
@@ -216,8 +216,8 @@ def choose(
         names = [f"cuda:{i}" for i in range(min(members or len(gpus), len(gpus)))]
     if len(names) > 1 and "cuda" in names:
         raise InputError(
-            f'devices={asked!r}: "cuda" alone is a member for each GPU; among others name which, '
-            'as in "cuda:0"'
+            f'devices={asked!r}: "cuda" by itself means a member for each GPU; in a list name the '
+            'GPU, as in "cuda:0"'
         )
     numbers = [None if n == "cpu" else int(n.partition(":")[2] or 0) for n in names]
     wrong = [n for n in numbers if n is not None and n >= len(gpus)]
@@ -234,7 +234,7 @@ def choose(
 
 
 def are_cores(asked: Any) -> bool:
-    """Whether devices are given as core numbers, one or several for each member."""
+    """Whether devices are core numbers, one or several for each member."""
     if isinstance(asked, str) or not hasattr(asked, "__iter__"):
         return False
     flat = [core for entry in asked for core in (entry if _is_list(entry) else [entry])]
@@ -256,7 +256,7 @@ def _names(asked: Any) -> list[str]:
     unknown = [name for name in names if not _NAME.fullmatch(name)]
     if unknown or not names:
         raise InputError(
-            f'devices={asked!r}: {unknown} are no devices; known are "cpu", "cuda" and "cuda:0", '
+            f'devices={asked!r}: {unknown} are not devices; known are "cpu", "cuda" and "cuda:0", '
             '"cuda:1", ...'
         )
     return names
@@ -276,7 +276,7 @@ def _count(asked: Any, found: int, members: int | None) -> int:
     if not found or members not in (None, found):
         raise InputError(
             f"devices={asked!r} are for {found} members"
-            + (f", and {members} were asked for" if members else "")
-            + ": name one for each; members that share a GPU name it each"
+            + (f", but {members} were asked for" if members else "")
+            + ": name one for each member, also for members that share a GPU"
         )
     return found

@@ -1,4 +1,4 @@
-"""How much memory may still be taken, and who says so: the machine, and the cgroups above us."""
+"""How much memory may still be taken: the limits of the machine and of this process's cgroups."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _V2, _V1 = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of memory.
+    """A memory limit.
 
     Attributes
     ----------
     free : int
-        Bytes that may still be taken below it.
+        Bytes that may still be taken.
     most : int
         Bytes that it allows.
     text : str
-        Which limit it is.
+        Its name and value.
     """
 
     free: int
@@ -30,11 +30,11 @@ class Limit:
 
 
 def limits() -> list[Limit]:
-    """All that apply to this process.
+    """All limits that apply to this process.
 
     Notes
     -----
-    Cost: some ten small files of /proc and /sys, about 0.1 ms.
+    Cost: about ten small files of /proc and /sys, 0.1 ms.
     """
     found = [_machine()]
     with contextlib.suppress(OSError):
@@ -43,24 +43,24 @@ def limits() -> list[Limit]:
 
 
 def available() -> Limit:
-    """The limit that leaves the least."""
+    """The limit with the least free memory."""
     return min(limits(), key=lambda limit: limit.free)
 
 
 def smallest() -> Limit:
-    """The limit that allows the least, whatever is in use now."""
+    """The lowest limit, whatever is in use now."""
     return min(limits(), key=lambda limit: limit.most)
 
 
 def cgroups_of(pid: int) -> str:
-    """Where a process is, for `oom_kills`; of one that has ended version 1 does not tell."""
+    """The cgroups of a process, for `oom_kills`; read them while it runs (cgroups version 1)."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cgroup").read_text()
     return ""
 
 
 def oom_kills(cgroups: str) -> int:
-    """How often the OOM killer has struck there."""
+    """The number of OOM kills in these cgroups."""
     for version, folder in _cgroups(cgroups):
         file = "memory.events" if version == 2 else "memory.oom_control"
         for place in _upwards(folder, _V2 if version == 2 else _V1):
@@ -88,15 +88,15 @@ def _of_cgroups(text: str) -> Iterator[Limit]:
             root = _V1
         for place in _upwards(folder, root):
             with contextlib.suppress(OSError, ValueError):
-                most = int((place / names[0]).read_text())  # "max" is a ValueError: no limit
-                # the kernel drops this part of the file cache when it needs room
+                most = int((place / names[0]).read_text())  # "max", no limit, raises ValueError
+                # the kernel drops this part of the file cache when it needs memory
                 used = int((place / names[1]).read_text()) - _entry(place / "memory.stat", names[2])
                 free = max(0, most - used)
                 yield Limit(free, most, f"the limit of cgroup {place} is {most:,}")
 
 
 def _cgroups(text: str) -> Iterator[tuple[int, Path]]:
-    """From /proc/PID/cgroup: the version and the folder of those that limit memory."""
+    """The version and folder of each cgroup that limits memory, from /proc/PID/cgroup."""
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -106,7 +106,7 @@ def _cgroups(text: str) -> Iterator[tuple[int, Path]]:
 
 
 def _upwards(folder: Path, root: Path) -> Iterator[Path]:
-    """A cgroup and all above it, some of which may not be there: a container's own is the root."""
+    """A cgroup and all above it; some may be hidden, since a container sees its own as the root."""
     for place in (folder, *folder.parents):
         if not place.is_relative_to(root):
             return
@@ -114,7 +114,7 @@ def _upwards(folder: Path, root: Path) -> Iterator[Path]:
 
 
 def _entry(path: Path, name: str) -> int:
-    """A number of a file of lines "name number"."""
+    """The number of an entry in a file of lines "name number"."""
     for line in path.read_text().splitlines():
         if line.startswith(f"{name} "):
             return int(line.split()[1])

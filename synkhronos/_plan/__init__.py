@@ -1,5 +1,4 @@
 """Plans: which rows each member gets, and how partial results combine.
 
-Everything here is a pure function of its arguments. It knows no process, no group and no shared
-memory, so it can be printed, compared and tested by itself.
+All of it are pure functions of their arguments. They know no process, group or shared memory.
 """

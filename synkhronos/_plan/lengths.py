@@ -1,21 +1,21 @@
-"""Few lengths for any rows, where a function is compiled anew for each length. Pure."""
+"""A few lengths for any number of rows, where each length needs a compilation. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-_FIRST = 4  # lengths that are compiled for when they come
-_OFTEN = 8  # how often another must have come to be compiled for, too
-_MOST = 32  # of those
+_FIRST = 4  # lengths that get a compilation at once
+_OFTEN = 8  # how often another length must come to get one
+_MOST = 32  # such other lengths
 
 
 class Lengths:
-    """Which lengths a function is compiled for, and how parts of others are put together.
+    """The lengths that a function is compiled for, and how other lengths are cut into these.
 
-    It is compiled for powers of two, for the first other lengths that come, and for those that come
-    often: equal batches are computed in one piece. What else comes is cut into the longest of these
-    lengths. So it is compiled for at most 36 of them and the powers of two, and a part of n rows
-    has at most 1 + log2(n) pieces.
+    The function is compiled for powers of two, for the first other lengths, and for lengths that
+    come often, so that equal batches are computed in one piece. Other lengths are cut into the
+    longest of these. So there are at most 36 compilations and the powers of two, and a part of n
+    rows has at most 1 + log2(n) pieces.
 
     >>> lengths = Lengths()
     >>> for rows in (43, 8, 100, 64, 30, 31):
@@ -26,7 +26,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self._whole: set[int] = set()
-        self._asked: Counter[int] = Counter()  # of those that were cut
+        self._asked: Counter[int] = Counter()  # of lengths that were cut
 
     def pieces(self, rows: int) -> tuple[int, ...]:
         """The lengths to cut a part into."""
@@ -44,7 +44,7 @@ class Lengths:
         return often or len(self._whole) < _FIRST
 
     def note(self, rows: int) -> None:
-        """A part of so many rows has been computed, in these pieces."""
+        """Note that a part of this length has been computed."""
         if len(self.pieces(rows)) > 1:
             self._asked[rows] += 1
         elif rows & rows - 1:

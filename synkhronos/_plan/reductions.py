@@ -12,7 +12,7 @@ from synkhronos._errors import InputError
 
 
 class Reduction(enum.StrEnum):
-    """How the values of several parts make one."""
+    """How the values of several parts are combined into one."""
 
     AVG = "avg"
     SUM = "sum"
@@ -34,12 +34,12 @@ COMBINE: dict[Reduction, np.ufunc] = {
     Reduction.MAX: np.maximum,
 }
 
-# A synonym, and names of 2017 for the same reductions through the CPU; there is one transport now.
+# A synonym, and the names of 2017 for reductions through the CPU.
 _OLD_NAMES = {f"c_{op}": op for op in Reduction} | {"mean": Reduction.AVG}
 
 
 def parse(name: Any, what: str = "reduction") -> Reduction | None:
-    """Read a reduction's name; None stands for the master's own value.
+    """The reduction of a name; None stands for the master's own value.
 
     >>> parse("mean"), parse("c_gather"), parse(None)
     (<Reduction.AVG: 'avg'>, <Reduction.GATHER: 'gather'>, None)
@@ -58,8 +58,7 @@ def parse(name: Any, what: str = "reduction") -> Reduction | None:
 def accumulator(dtype: np.dtype, op: Reduction) -> np.dtype:
     """The dtype in which partial values of `dtype` are combined.
 
-    float16 is summed in float32; averages of integers and bools are floats (a mean of integers
-    is no integer).
+    float16 is summed in float32. Averages of integers and bools are floats.
     """
     if op is Reduction.AVG and dtype.kind in "biu":
         return np.dtype(np.float64)
@@ -69,7 +68,7 @@ def accumulator(dtype: np.dtype, op: Reduction) -> np.dtype:
 
 
 def result_dtype(dtype: np.dtype, op: Reduction) -> np.dtype:
-    """The dtype of a reduced value: as it came, but float64 for averages of integers."""
+    """The dtype of a reduced value: unchanged, but float64 for averages of integers."""
     return np.dtype(np.float64) if op is Reduction.AVG and dtype.kind in "biu" else dtype
 
 
@@ -82,9 +81,9 @@ def normalized(weights: Sequence[float]) -> list[float]:
 def scales(
     dtype: np.dtype, weights: Sequence[float] | None, parts: int
 ) -> tuple[list[float], float]:
-    """What each part's value is multiplied by in an average, and what their sum is divided by.
+    """For an average: the factor of each part's value, and the divisor of their sum.
 
-    Sums of integers are exact, so that they are divided once; a sum of floats could overflow.
+    Sums of integers are exact and divided once; a sum of floats could overflow.
 
     >>> scales(np.dtype("int32"), [1, 3], 2), scales(np.dtype("float32"), [1, 3], 2)
     (([1, 3], 4.0), ([0.25, 0.75], 1.0))
@@ -137,16 +136,16 @@ def combine(
 
 
 def check_alike(parts: Sequence[np.ndarray]) -> None:
-    """Refuse to combine values of different shapes: broadcasting would hide a mistake."""
+    """Refuse values of different shapes, since broadcasting would hide a mistake."""
     if any(p.shape != parts[0].shape for p in parts):
         raise InputError(
-            f"the parts' values have shapes {[p.shape for p in parts]}: to combine them they must "
-            'be equal; reduce over rows in the graph, or name the reduction "gather"'
+            f"the parts' values have shapes {[p.shape for p in parts]}, which must be equal to "
+            'combine them: reduce over rows in the graph, or name the reduction "gather"'
         )
 
 
 class Accumulator:
-    """Combines the values of slices one after the other, holding one total in memory.
+    """Combines the values of slices one after the other, with one total in memory.
 
     >>> a = Accumulator(Reduction.AVG)
     >>> a.add(np.array([1.0, 2.0]), 1); a.add(np.array([3.0, 4.0]), 3); a.result()
@@ -161,7 +160,7 @@ class Accumulator:
         self._dtype = np.dtype(np.float64)
 
     def add(self, value: Any, rows: float) -> None:
-        """Take in the value of a slice of `rows` rows."""
+        """Add the value of a slice of `rows` rows."""
         if self._op is None:
             if self._total is None:
                 self._total = value
@@ -185,7 +184,7 @@ class Accumulator:
         self._weight += rows
 
     def result(self) -> Any:
-        """The value of all slices together."""
+        """The combined value of all slices."""
         if self._op is None:
             return self._total
         if self._op is Reduction.GATHER:

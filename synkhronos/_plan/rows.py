@@ -1,4 +1,4 @@
-"""batch=, batch_s=, num_slices= and lengths -> the rows of each part and slice. Pure."""
+"""The rows of each part and slice, from batch=, batch_s=, num_slices= and lengths. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Span:
         return self.stop - self.start
 
     def cut(self, lo: int, hi: int) -> Span:
-        """Rows lo to hi of these rows."""
+        """Entries lo to hi of these rows."""
         return Span(self.start + lo, self.start + hi)
 
     def shifted(self, by: int) -> Span:
-        """The same rows of an array that begins `by` rows later."""
+        """The same rows, as numbers in an array that begins `by` rows later."""
         return Span(self.start - by, self.stop - by)
 
     def lowest(self) -> int:
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Picks:
-    """Rows listed one by one, in any order, repeated or not (int64)."""
+    """A list of rows in any order, with or without repetitions (int64)."""
 
     rows: np.ndarray
 
@@ -55,11 +55,11 @@ class Picks:
         return len(self.rows)
 
     def cut(self, lo: int, hi: int) -> Picks:
-        """Rows lo to hi of these rows."""
+        """Entries lo to hi of these rows."""
         return Picks(self.rows[lo:hi])
 
     def shifted(self, by: int) -> Picks:
-        """The same rows of an array that begins `by` rows later."""
+        """The same rows, as numbers in an array that begins `by` rows later."""
         return Picks(self.rows - by) if by else self
 
     def lowest(self) -> int:
@@ -75,9 +75,9 @@ Selection = Span | Picks
 
 
 def edges(rows: int, parts: int) -> tuple[int, ...]:
-    """The borders of `parts` contiguous parts of `rows` rows, sizes differing by at most one.
+    """The borders of `parts` contiguous parts of `rows` rows, whose sizes differ by at most one.
 
-    The first parts are the larger ones. This is the only split rule of the package.
+    The first parts are the larger ones. The package splits rows in no other way.
 
     >>> edges(10, 4)
     (0, 3, 6, 8, 10)
@@ -87,12 +87,12 @@ def edges(rows: int, parts: int) -> tuple[int, ...]:
 
 
 def where(selection: Selection, borders: Sequence[int]) -> tuple[int, ...]:
-    """Where in a selection the rows of each part begin and end, for parts with these borders.
+    """The positions in a selection where each part begins and ends, for parts with these borders.
 
     Raises
     ------
     InputError
-        Rows that are not in ascending order.
+        The rows are not in ascending order.
 
     >>> where(Span(2, 7), (0, 3, 6, 8)), where(Picks(np.array([1, 1, 6])), (0, 3, 6, 8))
     ((0, 1, 4, 5), (0, 2, 2, 3))
@@ -103,8 +103,8 @@ def where(selection: Selection, borders: Sequence[int]) -> tuple[int, ...]:
     rows = selection.rows
     if np.any(rows[1:] < rows[:-1]):
         raise InputError(
-            "a batch of Data that is scattered over the nodes takes rows in ascending order, since "
-            "they are computed where they are: sort it (numpy.sort)"
+            "a batch of Data that is scattered over the nodes needs rows in ascending order, since "
+            "each node computes its own rows: sort it (numpy.sort)"
         )
     return tuple(np.searchsorted(rows, borders).tolist())
 
@@ -115,17 +115,17 @@ def select(batch: Any, length: int | None, what: str = "batch") -> Selection:
     Parameters
     ----------
     batch : None, int, slice, index list or array of any integer dtype, or boolean mask
-        None means all rows; an int n the first n; a slice means what it means to numpy.
+        None means all rows, an int n the first n; a slice has the meaning it has in numpy.
     length : int or None
-        None where the length is not known (minibatch Data alone): then the batch must name its
-        rows without reference to the end.
+        None where the length is not known, since all inputs are minibatch Data. Then the batch must
+        not refer to the end.
 
     Raises
     ------
     BatchError
         Rows outside the array.
     InputTypeError
-        What is no batch at all.
+        The value is not a batch.
 
     >>> select(slice(None, None, -1), 3)
     Picks(rows=array([2, 1, 0]))
@@ -145,7 +145,7 @@ def select(batch: Any, length: int | None, what: str = "batch") -> Selection:
 
 def _first(n: int, length: int | None, what: str) -> Span:
     if n < 0 or (length is not None and n > length):
-        raise BatchError(f"{what}={n} asks for the first {n} rows, and there are {length}")
+        raise BatchError(f"{what}={n} asks for the first {n} rows, but there are {length}")
     return Span(0, n)
 
 
@@ -171,7 +171,7 @@ def _picks(batch: Any, length: int | None, what: str) -> Picks:
     try:
         rows = np.asarray(batch)
     except ValueError as exc:
-        raise InputTypeError(f"{what}: a ragged list is no list of rows ({exc})") from None
+        raise InputTypeError(f"{what}: a ragged list is not a list of rows ({exc})") from None
     if rows.ndim != 1:
         raise InputTypeError(
             f"{what} must be an int, a slice, or a 1-D list or array of rows; found "
@@ -196,7 +196,7 @@ def _checked(rows: np.ndarray, length: int | None, what: str) -> np.ndarray:
     low, high = int(rows.min()), int(rows.max())
     if length is None:
         if low < 0:
-            raise BatchError(f"{what}: row {low} is negative, and minibatch Data has no end")
+            raise BatchError(f"{what}: row {low} is negative, but minibatch Data has no end")
     elif low < -length or high >= length:
         raise BatchError(f"{what}: rows must lie in {-length}..{length - 1}, found {low}..{high}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
@@ -206,7 +206,7 @@ def _checked(rows: np.ndarray, length: int | None, what: str) -> np.ndarray:
 
 
 def slices(rows: int, num_slices: int) -> list[tuple[int, int]]:
-    """The (start, stop) of each slice of a part; never more slices than rows, never none.
+    """The (start, stop) of each slice of a part: at least one, and at most as many as rows.
 
     >>> slices(5, 2), slices(2, 5), slices(0, 3)
     ([(0, 3), (3, 5)], [(0, 1), (1, 2)], [(0, 0)])
@@ -216,9 +216,9 @@ def slices(rows: int, num_slices: int) -> list[tuple[int, int]]:
 
 
 def per_member(batch_s: Any, size: int) -> list[Any]:
-    """Give each member its `batch_s`: one for all, or a list with one for each.
+    """The `batch_s` of each member, from one for all or a list with one for each.
 
-    A list is one for each where an element of it is no integer (a slice, a list, an array, None).
+    A list has one for each if an element is not an integer (a slice, a list, an array, None).
 
     >>> per_member([slice(0, 2), [1, 0]], 2)
     [slice(0, 2, None), [1, 0]]

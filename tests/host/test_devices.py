@@ -62,17 +62,17 @@ def test_what_can_be_asked_for(asked: Any, members: int | None, found: list[str]
 WRONG: list[tuple[Any, int | None, str]] = [
     ("cuda:3", None, r"CUDA shows cuda:0 to cuda:2 here.*needs no GPU"),
     (["cuda:0", "cuda:9"], None, r"CUDA shows cuda:0 to cuda:2 here"),
-    ("cuda", 4, r"for 3 members, and 4 were asked for.*share a GPU name it each"),
-    ("cuda:0,cuda:1", 3, r"for 2 members, and 3 were asked for"),
-    (["cuda", "cuda"], None, r'"cuda" alone is a member for each GPU'),
-    ("gpu:0", None, r"\['gpu:0'\] are no devices; known are"),
-    ("cuda:", None, r"are no devices"),
-    ("cuda:-1", None, r"are no devices"),
-    ("", None, r"are no devices"),
+    ("cuda", 4, r"for 3 members, but 4 were asked for.*members that share a GPU"),
+    ("cuda:0,cuda:1", 3, r"for 2 members, but 3 were asked for"),
+    (["cuda", "cuda"], None, r'"cuda" by itself means a member for each GPU'),
+    ("gpu:0", None, r"\['gpu:0'\] are not devices; known are"),
+    ("cuda:", None, r"are not devices"),
+    ("cuda:-1", None, r"are not devices"),
+    ("", None, r"are not devices"),
     (["cuda:0", 1], None, r"list with the cores of each member"),
     (2, None, r"list with the cores of each member"),
     ([], None, r"for 0 members"),
-    ([[0]], 2, r"for 1 members, and 2 were asked for"),
+    ([[0]], 2, r"for 1 members, but 2 were asked for"),
     (None, 0, r"at least 1 member"),
     ("cpu", -1, r"at least 1 member"),
 ]
@@ -141,7 +141,7 @@ def test_shares_of_memory(environ: dict[str, str], sharers: int, name: str, shar
 
 @pytest.mark.parametrize("name", _devices._FRACTIONS)
 def test_a_share_that_is_no_number(name: str) -> None:
-    with pytest.raises(synk.InputError, match=rf"{name}='half' in the environment is no number"):
+    with pytest.raises(synk.InputError, match=rf"{name}='half' in the environment is not a number"):
         Device("cuda", 0, "5", 2, True).environment({name: "half"})
 
 
@@ -290,7 +290,9 @@ def test_where_it_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_backend, "has_run", lambda: True)
     monkeypatch.setattr(jax_backend, "_runs_on", lambda device: str(device) == "cpu")
     for asked in ("cuda", "cuda:1"):
-        with pytest.raises(synk.GroupError, match=r"another one in this process already.*fork"):
+        with pytest.raises(
+            synk.GroupError, match=r"JAX already runs on another one in this process.*fork"
+        ):
             synk.Group(devices=asked)
     before = dict(os.environ)
     with synk.Group(devices=["cpu"]):

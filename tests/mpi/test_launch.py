@@ -208,7 +208,7 @@ MESSAGES = """
     from synkhronos._backends import mpi as _mpi
 
     world = _mpi.World()
-    edge = _mpi._SLOT_BYTES
+    edge = _mpi._BUFFER_BYTES
     lengths = [9, edge - 1, edge, 40, edge + 1, 1_000_003, 9, 3 * edge, 10]
     others = [r for r in range(world.size) if r != world.rank]
     for k, length in enumerate(lengths):
@@ -228,13 +228,13 @@ MESSAGES = """
     while world.rank == 1 and world.receive() is None:
         pass
     if world.rank == 1:  # it stands still between the announcement and the message
-        world._send(0, _mpi._ANNOUNCED.pack(3 * edge), _mpi._ORDERS)
+        world._send(0, _mpi._LENGTH.pack(3 * edge), _mpi._SMALL)
         time.sleep(0.5)
         world._send(0, b"y" * 3 * edge, _mpi._LARGE)
     if world.rank == 0:
         looks = 0
         while (one := world.receive()) is None:
-            looks += world._coming is not None
+            looks += world._large is not None
         assert looks > 1 and one == (1, b"y" * 3 * edge)
     world.finalize()
     if world.rank == 0:
@@ -253,7 +253,7 @@ OFFERS = """
     from synkhronos._backends import mpi as _mpi
 
     world = _mpi.World()
-    for length in (40, 3 * _mpi._SLOT_BYTES):
+    for length in (40, 3 * _mpi._BUFFER_BYTES):
         if world.rank == 1:  # many, while the other does not look
             for n in range(1000):
                 world.offer(0, b"%04d" % n + b"x" * length)
