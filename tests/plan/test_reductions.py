@@ -19,9 +19,9 @@ from synkhronos._plan.reductions import (
     Reduction,
     accumulator,
     combine,
+    normalized,
     parse,
     result_dtype,
-    shares,
 )
 from synkhronos._plan.rows import edges
 from synkhronos.testing.conformance import DTYPES
@@ -239,7 +239,7 @@ def test_no_name() -> None:
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=10))
 def test_shares_sum_to_one(weights: list[float]) -> None:
-    found = shares(weights)
+    found = normalized(weights)
     assert sum(found) == pytest.approx(1.0)
     assert found[0] * sum(weights) == pytest.approx(weights[0])
 
