@@ -283,8 +283,8 @@ class Waiter:
         self._mine[ASLEEP] = 1
         nap, longest = self.naps_ms or (NAP_MS, later_naps)
         try:
-            self._fence.acquire()
-            self._fence.release()
+            with self._fence:  # released also where the handler of a signal raises
+                pass
             while not ready():
                 self.interrupts.check()
                 if nap < 1:  # poll takes whole milliseconds
