@@ -198,7 +198,7 @@ def test_what_cannot_be_started() -> None:
     with pytest.raises(synk.InputError, match=r"CUDA shows cuda:0 to cuda:1 here"):
         synk.Group(devices="cuda:2")
     with synk.Group(devices="cuda:1") as first:
-        with pytest.raises(synk.GroupError, match=r"master's is cuda:0, and it is cuda:1 in ano"):
+        with pytest.raises(synk.GroupError, match=r"master's is cuda:0, but it is cuda:1 in ano"):
             synk.Group(devices="cuda:0")
         with synk.Group(devices="cuda:1") as second:
             assert first.devices == second.devices
@@ -388,7 +388,8 @@ def test_the_doctor_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = doctor._gpus()
     assert (found.state, found.text) == (
         "note",
-        "3 of NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX has no plugin for them",
+        "3 from NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX's CUDA plugin is not "
+        "installed",
     )
     assert 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]"' in found.fix
     assert doctor._devices_for("JAX") is None
