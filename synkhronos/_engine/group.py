@@ -16,8 +16,10 @@ from typing import Any
 from synkhronos._backends.compile_cache import import_numba
 from synkhronos._engine.commands.base import Command, WithoutMaster
 from synkhronos._engine.group_options import GroupOptions, check_options, check_seconds
+from synkhronos._engine.member import Member
 from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import calling_off, follow, launched, start_members
+from synkhronos._engine.transactions import Transactions
 from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
     GroupClosed,
@@ -143,7 +145,6 @@ class Group:
         self.lock = threading.RLock()
         self._running = False
         self._task: Task | None = None
-        self._unsettled = False  # the last command has had no verdict yet
         self._ending = threading.Lock()  # taken by whoever ends the group, for good
         self._turning = threading.RLock()  # held while workers are ended or restarted
         self._left = False  # the workers have ended, the rest waits for a command to leave
@@ -177,6 +178,7 @@ class Group:
         """Start the members."""
         self._channel, self.member = start_members(self._options, self.arena, self.share)
         self.size, self.devices = self.member.size, self._options.devices
+        self._transactions = Transactions(self.member, self._channel, _tell_other_groups)
         self.wake: Callable[[], None] = self._channel.wake
         self._interrupts = self._channel.interrupts
 
@@ -291,7 +293,7 @@ class Group:
             finally:
                 self._running = False
                 self.member.hand = None
-                if self._unsettled or self._left:
+                if self._transactions.undecided or self._left:
                     self._leave()
 
     def turn(self, timeout: float | None) -> AbstractContextManager[Any]:
@@ -319,68 +321,30 @@ class Group:
     def _run(
         self, command: Command, what: str, then: Callable[[Any], Any] | None, hand: Any
     ) -> Any:
-        channel, member = self._channel, self.member
+        member, transactions = self.member, self._transactions
         try:
-            if self._unsettled:
-                self._settle()
+            if transactions.undecided:
+                transactions.settle()
             member.hand = hand
-            self._unsettled = True
-            number = channel.post(command, what)
-            own = command.run(member)
-            reports = channel.collect(number, command.lent)
+            own, reports = transactions.run(command, what)
             if reports:
-                check_reports(reports, what, channel)
+                check_reports(reports, what, self._channel)
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
             if command.pure:
-                self._unsettled = False
+                transactions.undecided = False
             else:
-                self._commit(number)
+                transactions.commit()
         except BaseException as exc:
             self._recover(exc, what)
             raise
         return answer
 
-    def _commit(self, number: int) -> None:
-        """What the command has changed stands, in all members."""
-        with self._interrupts:
-            self._channel.commit(number)
-            self._keep()
-            self._unsettled = False
-
-    def _keep(self) -> None:
-        touched = self.member.keep()
-        if len(_groups) > 1:
-            self._tell_other_groups(touched)
-
-    def _tell_other_groups(self, touched: list[Entry]) -> None:
-        """Values that this group has changed (in place, maybe) are news to all others."""
-        touched += [e for e in self.member.variables if e.view is not None]
-        variables = [v for e in touched if (v := e.ref()) is not None]
-        for group in _groups:
-            for variable in variables if group is not self else ():
-                theirs = group.member.variables.find(variable)
-                if theirs is not None:
-                    theirs.seen = None
-
-    def _settle(self) -> None:
-        """Give the last command its verdict: what was committed stands, all else is undone.
-
-        Whatever has interrupted this is made good by doing it again.
-        """
-        with self._interrupts:
-            if self._channel.committed():
-                self._keep()
-            else:
-                self.member.undo()
-            self._channel.abandon()
-            self._unsettled = False
-
     def _leave(self) -> None:
         """Do what has been put off until the command was left."""
-        if self._unsettled:
-            self._settle()
+        if self._transactions.undecided:
+            self._transactions.settle()
         if self._left:
             self._finish()
 
@@ -390,8 +354,8 @@ class Group:
         writes = issubclass(type(exc), GroupTimeout) and bool(self.member.in_place)
         found = exc
         try:
-            if self._unsettled:
-                self._settle()
+            if self._transactions.undecided:
+                self._transactions.settle()
             self._explain(exc, what)
         except BaseException as explained:
             found = explained
@@ -435,8 +399,8 @@ class Group:
     def _restarted(self) -> bool:
         """Replace all workers; whether they have started."""
         with self._turning, self._interrupts:
-            if self._unsettled:
-                self._settle()
+            if self._transactions.undecided:
+                self._transactions.settle()
             replicas = self.member.replicas
             self._channel.quit(0.0)
             self._channel.close()
@@ -478,10 +442,9 @@ class Group:
         with self.lock:
             self.check_idle(what)
             try:
-                if self._unsettled:
-                    self._settle()
-                self._unsettled = True
-                number = self._channel.post(WithoutMaster(command), what)
+                if self._transactions.undecided:
+                    self._transactions.settle()
+                number = self._transactions.post(WithoutMaster(command), what)
                 self._task = Task(self, command, number, what)
                 return self._task
             except BaseException as exc:
@@ -501,7 +464,7 @@ class Group:
             finally:
                 self._running = False
                 self._task = None
-                if self._unsettled or self._left:
+                if self._transactions.undecided or self._left:
                     self._leave()
 
     def _finish_task(self, task: Task) -> dict[int, Any]:
@@ -512,7 +475,7 @@ class Group:
                 with self._channel.inspector.limited(math.inf):
                     reports = self._channel.collect(task.number)
             check_reports(reports, task.what, self._channel)
-            self._commit(task.number)
+            self._transactions.commit()
         except BaseException as exc:
             self._recover(exc, task.what)
             raise
@@ -592,6 +555,19 @@ class Task:
 
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _tell_other_groups(member: Member, changed: list[Entry]) -> None:
+    """Let the other groups send the values again that one group has changed, maybe in place."""
+    if len(_groups) < 2:
+        return
+    changed += [e for e in member.variables if e.view is not None]
+    variables = [v for e in changed if (v := e.ref()) is not None]
+    for group in _groups:
+        for variable in variables if group.member is not member else ():
+            theirs = group.member.variables.find(variable)
+            if theirs is not None:
+                theirs.seen = None
 
 
 def _disown_groups() -> None:

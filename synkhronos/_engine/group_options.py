@@ -12,7 +12,7 @@ from typing import Any
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
-from synkhronos._engine.member import main
+from synkhronos._engine.worker import main
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,27 +12,13 @@ import numpy as np
 
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
-from synkhronos._errors import SynkhronosError
-from synkhronos._host.arena import Arena, ArrayRef, FileRef, Views
-from synkhronos._host.cores import MasterShare, bind_worker
-from synkhronos._transport.channels.channel import Failure, Left
-from synkhronos._transport.channels.control_words import (
-    COMPILING,
-    PROGRESS,
-    ControlWords,
-    progress_word,
-)
-from synkhronos._transport.channels.guards import guard
+from synkhronos._host.arena import ArrayRef, FileRef, Views
+from synkhronos._host.cores import MasterShare
+from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, progress_word
 from synkhronos._transport.channels.interrupts import Interrupts
-from synkhronos._transport.channels.local import LocalEnd
 from synkhronos._transport.channels.node import Node
-from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed, Waiter
-from synkhronos._transport.channels.worker_start import Wiring
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.gpus import Gpus
-from synkhronos._transport.communicators.hierarchy import Hierarchy
-from synkhronos._transport.communicators.shared_memory import SharedMemory
-from synkhronos._transport.worker_output import redirect
 
 log = logging.getLogger("synkhronos")
 
@@ -227,6 +210,8 @@ class Member:
 
         Returns the variables that the command was about.
         """
+        if not (self._undo or self._sent or self._marks or self._joined):
+            return []
         for entry, _ in self._undo.values():
             entry.seen = entry.storage[0]
         for entry in self._sent:
@@ -390,124 +375,3 @@ class Member:
         self._homes.clear()
         self.owned.clear()
         self.leave()
-
-
-def communicator(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
-    """What moves arrays between members: NCCL where all are on GPUs; see Wiring."""
-    return Gpus(host, on_one_gpu > 1) if on_one_gpu else host
-
-
-def main(wiring_fields: dict[str, Any]) -> None:
-    """The life of a worker process, from its start to the group's end."""
-    wiring = Wiring(**wiring_fields)
-    if wiring.forked:  # a fresh interpreter has done it before its imports
-        guard(wiring)
-    _leave_stacks(wiring)
-    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
-    words = ControlWords(arena)
-    waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
-    node = Node(wiring.rank, wiring.master, arena, words, waiter)
-    bind_worker(wiring.cores)
-    if not wiring.debug:
-        _leave_terminal()
-        redirect(words, wiring.rank, wiring.master)
-    comm = communicator(SharedMemory(node), wiring.on_one_gpu)
-    member = Member(
-        wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
-    )
-    with _profiled(wiring):
-        serve(member, LocalEnd(node))
-    member.leave()
-
-
-def _leave_terminal() -> None:
-    """Read nothing of what is meant for the master."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-
-
-def _leave_stacks(wiring: Wiring) -> None:
-    """At a crash or SIGUSR1 leave a stack for the master."""
-    import faulthandler
-    import signal
-
-    faulthandler.enable(wiring.stacks)
-    faulthandler.register(signal.SIGUSR1, file=wiring.stacks, all_threads=True)
-
-
-@contextlib.contextmanager
-def _profiled(wiring: Wiring) -> Iterator[None]:
-    if not wiring.profile:
-        yield
-        return
-    import cProfile
-
-    profile = cProfile.Profile()
-    profile.enable()
-    try:
-        yield
-    finally:
-        profile.disable()
-        profile.dump_stats(f"synk_worker_{wiring.rank}.prof")
-
-
-def serve(member: Member, end: LocalEnd) -> None:
-    """Run commands until the group ends."""
-    end.ready()
-    while (order := end.next()) is not None:
-        number, read = order
-        try:
-            outcome = read().run(member)
-        except GroupEnded:
-            return
-        except (PeerFailed, PeerDied):
-            member.undo()
-            end.report(number, Left())
-        except BaseException as exc:
-            member.undo()
-            end.report(number, failure_of(exc))
-        else:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            try:
-                end.report(number, outcome)
-            except Exception as exc:  # an outcome that cannot be pickled
-                end.report(number, failure_of(exc))
-            try:
-                stands = not member.changed or end.verdict(number)
-            except GroupEnded:
-                return
-            member.keep() if stands else member.undo()
-
-
-def failure_of(exc: BaseException) -> Failure:
-    """Describe an exception as text; neither it nor its class is trusted to behave."""
-    kind = type(exc)
-    name = _of(type, kind, "__name__")
-    try:
-        text = "".join(traceback.format_exception(exc))
-    except BaseException:  # what its own methods raise may be anything
-        text = "".join(traceback.format_tb(_of(BaseException, exc, "__traceback__"))) + name
-    try:
-        message = str(exc)
-    except BaseException:
-        message = "<its __str__ raised>"
-    return Failure(
-        f"{_of(type, kind, '__module__')}:{_of(type, kind, '__qualname__')}",
-        _shortened(f"{name}: {message}"),
-        _shortened(text),
-        issubclass(kind, SynkhronosError),
-    )
-
-
-def _of(base: type, thing: Any, name: str) -> Any:
-    """An attribute as `base` has it, whatever `thing` has in its place."""
-    return vars(base)[name].__get__(thing)
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _TEXT_LIMIT:
-        return text
-    half = _TEXT_LIMIT // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

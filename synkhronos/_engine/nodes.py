@@ -27,12 +27,13 @@ import pytensor
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group_options import GroupOptions
-from synkhronos._engine.member import Member, communicator, failure_of
-from synkhronos._errors import GroupError, StartFailed, WorkerDied
+from synkhronos._engine.member import Member
+from synkhronos._engine.transactions import Transactions
+from synkhronos._errors import GroupError, StartFailed
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterShare
 from synkhronos._host.devices import Device
-from synkhronos._transport.channels.channel import Gone, Left
+from synkhronos._transport.channels.channel import ReceivingEnd
 from synkhronos._transport.channels.guards import end_with_parent
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
@@ -47,6 +48,7 @@ from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._transport.channels.worker_start import started_by_main_thread
 from synkhronos._transport.communicators.between_nodes import BetweenNodes
+from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 
@@ -54,6 +56,7 @@ _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
 _COUNT_SECONDS = 0.01  # between two messages on the progress of a long command
 _REST_SECONDS = 0.02  # between two looks for a command, where a worker has died
+_DEATH_SECONDS = 0.001  # the same while a report or a verdict is on its way
 _END_SECONDS = 5.0  # for leaders to leave a command when the first process ends
 
 log = logging.getLogger("synkhronos")
@@ -102,7 +105,7 @@ class Enroll(Command):
         """Take the place."""
         if isinstance(member.communicator, SharedMemory):
             host = Hierarchy(member.communicator, self.placement, self.node, None)
-            member.enroll(communicator(host, self.on_one_gpu))
+            member.enroll(with_gpus(host, self.on_one_gpu))
 
 
 @dataclass
@@ -268,7 +271,7 @@ def _member(
         channel.collect(number)
     between = BetweenNodes(session.leaders, session.world, channel.interrupts)
     host = Hierarchy(SharedMemory(channel.node), placement, node, between)
-    comm = communicator(host, on_one_gpu)
+    comm = with_gpus(host, on_one_gpu)
     return Member(
         rank, placement.size, 0, comm, channel.node.views, channel.interrupts, channel.node, share
     )
@@ -425,7 +428,8 @@ def _serve_group(session: Session, make: Callable[[], Started], settings: dict[s
         assert node is not None
         member = _member(session, node.channel, hellos, share)
         received = CommandReceiver(node.arena, _broadcast(session), session.leaders.fail_transfer)
-        Leader(session.leaders, node.channel, member, _placement(hellos), received).serve()
+        ranks = _placement(hellos).ranks(session.leaders.rank)
+        _serve(member, node.channel, LeaderEnd(session.leaders, node.channel, ranks, received))
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):
         pass  # the first process raises it, or has raised something else
@@ -437,36 +441,29 @@ def _serve_group(session: Session, make: Callable[[], Started], settings: dict[s
     return alike
 
 
-class Leader:
-    """A node's leader that is not the master: commands from above are its node's."""
+def _serve(member: Member, channel: LocalChannel, end: LeaderEnd) -> None:
+    member.above = end
+    try:
+        Transactions(member, channel).serve(end)
+    finally:
+        member.above = None  # a cycle would keep the memory until it is collected
+    end.skip_rest()
+
+
+class LeaderEnd(ReceivingEnd):
+    """The end of the tree of leaders in a node that is not the master's."""
 
     def __init__(
-        self,
-        leaders: Leaders,
-        channel: LocalChannel,
-        member: Member,
-        placement: Placement,
-        received: CommandReceiver,
+        self, leaders: Leaders, channel: LocalChannel, ranks: range, received: CommandReceiver
     ) -> None:
         self._leaders = leaders
         self._channel = channel
-        self._member = member
-        self._ranks = placement.ranks(leaders.rank)
+        self._ranks = ranks
         self._received = received
         self._counted = 0.0
 
-    def serve(self) -> None:
-        """Run commands until the group ends."""
-        self._member.above = self
-        try:
-            with contextlib.suppress(GroupEnded):
-                self._serve()
-        finally:
-            self._member.above = None  # no cycle shall keep the memory until it is collected
-        for message in self._leaders.overtaken:
-            self._received.skip(message)
-
-    def _serve(self) -> None:
+    def next(self) -> tuple[int, Callable[[], Any]] | None:
+        """Wait for the next command."""
         while True:
             try:
                 order = self._leaders.next()
@@ -474,92 +471,51 @@ class Leader:
                 time.sleep(_REST_SECONDS)
                 continue
             if order is None:
-                return
-            self._run(order[1])
+                return None
+            number, message = order
+            return number, functools.partial(self._received.command, message)
 
-    def _run(self, message: bytes) -> None:
-        try:
-            command = self._received.command(message)
-        except BaseException as exc:  # nobody on this node can do it
-            self._leaders.leave()
-            self._report({self._ranks.start: failure_of(exc)})
-            return
-        reports = self._outcomes(command)
-        self._report(reports)
-        if command.pure:
-            self._member.keep()
-        elif self._verdict():
-            self._channel.commit(self._channel.number)
-            self._member.keep()
-        else:
-            self._undo()
-
-    def _outcomes(self, command: Command) -> dict[int, Any]:
-        """What the members of this node answer, by rank."""
-        channel, first = self._channel, self._ranks.start
-        own: Any
-        try:
-            number = channel.post(command, "a command of another node's master")
-            try:
-                own = command.run(self._member)
-            except (PeerFailed, PeerDied):
-                own = Left()
-                self._leave()
-            except GroupEnded:
-                raise
-            except BaseException as exc:
-                own = failure_of(exc)
-                self._leave()
-            reports = channel.collect(number)
-        except WorkerDied as died:
-            self._leave()
-            notes = tuple(getattr(died, "__notes__", ()))
-            ended = {w.rank: w.ended for w in channel.workers}
-            return {first + r: Gone(channel.pid(r), ended[r], notes) for r in died.ranks}
-        found = {first + rank: outcome for rank, outcome in reports.items()}
-        if own is not None:
-            found[first] = own
-        return found
-
-    def _leave(self) -> None:
-        """This node's members come to no further meeting of the command."""
+    def leave(self) -> None:
+        """Tell the other leaders that this one agrees to no further transfer of the command."""
         self._leaders.leave()
-        self._channel.abandon()
-        self._member.undo()
 
-    def _undo(self) -> None:
-        self._channel.abandon()
-        self._member.undo()
-
-    def _report(self, outcomes: dict[int, Any]) -> None:
-        try:
-            says = reports_of(outcomes)
-        except Exception as exc:  # an outcome that cannot be pickled
-            says = reports_of({self._ranks.start: failure_of(exc)})
+    def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
+        """Send the outcomes of the node's members up the tree."""
+        first = self._ranks.start
+        found = {first + rank: reported for rank, reported in (below or {}).items()}
+        if outcome is not None:
+            found[first] = outcome
+        says = reports_of(found)
         while True:
             try:
                 self._leaders.report(says)
                 return
             except PeerDied:
-                time.sleep(0.001)
+                time.sleep(_DEATH_SECONDS)
 
-    def _verdict(self) -> bool:
+    def verdict(self, number: int) -> bool:
+        """Wait for the verdict of the master."""
         while True:
             try:
                 return self._leaders.verdict()
             except PeerDied:
-                time.sleep(0.001)
+                time.sleep(_DEATH_SECONDS)
+
+    def skip_rest(self) -> None:
+        """Receive the arrays that were sent with commands after the group's end."""
+        for message in self._leaders.overtaken:
+            self._received.skip(message)
 
     @property
     def stopping(self) -> bool:
-        """Whether a long command shall return; this node's members are told."""
+        """Whether a long command shall return; the members of this node are told."""
         stopping = self._leaders.stopping
         if stopping:
             self._channel.stop(self._channel.number)
         return stopping
 
     def count(self) -> None:
-        """Send up what this node has counted, now and then."""
+        """Send up what this node has counted, at most every 10 ms."""
         now = time.monotonic()
         if now - self._counted < _COUNT_SECONDS:
             return

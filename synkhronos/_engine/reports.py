@@ -1,14 +1,18 @@
-"""What the members' reports mean to the master: nothing, or the error to raise."""
+"""Reports on exceptions: a member describes its own, and the master raises an error for them."""
 
 from __future__ import annotations
 
 import contextlib
+import traceback
 from typing import Any
 
 from synkhronos import _errors
-from synkhronos._errors import GroupError, InputError, WorkerDied, WorkerError
+from synkhronos._errors import GroupError, InputError, SynkhronosError, WorkerDied, WorkerError
 from synkhronos._host.devices import Device
 from synkhronos._transport.channels.channel import Channel, Failure, Left
+from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
+
+_TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 
 def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
@@ -51,3 +55,49 @@ def _error(failed: dict[int, Failure], what: str, channel: Channel) -> Exception
         failure.traceback,
         failure.kind,
     )
+
+
+def outcome_of(exc: BaseException) -> Left | Failure:
+    """What a member reports when a command has raised in it.
+
+    Raises
+    ------
+    GroupEnded
+        If that is what was raised: nobody waits for a report.
+    """
+    kind = type(exc)  # isinstance would call methods of the exception, which may raise
+    if issubclass(kind, GroupEnded):
+        raise exc
+    return Left() if issubclass(kind, PeerFailed | PeerDied) else _failure_of(exc)
+
+
+def _failure_of(exc: BaseException) -> Failure:
+    """Describe an exception as text; neither it nor its class is trusted to behave."""
+    kind = type(exc)
+    name = _of(type, kind, "__name__")
+    try:
+        text = "".join(traceback.format_exception(exc))
+    except BaseException:  # what its own methods raise may be anything
+        text = "".join(traceback.format_tb(_of(BaseException, exc, "__traceback__"))) + name
+    try:
+        message = str(exc)
+    except BaseException:
+        message = "<its __str__ raised>"
+    return Failure(
+        f"{_of(type, kind, '__module__')}:{_of(type, kind, '__qualname__')}",
+        _shortened(f"{name}: {message}"),
+        _shortened(text),
+        issubclass(kind, SynkhronosError),
+    )
+
+
+def _of(base: type, thing: Any, name: str) -> Any:
+    """An attribute as `base` has it, whatever `thing` has in its place."""
+    return vars(base)[name].__get__(thing)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _TEXT_LIMIT:
+        return text
+    half = _TEXT_LIMIT // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -9,12 +9,13 @@ from typing import NoReturn
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine import nodes
 from synkhronos._engine.group_options import GroupOptions
-from synkhronos._engine.member import Member, communicator
+from synkhronos._engine.member import Member
 from synkhronos._errors import GroupError, InputError
 from synkhronos._host.arena import Arena, Views
 from synkhronos._host.cores import MasterShare
 from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.channels.inline import InlineChannel
+from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.communicators.solo import Solo
 
@@ -36,7 +37,7 @@ def start_members(
     if share is not None and len({c for cores in options.shares for c in cores}) >= node.size:
         share.keep_place()
         node.waiter.keep_place = share.keep_place
-    comm = communicator(SharedMemory(node), options.on_one_gpu)
+    comm = with_gpus(SharedMemory(node), options.on_one_gpu)
     held, master = channel.interrupts, options.master
     return channel, Member(master, node.size, master, comm, node.views, held, node, share)
 

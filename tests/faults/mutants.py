@@ -283,9 +283,9 @@ MUTANTS = (
     Mutant(
         "a command left without its verdict is settled",
         "_engine/group.py",
-        "                if self._unsettled or self._left:\n                    self._leave()\n"
-        "\n    @contextlib.contextmanager\n    def limited",
-        "                pass\n\n    @contextlib.contextmanager\n    def limited",
+        "                if self._transactions.undecided or self._left:\n"
+        "                    self._leave()\n\n    def turn",
+        "                pass\n\n    def turn",
         f"{FAULTS} tests/engine/test_groups.py",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,33 @@ class Gone:
     pid: int
     how: str
     notes: tuple[str, ...] = ()
+
+
+class ReceivingEnd(ABC):
+    """The end of a channel in a member that gets commands: a worker, or the leader of a node."""
+
+    @abstractmethod
+    def next(self) -> tuple[int, Callable[[], Any]] | None:
+        """Wait for the next command: its number, and a function that reads it, or raises.
+
+        None: the group has ended.
+        """
+
+    @abstractmethod
+    def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
+        """Report a member's outcome, and the reports of the members below it, by rank."""
+
+    @abstractmethod
+    def verdict(self, number: int) -> bool:
+        """Wait for the master's verdict on a command; True: its changes are kept.
+
+        Raises
+        ------
+        GroupEnded
+        """
+
+    def leave(self) -> None:
+        """Tell the other members that this one comes to no further meeting of the command."""
 
 
 class TimeLimits:

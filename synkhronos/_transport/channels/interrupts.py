@@ -17,6 +17,7 @@ from typing import Any
 
 _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
+_IGNORED = int(signal.SIG_IGN)
 _main_thread = threading.main_thread()
 
 
@@ -48,6 +49,8 @@ class Interrupts:
 
     def _exchange(self) -> None:
         before = get_handler(_SIGINT)
+        if before == _IGNORED:  # as in workers: nothing to hold back
+            return
         # None is a handler of C code, which cannot be restored; our own is found if the handler of
         # another signal raised before the last context ended
         if before is not None and before != self._note:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._host.arena import Arena
 from synkhronos._transport import serialization
-from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
+from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
 from synkhronos._transport.channels.control_words import (
     ABANDONED,
     COMMITTED,
@@ -383,7 +384,7 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
-class LocalEnd:
+class LocalEnd(ReceivingEnd):
     """A worker's end."""
 
     def __init__(self, node: Node) -> None:
@@ -451,8 +452,10 @@ class LocalEnd:
                 found[rank] = os.pidfd_open(self.node.words.of[rank][PID])
         self.node.waiter.watch(found)
 
-    def report(self, number: int, outcome: Any = None) -> None:
+    def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
         """Report a value, a Failure, a list of floats (written as words), or None."""
+        sys.stdout.flush()  # what the worker has printed precedes its report
+        sys.stderr.flush()
         self._mine[LENGTH] = 0
         if type(outcome) is list and self._as_words(outcome):
             self._mine[LENGTH] = -len(outcome)

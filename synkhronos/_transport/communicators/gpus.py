@@ -48,6 +48,11 @@ _OTHERS = "another member could not"
 _KEEP = 64  # signatures whose words are remembered
 
 
+def with_gpus(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
+    """The communicator of members that are all on GPUs, at most `on_one_gpu` on one; 0: `host`."""
+    return Gpus(host, on_one_gpu > 1) if on_one_gpu else host
+
+
 class Gpus(Communicator):
     """Collectives between members that are on a GPU each.
 

@@ -1,0 +1,144 @@
+"""Commands as transactions: each member runs a command, then keeps or undoes what it changed.
+
+A command has two phases. In the first all members run it and report their outcomes; a member that
+fails undoes its changes at once. In the second the verdict of the master reaches all members:
+they keep their changes, or they undo them.
+
+The master, the leaders of nodes and the workers share this code. Each has a channel to the members
+below it; that of a worker sends nothing. The master makes the verdict, the others wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.member import Member
+from synkhronos._engine.reports import outcome_of
+from synkhronos._engine.variables import Entry
+from synkhronos._errors import WorkerDied
+from synkhronos._transport.channels.channel import Channel, Gone, ReceivingEnd
+from synkhronos._transport.channels.waiting import GroupEnded
+
+
+class Transactions:
+    """Runs commands in one member and in the members below it.
+
+    Parameters
+    ----------
+    member : Member
+    channel : Channel
+        To the members below.
+    kept : callable, optional
+        Is called with the member and the variables that a command has changed for good.
+
+    Attributes
+    ----------
+    undecided : bool
+        Whether the latest command has no verdict yet.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        channel: Channel,
+        kept: Callable[[Member, list[Entry]], None] | None = None,
+    ) -> None:
+        self.member = member
+        self.channel = channel
+        self.undecided = False
+        self._number = 0  # of the latest command, 0 until it is posted
+        self._kept = kept
+        self._leads = bool(channel.workers)
+
+    def post(self, command: Command, what: str = "a command") -> int:
+        """Send a command to the members below; returns its number."""
+        self.undecided = True
+        self._number = 0
+        self._number = self.channel.post(command, what)
+        return self._number
+
+    def run(self, command: Command, what: str = "a command") -> tuple[Any, dict[int, Any]]:
+        """Run the first phase; returns this member's outcome, and the reports from below by rank.
+
+        Raises
+        ------
+        BaseException
+            What this member raised. The command has no verdict then: `settle` undoes it.
+        """
+        number = self.post(command, what)
+        own = command.run(self.member)
+        return own, self.channel.collect(number, command.lent)
+
+    def commit(self) -> None:
+        """Keep what the latest command changed, here and below."""
+        with self.channel.interrupts:
+            self.channel.commit(self._number)
+            self._keep()
+            self.undecided = False
+
+    def _keep(self) -> None:
+        changed = self.member.keep()
+        if self._kept is not None:
+            self._kept(self.member, changed)
+
+    def settle(self) -> None:
+        """Give the latest command its verdict: keep it if it is committed, else undo it.
+
+        An exception may interrupt this anywhere; a second call completes it.
+        """
+        with self.channel.interrupts:
+            if self.channel.committed():
+                self._keep()
+            else:
+                self.member.undo()
+            self.channel.abandon()
+            self.undecided = False
+
+    # Commands of a member above this one.
+
+    def serve(self, end: ReceivingEnd) -> None:
+        """Run the commands that arrive at `end` until the group ends."""
+        with contextlib.suppress(GroupEnded):
+            while (order := end.next()) is not None:
+                number, read = order
+                try:
+                    command = read()
+                except BaseException as exc:  # the members below have not seen it
+                    end.leave()
+                    end.report(number, outcome_of(exc))
+                    continue
+                self._answer(end, number, command)
+
+    def _answer(self, end: ReceivingEnd, number: int, command: Command) -> None:
+        try:
+            own, below = self.run(command)
+            end.report(number, own, below)  # an outcome that does not pickle fails the command
+        except BaseException as exc:
+            own = outcome_of(exc)  # first: it may end this
+            end.leave()
+            self.settle()
+            end.report(number, own, self._reports_after(exc))
+            return
+        if not self.member.changed and (command.pure or not self._leads):
+            self.member.keep()
+        elif end.verdict(number):
+            self.commit()
+        else:
+            self.settle()
+
+    def _reports_after(self, exc: BaseException) -> dict[int, Any]:
+        """The reports from below on a command that failed here, or who has died there."""
+        if issubclass(type(exc), WorkerDied) and self.channel.broken:
+            return self._deaths(exc)
+        try:
+            return self.channel.collect(self._number) if self._number else {}
+        except WorkerDied as died:
+            return self._deaths(died)
+
+    def _deaths(self, died: Any) -> dict[int, Any]:
+        ended = {w.rank: w.ended for w in self.channel.workers}
+        notes = tuple(getattr(died, "__notes__", ()))
+        return {r: Gone(self.channel.pid(r), ended[r], notes) for r in died.ranks}

@@ -1,0 +1,80 @@
+"""A worker process: its start, and the commands that it runs until the group ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from synkhronos._engine.member import Member
+from synkhronos._engine.transactions import Transactions
+from synkhronos._host.arena import Arena
+from synkhronos._host.cores import bind_worker
+from synkhronos._transport.channels.control_words import ControlWords
+from synkhronos._transport.channels.guards import guard
+from synkhronos._transport.channels.inline import InlineChannel
+from synkhronos._transport.channels.local import LocalEnd
+from synkhronos._transport.channels.node import Node
+from synkhronos._transport.channels.waiting import Waiter
+from synkhronos._transport.channels.worker_start import Wiring
+from synkhronos._transport.communicators.gpus import with_gpus
+from synkhronos._transport.communicators.shared_memory import SharedMemory
+from synkhronos._transport.worker_output import redirect
+
+
+def main(wiring_fields: dict[str, Any]) -> None:
+    """The life of a worker process, from its start to the group's end."""
+    wiring = Wiring(**wiring_fields)
+    if wiring.forked:  # a fresh interpreter has done it before its imports
+        guard(wiring)
+    _leave_stacks(wiring)
+    arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
+    words = ControlWords(arena)
+    waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
+    node = Node(wiring.rank, wiring.master, arena, words, waiter)
+    bind_worker(wiring.cores)
+    if not wiring.debug:
+        _leave_terminal()
+        redirect(words, wiring.rank, wiring.master)
+    comm = with_gpus(SharedMemory(node), wiring.on_one_gpu)
+    member = Member(
+        wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
+    )
+    with _profiled(wiring):
+        end = LocalEnd(node)
+        end.ready()
+        Transactions(member, InlineChannel()).serve(end)
+    member.leave()
+
+
+def _leave_terminal() -> None:
+    """Read nothing of what is meant for the master."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+def _leave_stacks(wiring: Wiring) -> None:
+    """At a crash or SIGUSR1 leave a stack for the master."""
+    import faulthandler
+    import signal
+
+    faulthandler.enable(wiring.stacks)
+    faulthandler.register(signal.SIGUSR1, file=wiring.stacks, all_threads=True)
+
+
+@contextlib.contextmanager
+def _profiled(wiring: Wiring) -> Iterator[None]:
+    if not wiring.profile:
+        yield
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(f"synk_worker_{wiring.rank}.prof")
