@@ -26,6 +26,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._errors import GroupError, InputTypeError
 from synkhronos._host.arena import BORDER, aligned_empty
 from synkhronos._host.devices import Device
+from synkhronos._plan import reductions
 from synkhronos._plan.reductions import Reduction, accumulator, check_alike, result_dtype
 
 _LAST = 1000.0  # position after all rewrites of PyTensor
@@ -322,10 +323,12 @@ def divided(array: Any, divisor: float) -> Any:
         return _compiled("divided", array.dtype.name)(array, divisor)
 
 
-def finished(array: Any, dtype: Any) -> Any:
-    """Reduced values in another dtype; floats are rounded to the nearest integer."""
-    name = np.dtype(dtype).name
-    return array if array.dtype.name == name else _cast(array, name)
+def rounded(value: Any, dtype: Any) -> Any:
+    """A reduced value, of JAX or of numpy, in another dtype; see `reductions.rounded`."""
+    kind = np.dtype(dtype)
+    if not is_held(value):
+        return reductions.rounded(np.asarray(value), kind)
+    return value if value.dtype.name == kind.name else _cast(value, kind.name)
 
 
 def _cast(array: Any, dtype: str) -> Any:
@@ -398,7 +401,7 @@ class Total:
         found = self._total
         if self._op is Reduction.AVG:
             found = weighted(found, found.dtype.name, 1.0 / self._weight)
-        return finished(found, result_dtype(self._dtype, self._op))
+        return rounded(found, result_dtype(self._dtype, self._op))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._plan.reductions import COMBINE, Reduction, accumulator, normalized, scales
+from synkhronos._plan.reductions import COMBINE, Reduction, accumulator, normalized, rounded, scales
 
 # elements; 256 KB of float32 stay in the cache of a core, and smaller blocks cost more calls
 BLOCK = 1 << 16
@@ -94,8 +94,8 @@ def reduce_block(
     else:
         for block in blocks[1:]:
             COMBINE[op](total, block, out=total)
-    if out is None or out.dtype == dtype:
-        return np.rint(total).astype(dtype) if dtype.kind in "iu" and wide.kind == "f" else total
+    if wide != dtype and (out is None or out.dtype == dtype):
+        return rounded(total, dtype)
     return total
 
 

@@ -388,7 +388,8 @@ class _Compiled:
         values = [s.joined([next(left) for _ in s.variables]) for s in self.slicing]
         n = self._n_outputs
         return values[:n] + [
-            _held(v, x.type.dtype) for v, x in zip(values[n:], self._values[n:], strict=True)
+            jax_backend.rounded(v, x.type.dtype)
+            for v, x in zip(values[n:], self._values[n:], strict=True)
         ]
 
     def next_state(self, values: Sequence[Any], state: Sequence[Any]) -> list[Any]:
@@ -421,15 +422,6 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
     with warnings.catch_warnings():  # the option is as deprecated as what it is for
         warnings.simplefilter("ignore", DeprecationWarning)
         return pytensor.function(list(inputs), list(outputs), no_default_updates=True, **options)
-
-
-def _held(value: Any, dtype: str) -> Any:
-    """A new value as the variable holds it: averages of integer slices come as floats."""
-    if jax_backend.is_held(value):
-        return jax_backend.finished(value, dtype)
-    array = np.asarray(value)
-    rounded = np.rint(array) if np.dtype(dtype).kind in "iu" and array.dtype.kind == "f" else array
-    return rounded.astype(dtype, copy=False)
 
 
 @contextlib.contextmanager

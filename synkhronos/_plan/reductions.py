@@ -135,6 +135,17 @@ def combine(
     return np.asarray(total, dtype=result_dtype(first.dtype, op))
 
 
+def rounded(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A reduced value in another dtype; floats become integers by rounding to the nearest.
+
+    >>> rounded(np.array([0.5, 1.5, -0.7]), np.dtype("int8"))
+    array([ 0,  2, -1], dtype=int8)
+    """
+    if dtype.kind in "iu" and value.dtype.kind == "f":
+        value = np.rint(value)
+    return value.astype(dtype, copy=False)
+
+
 def check_alike(parts: Sequence[np.ndarray]) -> None:
     """Refuse values of different shapes, since broadcasting would hide a mistake."""
     if any(p.shape != parts[0].shape for p in parts):

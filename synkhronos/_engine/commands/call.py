@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._backends.compile_cache import uncacheable, while_compiling
-from synkhronos._backends.jax import brought, finished, is_far, weighted
+from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.graph_collectives import held
 from synkhronos._engine.member import Member
@@ -481,16 +481,8 @@ def _reduce_updates(
         comm.all_reduce(arrays, op, _weights_of(part), part.participants)
         if not everybody:
             arrays = comm.broadcast(arrays, part.participants[0]) or []
-        found.append((update, held_as(arrays[0], np.dtype(update.shared.type.dtype))))
+        found.append((update, rounded(arrays[0], update.shared.type.dtype)))
     return found
-
-
-def held_as(value: Any, dtype: np.dtype) -> Any:
-    """A reduced value as a variable of that dtype holds it; averages of integers are rounded."""
-    if not isinstance(value, np.ndarray):
-        return finished(value, dtype)
-    rounded = np.rint(value) if dtype.kind in "iu" and value.dtype.kind == "f" else value
-    return rounded.astype(dtype, copy=False)
 
 
 def _widened(value: Any, update: Update) -> Any:

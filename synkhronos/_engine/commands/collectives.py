@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._backends.jax import rounded
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.commands.call import held_as
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, NewValues, is_array
 from synkhronos._plan.reductions import Reduction
@@ -64,7 +64,7 @@ class Collective(Command):
     def as_held(self, member: Member, values: Iterable[np.ndarray]) -> list[np.ndarray]:
         """Reduced values in the variables' own dtypes; averages of integers are rounded."""
         dtypes = [a.dtype for a in self.arrays(member)]
-        return [held_as(v, d) for v, d in zip(values, dtypes, strict=True)]
+        return [rounded(v, d) for v, d in zip(values, dtypes, strict=True)]
 
     def mark(self, member: Member, differs: bool) -> None:
         """Note whether the members now hold different values."""

@@ -388,7 +388,7 @@ class Gpus(Communicator):
                 arrays[i] = staged[i]
             return
         found = self._reduced(arrays, op, weights, None)
-        arrays[:] = [jax_backend.finished(v, a.dtype) for v, a in zip(found, arrays, strict=True)]
+        arrays[:] = [jax_backend.rounded(v, a.dtype) for v, a in zip(found, arrays, strict=True)]
 
     @contextlib.contextmanager
     def adding_up(self, arrays: list[Any]) -> Iterator[None]:
@@ -533,6 +533,6 @@ def _staged(arrays: Arrays | None) -> list[np.ndarray]:
 def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
     """Reduced values in the dtypes that they should have."""
     return [
-        jax_backend.finished(v, reduced_dtype(a.dtype, op))
+        jax_backend.rounded(v, reduced_dtype(a.dtype, op))
         for v, a in zip(found, arrays, strict=True)
     ]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_into
-from synkhronos._plan.reductions import Reduction, normalized
+from synkhronos._plan.reductions import Reduction, normalized, rounded
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.communicator import (
@@ -339,8 +339,7 @@ class Hierarchy(Communicator):
         if starting is not None:
             starting()
         for array, total in zip(arrays, found, strict=True):
-            rounded = array.dtype.kind in "iu" and total.dtype != array.dtype
-            array[...] = np.rint(total) if rounded else total
+            array[...] = rounded(total, array.dtype)
 
     def _large(self, arrays: Arrays) -> bool:
         exact = any(a.dtype.kind not in "fc" or a.dtype == np.float16 for a in arrays)
