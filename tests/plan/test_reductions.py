@@ -22,6 +22,7 @@ from synkhronos._plan.reductions import (
     normalized,
     parse,
     result_dtype,
+    rounded,
 )
 from synkhronos._plan.rows import edges
 from synkhronos.testing.conformance import DTYPES
@@ -247,3 +248,14 @@ def test_shares_sum_to_one(weights: list[float]) -> None:
 @pytest.mark.parametrize("op", list(Reduction))
 def test_reductions_travel(op: Reduction) -> None:
     assert pickle.loads(pickle.dumps(op)) is op
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "float32", "bool"])
+def test_averages_are_rounded_to_the_dtype_of_their_parts(dtype: str) -> None:
+    """Integers to the nearest, ties to even; all else is cast."""
+    values = np.array([0.5, 1.5, 2.4999, 2.5001, 0.0])
+    found = rounded(values, np.dtype(dtype))
+    wanted = np.rint(values) if np.dtype(dtype).kind in "iu" else values
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, wanted.astype(dtype))
+    assert rounded(found, np.dtype(dtype)) is found
