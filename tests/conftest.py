@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selection import COLLECTED, mark_thorough
 
 import synkhronos as synk
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import nodes
 
-pytest_plugins = ["synkhronos.testing.plugin"]
+pytest_plugins = ["synkhronos.testing.plugin", "sharing"]
 
 # under mpirun: the number of processes, each of which has so many members
 NODES = nodes.serve_first()
@@ -129,11 +130,14 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20171013)
 
 
+@pytest.hookimpl(tryfirst=True)  # before cases are left out for their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs JAX in this process comes last: no group can be forked from it afterwards.
 
     Under mpirun the tests are those of whatever group they are given. With --many each may last.
     """
+    mark_thorough(items)
+    config.stash[COLLECTED] = list(items)
     if config.getoption("many"):
         for item in items:
             item.add_marker(pytest.mark.timeout(MANY_SECONDS))

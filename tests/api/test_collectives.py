@@ -81,6 +81,7 @@ def same(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(found, wanted, rtol=loose)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_verb_on_every_dtype_and_shape(group: synk.Group, dtype: str) -> None:
     """S44, S47, S48, S51, S52, S53: any ndim, 0-d and empty too, on every rank."""
@@ -104,6 +105,7 @@ def test_every_verb_on_every_dtype_and_shape(group: synk.Group, dtype: str) -> N
             same(found, value)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_op_on_every_dtype(group: synk.Group, dtype: str) -> None:
     """S44, S51, S52: reduce, all_reduce, reduce_scatter over all shapes, against numpy."""
@@ -128,6 +130,7 @@ def test_every_op_on_every_dtype(group: synk.Group, dtype: str) -> None:
                 same(found, held(value, dtype))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
 def test_large_values(group: synk.Group, dtype: str) -> None:
     """Values that are reduced in chunks, in place: twice, and beside small ones."""
@@ -146,6 +149,7 @@ def test_large_values(group: synk.Group, dtype: str) -> None:
             same(both[1], held(reduced(few, op), dtype))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("verb", ["reduce", "all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize("length", [6, 40_000])
@@ -483,6 +487,7 @@ BAD: dict[str, tuple[Callable[[Any, Any], Any], type[Exception]]] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("what", BAD)
 def test_bad_arguments(group2: synk.Group, what: str) -> None:
     """S60, S69, S71: refused before anything moves, and the group works on."""
@@ -537,6 +542,7 @@ def test_a_mismatch_tears_nothing(group2: synk.Group) -> None:
         same(synk.get_value(1, s), np.zeros(30_000))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("length", [5, 50_001])
 @pytest.mark.parametrize("op", ["avg", "sum", "prod"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

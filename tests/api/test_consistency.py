@@ -34,6 +34,7 @@ def rounds(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_equal_values_of_every_dtype_take_one_round(
     group: synk.Group, dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -100,6 +100,7 @@ FORMS = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_outputs(group: synk.Group, rng: np.random.Generator, form: str) -> None:
     """S14: tuples of variables are lists of outputs, dicts are taken."""
@@ -130,6 +131,7 @@ REDUCED: dict[str | None, tuple[Callable[[Any], Any], Callable[[Array], Any]]] =
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rows", [1, 2, 7])
 @pytest.mark.parametrize("prefix", ["", "c_"])
 def test_every_reduction(
@@ -192,6 +194,7 @@ def test_none_is_the_masters_own_value(
     same(each, mine * 2)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64"])
 @pytest.mark.parametrize("rows", [2, 7])
 def test_averages_of_integers_are_floats(
@@ -213,6 +216,7 @@ def test_averages_of_integers_are_floats(
     same(mean, values.mean(0))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "complex128"])
 def test_outputs_keep_their_dtype(group: synk.Group, dtype: str) -> None:
     x = matrix(dtype=dtype)
@@ -224,6 +228,7 @@ def test_outputs_keep_their_dtype(group: synk.Group, dtype: str) -> None:
         same(found, value, rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32", "int64", "bool", "complex64"])
 @pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max", "gather"])
 def test_large_outputs_are_reduced_alike(
@@ -490,6 +495,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_types_are_refused(group: synk.Group, wrong: str) -> None:
     """S18: another dtype or ndim never reaches compiled code, nor moves anything."""
@@ -953,6 +959,7 @@ def test_updates_are_local(group: synk.Group, rng: np.random.Generator) -> None:
     same(everywhere(s, group.size), [sum(held)] * group.size)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rows", [1, 2, 5, 8])
 @pytest.mark.parametrize("num_slices", [1, 3])
 def test_updates_for_all(
@@ -1011,6 +1018,7 @@ FAILURES: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("num_slices", [1, 2])
 @pytest.mark.parametrize("where", ["first", "last"])
@@ -1254,6 +1262,7 @@ EXACT: dict[str, Any] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("length", [1, 2, 7, 10])
 def test_inferred_reductions_are_exact(
     group: synk.Group, rng: np.random.Generator, length: int, caplog: pytest.LogCaptureFixture

@@ -22,7 +22,7 @@ CASES = [
     ("FAST_COMPILE", 1),
     ("FAST_COMPILE", 2),
     ("FAST_COMPILE", 3),
-    pytest.param(("NUMBA", 1), marks=pytest.mark.slow),
+    pytest.param(("NUMBA", 1), marks=pytest.mark.thorough),
     pytest.param(("NUMBA", 2), marks=pytest.mark.slow),
     pytest.param(("CVM", 2), marks=pytest.mark.slow),
     pytest.param(("JAX", 2), marks=pytest.mark.slow),

@@ -55,6 +55,7 @@ PROVED: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", PROVED)
 def test_slices_of_updates_change_nothing(group: synk.Group, kind: str) -> None:
     """A new value that can be proved is the one of the whole part, for any number of slices."""
@@ -80,6 +81,7 @@ NONE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", NONE)
 def test_slices_of_the_masters_own_value(group: synk.Group, kind: str) -> None:
     """Outputs of reduction None, finished over the slices of the master's part."""
@@ -152,6 +154,7 @@ def test_draws_that_meet_rows_are_drawn_apart(group: synk.Group) -> None:
     same(mean, noisy.mean())
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("without", [True, "list", False])
 def test_default_updates(group: synk.Group, without: Any) -> None:
     """no_default_updates is honoured; the others are made once, in all members, or not at all."""
@@ -178,6 +181,7 @@ FIXED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", FIXED)
 @pytest.mark.parametrize("columns", [3, None])
 def test_lengths_fixed_in_types(group: synk.Group, kind: str, columns: int | None) -> None:

@@ -31,7 +31,14 @@ pytestmark = [
 LENGTHS = (43, 8, 1, 0, 30, 31, 29, 37, 100, 2, 43, 75)  # more than are compiled for
 
 
-@pytest.fixture(params=(1, 2, 3), ids=lambda n: f"size{n}")
+@pytest.fixture(
+    params=(
+        pytest.param(1, marks=pytest.mark.thorough),
+        2,
+        pytest.param(3, marks=pytest.mark.thorough),
+    ),
+    ids=lambda n: f"size{n}",
+)
 def jax_group(request: pytest.FixtureRequest) -> Iterator[synk.Group]:
     """A group by exec, as JAX may have run here."""
     with synk.Group(request.param, start="exec") as made:

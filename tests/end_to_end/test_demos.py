@@ -25,6 +25,7 @@ def run(*command, **flags):
     )
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_demo(number, size):

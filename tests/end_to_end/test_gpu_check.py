@@ -145,7 +145,10 @@ MEASURED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "devices"), [("mlp", "cpu,cpu"), ("resnet50", "cpu")])
+@pytest.mark.parametrize(
+    ("network", "devices"),
+    [("mlp", "cpu,cpu"), pytest.param("resnet50", "cpu", marks=pytest.mark.thorough)],
+)
 def test_measuring(tmp_path: Path, network: str, devices: str) -> None:
     """On cores, in small: the contenders make the same steps."""
     if network == "resnet50":

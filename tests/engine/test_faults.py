@@ -50,6 +50,7 @@ def test_everybody_raises(group: synk.Group) -> None:
     assert _mean()(np.arange(5.0)) == 2
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", faults.DEADLY)
 @pytest.mark.parametrize("meet", [True, False])
 def test_a_dying_member(kind: str, meet: bool) -> None:
@@ -165,6 +166,7 @@ GUARDED = """
 """
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(
     "how",
     [
@@ -173,7 +175,7 @@ GUARDED = """
     ],
 )
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:
-    """Both guards are the kernel's: no death of the master leaves a worker."""
+    """Promise 6: both guards are the kernel's, and no death of the master leaves a worker."""
     path = tmp_path / "pids"
     text = GUARDED.replace("print(*[", f"print(file=open({str(path)!r}, 'w'), *[")
     process = start_script(tmp_path, text, how)

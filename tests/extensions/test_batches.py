@@ -146,7 +146,7 @@ def test_errors_of_range(batch: Any, length: int | None) -> None:
         ["0"],
         {0, 1},
         {"start": 0},
-        object(),
+        pytest.param(object(), id="object"),
         1 + 2j,
         [None],
     ],

@@ -267,6 +267,7 @@ def _no_thread_is_left() -> Iterator[None]:
     assert loader_threads() == []
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("sort", [False, True])
 @pytest.mark.parametrize("kind", SOURCES)
 def test_each_batch_is_exactly_its_rows(

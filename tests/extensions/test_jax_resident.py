@@ -32,12 +32,15 @@ pytestmark = [
 Start = Callable[..., synk.Group]
 
 
-@pytest.fixture(params=(1, 2, 3), ids=lambda n: f"size{n}")
+@pytest.fixture(
+    params=(1, pytest.param(2, marks=pytest.mark.thorough), 3), ids=lambda n: f"size{n}"
+)
 def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     """A group of each size."""
     return start(request.param)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rule", ["sgd", "adam", "nadam"])
 def test_rules_equal_serial(gpus: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
@@ -53,7 +56,13 @@ def test_odd_batches_and_slices(start: Start) -> None:
     compare(lambda net: dict(how), batch=[3, 1, 4, 1, 5, 9, 2, 6], steps=4)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        k if k in ("masked mean", "log of sum") else pytest.param(k, marks=pytest.mark.thorough)
+        for k in LOSSES
+    ],
+)
 def test_losses_are_exact(start: Start, kind: str) -> None:
     start(2)
     compare(
@@ -293,7 +302,9 @@ def test_not_forced() -> None:
         assert opening.on_one_gpu == found
 
 
-@pytest.mark.parametrize("kind", ["mean + L2", "masked mean"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("mean + L2", marks=pytest.mark.thorough), "masked mean"]
+)
 def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
     """Gradients and update are one; other lengths, shared scalars and 0-d inputs of the rule."""
     start(1)

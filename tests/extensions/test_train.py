@@ -16,22 +16,26 @@ from pytensor.compile.mode import Mode
 from training_cases import FAST, LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
+from synkhronos import extensions
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions._step.update import FlatUpdate
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_equal_serial(group: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
     compare(lambda net: {"rule": function, **arguments}, steps=50)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rows", [1, 2, 5, 23])
 def test_odd_batches(group: synk.Group, rows: int) -> None:
     """S87 to S89: fewer rows than members too."""
     compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, rows=rows)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", LOSSES)
 def test_losses_are_exact(group: synk.Group, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Sums, means, penalties counted once, quotients and functions of them; no warning."""
@@ -66,6 +70,7 @@ def test_dry_gradients(group2: synk.Group, kind: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("slices", [2, 3])
 def test_micro_batches(group: synk.Group, slices: int) -> None:
     compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, num_slices=slices, steps=4)
@@ -142,11 +147,20 @@ OTHER_RULES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", OTHER_RULES)
 def test_other_rules_equal_serial(group: synk.Group, kind: str) -> None:
     """S87: totals over all elements first; what is not elementwise is applied whole."""
     rule, arguments = OTHER_RULES[kind]
     compare(lambda net: {"rule": rule, **arguments}, steps=6)
+
+
+def test_names(group2: synk.Group) -> None:
+    """The class that users annotate with, and the name that the serial twin had in 2017."""
+    net = Net()
+    train = make_train_function(net.loss, net.params, net.x, net.y, updates.sgd, 0.1, mode=FAST)
+    assert isinstance(train, extensions.TrainFunction)
+    assert extensions.make_train_function_theano is make_train_function_pytensor
 
 
 def test_many_members() -> None:
@@ -284,6 +298,7 @@ def test_leaving_and_joining_again(
     np.testing.assert_array_equal(synk.get_value(1, b), b.get_value())
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("how", ["set_value", "set_value in the master", "scatter"])
 def test_unequal_values_are_refused(group: synk.Group, how: str) -> None:
     net, train, data = trained()

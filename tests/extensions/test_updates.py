@@ -277,6 +277,7 @@ def value(expression: Any, inputs: Any = None) -> Array:
 # Values.
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("rule", "decay"), CASES)
 def test_serial_rules_are_the_papers(rule: str, decay: str) -> None:
     model = Model()
@@ -285,6 +286,7 @@ def test_serial_rules_are_the_papers(rule: str, decay: str) -> None:
     close(serial_training(model, new), np_training(rule, decay))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("rule", "decay"), CASES)
 def test_halves_are_the_papers(rule: str, decay: str) -> None:
     model = Model()
@@ -312,6 +314,7 @@ def test_which_decay_is_meant_by_default(rule: str) -> None:
         assert np.abs(found[0] - np_training(rule, other)[0]).max() > 1e-4
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rule", RULES)
 def test_members_together_train_as_one(group: synk.Group, size: int, rule: str) -> None:
     """Unequal parts: the mean of the gradients is weighted by rows."""
@@ -334,6 +337,7 @@ def test_members_together_train_as_one(group: synk.Group, size: int, rule: str) 
 # Dtypes and shapes.
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("floatx", ["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES)
 def test_float32_stays_float32(rule: str, floatx: str) -> None:
@@ -434,6 +438,7 @@ def test_gradients_given_are_brought_to_the_parameters_type() -> None:
         value(new, {g: np.ones((2, 2))})
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("start", [2.0, [2.0], [[2.0]]])
 @pytest.mark.parametrize("static", [True, False])
@@ -707,6 +712,7 @@ def pymc_rules() -> Any:
     return rules
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rule", PYMC)
 @pytest.mark.parametrize("partial", [False, True])
 def test_rules_of_pymc(pymc_rules: Any, rule: str, partial: bool) -> None:

@@ -236,7 +236,7 @@ MUTANTS = (
         "_transport/communicators/gpus.py",
         "                link.finish(event)\n",
         "",
-        f"{GPUS} -k float32",
+        f"{GPUS} -k conformance",
     ),
     Mutant(
         "a transfer between nodes can be left",

@@ -12,8 +12,6 @@ from campaign import SCENARIO, SHORT_OF, SHORTAGES, VICTIMS, judge, measured, sp
 
 from synkhronos.testing.killing import NEVER, Stage, points
 
-POINTS = 8  # of each victim
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
@@ -27,16 +25,18 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_killed_at_some_system_call(stage: Stage, victim: str) -> None:
+@pytest.mark.parametrize("number", [3, pytest.param(8, marks=pytest.mark.thorough)])
+def test_killed_at_some_system_call(stage: Stage, victim: str, number: int) -> None:
     whole = stage.trial(victim, NEVER)
     assert not judge(whole)
     assert whole.said("finished") is not None
     assert len(whole.made) > 100
-    for name, k in spread(points(whole.made), POINTS, random.Random(victim)):
+    for name, k in spread(points(whole.made), number, random.Random(victim)):
         found = stage.trial(victim, k, name)
         assert not judge(found), f"{victim} killed at {name} {k}"
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("victim", SHORT_OF)
 @pytest.mark.parametrize("calls", SHORTAGES, ids=lambda pair: pair[0])
 def test_a_system_call_that_fails(stage: Stage, calls: tuple[str, str], victim: str) -> None:

@@ -6,7 +6,10 @@ import pytest
 from launching import KINDS, Launcher, launcher
 
 
-@pytest.fixture(params=KINDS)
+# what Open MPI repeats of MPICH's tests is in scripts/test --all
+@pytest.fixture(
+    params=[KINDS[0], *(pytest.param(k, marks=pytest.mark.thorough) for k in KINDS[1:])]
+)
 def mpi(request: pytest.FixtureRequest) -> Launcher:
     """A launcher; the test is skipped, with the reason, where it is not installed."""
     return launcher(request.param)

@@ -37,7 +37,9 @@ GROUPS = """
 """
 
 
-@pytest.mark.parametrize(("ranks", "members"), [(2, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "members"), [pytest.param(2, 1, marks=pytest.mark.thorough), (3, 1), (2, 2)]
+)
 def test_groups_one_after_the_other(
     mpi: Launcher, tmp_path: Path, ranks: int, members: int
 ) -> None:
@@ -82,7 +84,7 @@ MEMORY = """
 """
 
 
-@pytest.mark.parametrize("members", ["1", "2"])
+@pytest.mark.parametrize("members", [pytest.param("1", marks=pytest.mark.thorough), "2"])
 def test_memory_goes_with_its_group(mpi: Launcher, tmp_path: Path, members: str) -> None:
     """In all leaders, at once: it does not wait for the collection of cycles."""
     assert "good end" in run(mpi, 2, tmp_path, MEMORY, members)
@@ -113,6 +115,7 @@ EARLY = """
 """
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("who", ["0", "1"])
 @pytest.mark.parametrize("ending", ["raise ValueError('too early')", "sys.exit('too early')"])
 def test_a_bad_end_before_fork_ends_the_job(
@@ -328,6 +331,7 @@ START = """
 """
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize(
     ("who", "wanted"),

@@ -39,7 +39,10 @@ np.save(out, w.get_value())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 3), *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((3, 1), (1, 2)))],
+)
 def test_resume_on_another_number_of_nodes(
     mpi: Launcher, tmp_path: Path, before: int, after: int
 ) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from launching import Launcher, run
 
-SHAPES = pytest.mark.parametrize(("ranks", "members"), [(2, "1"), (2, "2"), (3, "1")])
+THOROUGH = [pytest.param(n, "1", marks=pytest.mark.thorough) for n in (2, 3)]
+SHAPES = pytest.mark.parametrize(("ranks", "members"), [(2, "2"), *THOROUGH])
 
 HEAD = """
 import sys

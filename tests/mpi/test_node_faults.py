@@ -124,6 +124,7 @@ for at in (0, 1, 2, 3):
     assert run(mpi, 2, tmp_path, text).count("raised") == 16
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("state", ["idle", "meeting"])
 @pytest.mark.parametrize("victim", ["member of node 1", "member of node 0"])
 def test_a_killed_member_is_named(mpi: Launcher, tmp_path: Path, victim: str, state: str) -> None:
@@ -139,6 +140,7 @@ def test_a_killed_member_is_named(mpi: Launcher, tmp_path: Path, victim: str, st
             assert "node 1 (" in made.text
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("state", ["idle", "meeting"])
 @pytest.mark.parametrize("victim", ["master", "leader of node 1", "launcher"])
 def test_a_killed_process_of_the_launch_ends_the_job(

@@ -44,7 +44,7 @@ def exchanges():
 """
 
 
-@pytest.fixture(params=(1, 2), ids=lambda n: f"each{n}")
+@pytest.fixture(params=(pytest.param(1, marks=pytest.mark.thorough), 2), ids=lambda n: f"each{n}")
 def each(request: pytest.FixtureRequest) -> str:
     """How many members a node has."""
     return str(request.param)
@@ -129,7 +129,7 @@ def test_failures(mpi: Launcher, tmp_path: Path, each: str) -> None:
     assert _run(mpi, tmp_path, text, each).count("left") == 4 * int(each)
 
 
-@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_a_death(mpi: Launcher, tmp_path: Path, rank: int) -> None:
     """Of a member of either node, in the middle: named within 5 s."""
     text = f"""

@@ -94,7 +94,10 @@ print("good end")
 """
 
 
-@pytest.mark.parametrize(("ranks", "members"), [(2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "members"),
+    [(2, 2), *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((2, 1), (3, 1)))],
+)
 def test_long_commands(mpi: Launcher, tmp_path: Path, ranks: int, members: int) -> None:
     """Counts arrive while it runs, and do not pile up where the master looks away."""
     said = run(mpi, ranks, tmp_path, TASKS, str(members))

@@ -106,7 +106,10 @@ print("good end")
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("ranks", "members"), [(2, 2), (2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "members"),
+    [(2, 2), *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((2, 0), (3, 1)))],
+)
 def test_short_stretches(mpi: Launcher, tmp_path: Path, ranks: int, members: int) -> None:
     said = run(mpi, ranks, tmp_path, PROGRAM, str(members), limit=360)
     assert "unequal: all_reduce: " in said

@@ -35,7 +35,7 @@ def losses(
     return np.array([float(v) for v in LOSS.findall(done.stdout)]), done.stdout
 
 
-JAX = pytest.param("JAX", marks=pytest.mark.slow)
+JAX = pytest.param("JAX", marks=pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", JAX])
@@ -54,6 +54,7 @@ def test_resnet(mode: str) -> None:
     assert max(float(v) for v in apart.split(", ")) < 1e-8
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(4 * LIMIT)
 def test_resnet_50() -> None:
@@ -64,6 +65,7 @@ def test_resnet_50() -> None:
     np.testing.assert_allclose(found[:2], found[2:], rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(not shared_data(), reason="MNIST is not there")
 def test_a_cnn_learns_mnist() -> None:
@@ -74,6 +76,7 @@ def test_a_cnn_learns_mnist() -> None:
     assert float(re.findall(r"test accuracy: (\d+\.\d\d) %", said)[0]) >= 97
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_resnet_in_one_process() -> None:
     """In float32 rounding grows: the first step alone is compared."""

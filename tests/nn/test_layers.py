@@ -144,7 +144,7 @@ def test_synchronised_statistics_are_those_of_all_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.thorough), "JAX"])
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
 def test_synchronised_statistics_in_compiled_modes(mode: str) -> None:
     """A small graph, which numba compiles in seconds."""

@@ -133,7 +133,16 @@ def test_what_cannot_be_divided_is_not_advised_on() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("demo", ["logistic", "hierarchical_poisson", "glmm"])
+@pytest.mark.parametrize(
+    "demo",
+    [
+        "glmm",
+        *(
+            pytest.param(n, marks=pytest.mark.thorough)
+            for n in ("logistic", "hierarchical_poisson")
+        ),
+    ],
+)
 def test_demo(demo: str) -> None:
     small = "--rows 100 --members 2 --draws 25 --tune 25 --max-treedepth 4"
     small += " --modes FAST_COMPILE --mode FAST_COMPILE"

@@ -154,7 +154,7 @@ NUTPIE = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [3, 400])
+@pytest.mark.parametrize("when", [pytest.param(3, marks=pytest.mark.thorough), 400])
 def test_nutpie_does_not_take_a_death_for_a_divergence(tmp_path: Path, when: int) -> None:
     """nutpie counts an exception in its threads as a divergence, and would go on."""
     pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")

@@ -12,10 +12,24 @@ from zoo import KINDS
 import synkhronos as synk
 
 DIVIDED = [name for name, kind in KINDS.items() if not kind.reason]
+# one of each kind of likelihood and of latent variable; the others are in scripts/test --all
+TYPICAL = (
+    "varying slopes, dim named",
+    "mixture of normals",
+    "Weibull survival, censored",
+    "ordinal logistic",
+    "multivariate normal rows (LKJ)",
+    "custom distribution",
+    "several observed, two lengths, a potential",
+    "panel, divided by time",
+    "latent classes (one discrete parameter per row)",
+)
 REFUSED = [name for name, kind in KINDS.items() if kind.reason]
 
 
-@pytest.mark.parametrize("name", DIVIDED)
+@pytest.mark.parametrize(
+    "name", [n if n in TYPICAL else pytest.param(n, marks=pytest.mark.thorough) for n in DIVIDED]
+)
 def test_divided_models_are_equal_to_the_plain_ones(name: str) -> None:
     kind = KINDS[name]
     model = kind.make()
@@ -37,6 +51,7 @@ def test_what_cannot_be_divided_is_refused_with_the_reason(name: str) -> None:
     assert "logp" not in vars(model)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize(
     "name",

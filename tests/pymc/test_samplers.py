@@ -60,7 +60,7 @@ def test_divided_draws_begin_as_the_plain_ones(group: synk.Group) -> None:
     np.testing.assert_allclose(divided, plain, rtol=1e-6)
 
 
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_chains_in_processes_have_groups_of_their_own(
     members: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,7 +76,7 @@ def test_chains_in_processes_have_groups_of_their_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.thorough)])
 def test_chains_in_fresh_processes(tmp_path: Path, start: str) -> None:
     out = run_script(
         tmp_path,
@@ -136,6 +136,7 @@ def test_the_predicted_plan_is_one_of_those_that_fit() -> None:
 
 
 def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
+    """Promise 16: the kernel gives back what a killed process has locked."""
     out = run_script(
         tmp_path,
         """
@@ -186,6 +187,7 @@ NUTPIE = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_nutpie_evaluates_in_threads(tmp_path: Path) -> None:
     """Two chains of nutpie are two threads: they take turns, and nothing hangs."""

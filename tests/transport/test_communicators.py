@@ -8,6 +8,7 @@ import synkhronos as synk
 from synkhronos.testing import conformance
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", conformance.DTYPES)
 def test_communicator(group: synk.Group, dtype: str) -> None:
     conformance.check_communicator(group, [dtype])

@@ -33,16 +33,15 @@ pytestmark = pytest.mark.slow
 Start = Callable[..., synk.Group]
 
 
-@pytest.fixture(params=(2, 3), ids=lambda n: f"size{n}")
+@pytest.fixture(params=(pytest.param(2, marks=pytest.mark.thorough), 3), ids=lambda n: f"size{n}")
 def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     """A group of each size."""
     return start(request.param)
 
 
-@pytest.mark.parametrize("dtype", [*conformance.DTYPES, "bfloat16"])
-def test_conformance(gpus: synk.Group, dtype: str) -> None:
+def test_conformance(gpus: synk.Group) -> None:
     """All verbs on arrays of JAX's, in every dtype; on numpy's too."""
-    conformance.check_communicator(gpus, [dtype])
+    conformance.check_communicator(gpus, [*conformance.DTYPES, "bfloat16"])
 
 
 def test_calls_of_nccl(start: Start) -> None:

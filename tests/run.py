@@ -1,0 +1,91 @@
+"""Run a selection of the tests, and say how long it took and which files took most.
+
+    python -P tests/run.py default | quick | all
+
+First the tests that may run beside others, in as many processes as there are cores; then those
+with the marker `alone`, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DEAREST = 10  # files
+SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
+ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
+NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def run(selection: str, processes: int, paths: list[str], folder: Path) -> list[int]:
+    """Run pytest in so many processes, which share the tests; their exit statuses.
+
+    The first one writes to the terminal, the others to files that are shown afterwards.
+    """
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += [f"--taken={folder / 'taken'}", "-m", selection, *paths]
+    started = []
+    for number in range(processes):
+        with (folder / f"{number}.txt").open("w") as output:
+            report = f"--junit-xml={folder / f'{number}.xml'}"
+            to = {"stdout": output, "stderr": subprocess.STDOUT} if number else {}
+            started.append(subprocess.Popen([*command, report], cwd=ROOT, **to))
+    codes = [process.wait() for process in started]
+    for number in range(1, processes):
+        print((folder / f"{number}.txt").read_text(), flush=True)
+    return codes
+
+
+def summary(reports: list[Path], seconds: float) -> str:
+    """The dearest files, and a last line as pytest's, over all reports."""
+    spent: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for report in reports:
+        for suite in ElementTree.parse(report).iter("testsuite"):
+            for kind in ("tests", "failures", "errors", "skipped"):
+                found[kind] += int(suite.get(kind, 0))
+            for case in suite.iter("testcase"):
+                spent[case.get("classname", "").replace(".", "/") + ".py"] += float(
+                    case.get("time", 0)
+                )
+    found["passed"] = found["tests"] - found["failures"] - found["errors"] - found["skipped"]
+    lines = ["", f"seconds  of {sum(spent.values()):.0f} in all processes"]
+    lines += [f"{taken:7.1f}  {file}" for file, taken in spent.most_common(DEAREST)]
+    kinds = {"failures": "failed", "passed": "passed", "skipped": "skipped", "errors": "errors"}
+    counts = ", ".join(f"{found[kind]} {word}" for kind, word in kinds.items() if found[kind])
+    clock = f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
+    return "\n".join([*lines, f"{counts} in {seconds:.2f}s ({clock})"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run a selection of the tests.")
+    parser.add_argument("selection", choices=SELECTIONS)
+    parser.add_argument("--began", type=float, default=time.time(), help="seconds since the epoch")
+    given = parser.parse_args()
+    paths = [f"tests/{part}" for part in ENGINE] if given.selection == "quick" else []
+    chosen = SELECTIONS[given.selection]
+    cores = len(os.sched_getaffinity(0))
+    codes: list[int] = []
+    with tempfile.TemporaryDirectory() as name:
+        for word, processes in (("not alone", cores), ("alone", 1)):
+            folder = Path(name) / word
+            folder.mkdir()
+            marked = " and ".join(filter(None, [chosen, word]))
+            codes += run(marked, processes, paths, folder)
+        reports = sorted(Path(name).rglob("*.xml"))
+        print(summary(reports, time.time() - given.began), flush=True)
+    return next((code for code in codes if code not in NONE_WENT_WRONG), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

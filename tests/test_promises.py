@@ -1,0 +1,102 @@
+"""Whatever is promised has a test in the default selection, not only in `scripts/test --all`.
+
+The promises are those of docs/reliability.rst, by their numbers (1 to 23; that the tests never
+fail by chance, 24, is a matter of repeating them); T1 to T14 are threats, S1 to S97 the defects of
+the system of 2017. A test that holds one names it in its docstring, or in that of its module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mutants import MUTANTS, Mutant
+from selection import COLLECTED
+
+import synkhronos as synk
+from synkhronos import extensions, nn, pymc, testing
+from synkhronos.extensions import updates
+
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.rst"
+NUMBERS = {
+    **{f"S{n}": rf"\bS{n}\b" for n in range(1, 98)},
+    **{f"T{n}": rf"\bT{n}\b" for n in range(1, 15)},
+    **{f"promise {n}": rf"(?i:\bpromises?) [\d,\sand]*\b{n}\b" for n in range(1, 24)},
+}
+PUBLIC = {
+    f"{module.__name__}.{name}": name
+    for module in (synk, extensions, updates, nn, pymc, testing)
+    for name in module.__all__
+}
+
+
+@pytest.fixture(scope="module")
+def default(pytestconfig: pytest.Config) -> list[pytest.Function]:
+    """The tests of the default selection."""
+    if pytestconfig.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        pytest.skip("only a run of all tests has collected them all")
+    items = pytestconfig.stash[COLLECTED]
+    return [i for i in items if not i.get_closest_marker("thorough")]
+
+
+@pytest.fixture(scope="module")
+def named(default: list[pytest.Function]) -> str:
+    """What the docstrings of these tests and of their modules name, ranges written out."""
+    texts = {item.function.__doc__ or "" for item in default}
+    texts |= {item.module.__doc__ or "" for item in default}
+    return "\n".join(re.sub(r"\bS(\d+) to S(\d+)", _written_out, text) for text in texts)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    return ", ".join(f"S{n}" for n in range(int(found[1]), int(found[2]) + 1))
+
+
+def test_each_number_is_named_by_a_test(named: str) -> None:
+    assert not [n for n, pattern in NUMBERS.items() if not re.search(pattern, named)]
+
+
+def test_tests_of_the_page_are_in_the_default_selection(default: list[pytest.Function]) -> None:
+    """Each promise of the page names a file, and what it names has tests that are run."""
+    files = {item.path.name for item in default}
+    numbers: set[int] = set()
+    for title, text in promises():
+        found = set(re.findall(r"``(?:tests/)?(?:\w+/)*(test_\w+\.py)``", text))
+        assert found, title
+        assert found <= files, title
+        numbers.update(map(int, re.findall(r"\d+", title)))
+    assert numbers == set(range(1, 24))
+
+
+def promises() -> Iterator[tuple[str, str]]:
+    """The numbered titles of the page, and what stands below each."""
+    text = PAGE.read_text().partition("The last campaign\n")[0]
+    yield from re.findall(r"^(\S.*\(\d[^\n]*)\n((?:    .*\n)+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.guard)
+def test_each_guard_has_tests(default: list[pytest.Function], mutant: Mutant) -> None:
+    """Among those by which mutants.py expects that it is caught."""
+    paths, _, words = mutant.tests.partition(" -k ")
+    places = [Path(__file__).parents[1] / path for path in paths.split()]
+    assert all(place.exists() for place in places)
+    inside = [i for i in default if any(p in (i.path, *i.path.parents) for p in places)]
+    assert [item for item in inside if matches(words.strip("'"), item)]
+
+
+def matches(words: str, item: pytest.Function) -> bool:
+    """As pytest's option -k, for `a and (b or c)`."""
+    name = f"{item.path.name} {item.name}".lower()
+    alternatives = re.split(r"\band\b", re.sub(r"[()]", "", words))
+    return all(
+        any(word.strip().lower() in name for word in re.split(r"\bor\b", each))
+        for each in alternatives
+    )
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_each_public_name_is_used_by_a_test(default: list[pytest.Function], name: str) -> None:
+    word = re.compile(rf"\b{PUBLIC[name]}\b")
+    assert any(word.search(inspect.getsource(module)) for module in {i.module for i in default})
