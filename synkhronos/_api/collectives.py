@@ -65,7 +65,7 @@ def broadcast(
         given = None if values is None else _values(found, values)
         others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
         new = NewValues((), tuple(others)) if others else None
-        found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", hand=given)
+        found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", master_input=given)
 
 
 @enduring
@@ -117,7 +117,7 @@ def scatter(
         chosen = [_chosen(a, rows) for a in arrays]
         borders = edges(len(rows), found.group.size)
         _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
-        found.run(commands.Scatter, borders, hand=chosen)
+        found.run(commands.Scatter, borders, master_input=chosen)
 
 
 @enduring
@@ -382,7 +382,7 @@ def set_value(
             if flat:
                 raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
             arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
-        found.run(commands.SetValue, rank, hand=arrays)
+        found.run(commands.SetValue, rank, master_input=arrays)
 
 
 @enduring
@@ -508,9 +508,11 @@ class Operands:
         """As commands name the variables."""
         return tuple([e.number for e in self.entries])
 
-    def run(self, command: type[commands.Collective], *args: Any, hand: Any = None) -> Any:
+    def run(self, command: type[commands.Collective], *args: Any, master_input: Any = None) -> Any:
         """Run a collective of this kind."""
-        return self.group.run(command(self.numbers, *args, new=self.new), self.what, hand=hand)
+        return self.group.run(
+            command(self.numbers, *args, new=self.new), self.what, master_input=master_input
+        )
 
 
 def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands:

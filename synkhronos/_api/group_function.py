@@ -138,7 +138,7 @@ class GroupFunction:
             call, command = found.call, found.command
         then = self.outputs.finishing(call.outputs, subset)
         values = self.group.run(command, self.what, then)
-        if call.first or call.pieces is not None:
+        if call.first or call.slice_lengths is not None:
             self.compiled(call)
         if then is None:
             values = self.outputs.chosen(call.outputs, subset, values)
@@ -149,7 +149,7 @@ class GroupFunction:
     ) -> None:
         """Remember a call whose repetition changes only what is staged."""
         self._posted.clear()
-        if not (call.first or call.new or call.pieces):
+        if not (call.first or call.new or call.slice_lengths):
             staged = self._staging.staged(call, self.arguments.order, args, batch)
             if staged is not None:
                 self._posted.keep(key, _Posted(call, command, staged))
@@ -205,7 +205,7 @@ class GroupFunction:
             first=cut.first and (group.size > 1 or recipe.jax),
             pure=self.plan.pure and new is None,
             extra=self._extra,
-            pieces=cut.pieces,
+            slice_lengths=cut.slice_lengths,
         )
 
     def _reductions(

@@ -11,7 +11,7 @@ import numpy as np
 
 from synkhronos._api.data import Data
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.commands.call import Share
+from synkhronos._engine.commands.call import ScatteredSource
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, InputTypeError
@@ -56,13 +56,13 @@ class Load(Command):
         whole = home.expose(made)[comm.leader][0]
         lo, hi = borders[member.rank], borders[member.rank + 1]
         whole[lo - start : hi - start] = self._rows(member, lo, hi, borders)
-        member.shares[self.number] = whole, start
+        member.scattered_rows[self.number] = whole, start
         comm.barrier()
 
     def _rows(self, member: Member, lo: int, hi: int, borders: Sequence[int]) -> np.ndarray:
         if self.loader is None:
             mine = member.rank == member.master
-            given = [member.hand] if mine else None
+            given = [member.master_input] if mine else None
             return member.communicator.scatter(given, member.master, borders)[0]
         rows = np.asarray(self.loader(lo, hi))
         if rows.shape != (hi - lo, *self.shape[1:]) or not np.can_cast(rows.dtype, self.dtype):
@@ -92,10 +92,10 @@ class ScatteredData(Data):
         super().__init__(group, dtype, len(shape), name, minibatch=False)
         self._shape = shape
         number = group.number()
-        group.run(Load(number, shape, dtype.str, loader), "synk.data", hand=value)
+        group.run(Load(number, shape, dtype.str, loader), "synk.data", master_input=value)
         weakref.finalize(self, group.forgotten.append, number)
-        self._take(group.member.shares[number][0])
-        self._share = Share(number)
+        self._take(group.member.scattered_rows[number][0])
+        self._source = ScatteredSource(number)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ class ScatteredData(Data):
     @property
     def ref(self) -> Any:
         """How members find their rows."""
-        return self._share
+        return self._source
 
     def __len__(self) -> int:
         return self._shape[0]

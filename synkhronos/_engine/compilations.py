@@ -17,7 +17,7 @@ from synkhronos._plan.lengths import Lengths
 from synkhronos._plan.reductions import Reduction, parse
 from synkhronos._plan.rows import slices
 
-Pieces = tuple[tuple[int, ...], ...]  # for each member, the lengths that its part is cut into
+SliceLengths = tuple[tuple[int, ...], ...]  # for each member, the lengths that its part is cut into
 Outputs = tuple[int, ...]
 
 
@@ -27,13 +27,13 @@ class Cut:
 
     Attributes
     ----------
-    pieces : tuple of tuples of int, or None
+    slice_lengths : tuple of tuples of int, or None
         The lengths of each member's slices, where they are others than were asked for.
     first : bool
         Some member has to compile.
     """
 
-    pieces: Pieces | None
+    slice_lengths: SliceLengths | None
     first: bool
 
 
@@ -66,12 +66,12 @@ class Compilations:
         """The members have computed this call."""
         outputs = call.outputs + call.extra
         asked = self._asked(call.slices, call.edges)
-        self._compiled |= self._needed(outputs, call.slices, call.pieces or asked)
+        self._compiled |= self._needed(outputs, call.slices, call.slice_lengths or asked)
         for rank, lengths in enumerate(asked):
             for rows in lengths:
                 self._lengths[outputs, rank].note(rows)
 
-    def _asked(self, num_slices: int, borders: Sequence[int] | None) -> Pieces:
+    def _asked(self, num_slices: int, borders: Sequence[int] | None) -> SliceLengths:
         """The lengths of each member's slices; nothing where they do not matter."""
         if borders is None or not self._recipe.jax:
             return ()
@@ -81,7 +81,7 @@ class Compilations:
         )
 
     def _needed(
-        self, outputs: Outputs, num_slices: int, pieces: Pieces
+        self, outputs: Outputs, num_slices: int, pieces: SliceLengths
     ) -> set[tuple[Outputs, bool, int, int]]:
         found = set()
         for rank, lengths in enumerate(pieces or [(0,)]):
@@ -103,7 +103,7 @@ class Compilations:
             self._proved[outputs] = (
                 self._infer
                 and not recipe.streams
-                and not recipe.meets
+                and not recipe.has_collectives
                 and all(_exact(v, s, rows) for v, s in values)
             )
         return self._proved[outputs]

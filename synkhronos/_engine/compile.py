@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import runs_jax
-from synkhronos._engine.graph_collectives import meets
+from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, settings
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
@@ -170,7 +170,7 @@ def plan(
         config=settings(),
         options=options,
         jax=runs_jax(mode),
-        meets=meets([*partials, *(u.new for u, _ in made)]),
+        has_collectives=has_collectives([*partials, *(u.new for u, _ in made)]),
     )
     return Plan(
         recipe=recipe,
@@ -184,7 +184,7 @@ def plan(
         outputs=tuple(planned),
         shareds=tuple(dict.fromkeys([*used, *(c.shared for c in changes), *sliceables])),
         pure=not changes,
-        whole=_MET if recipe.meets else next((w for _, w in made if w), ""),
+        whole=_MET if recipe.has_collectives else next((w for _, w in made if w), ""),
     )
 
 
@@ -552,7 +552,7 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
         slicing, why = _slicing(change.new, rows, infer)
         whole = why and f'the new value of {shared} ({why}). Name one: (variable, new, "avg")'
         op = slicing.reductions[0] if slicing.finish is None else None
-    alike = by_rows and meets([change.new]) and _is_alike(change.new, rows, infer)
+    alike = by_rows and has_collectives([change.new]) and _is_alike(change.new, rows, infer)
     if by_rows and not (change.everywhere or alike):
         log.info(
             "the update of %s depends on scattered rows: each member keeps a value of its own "

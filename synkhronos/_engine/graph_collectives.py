@@ -21,17 +21,17 @@ from synkhronos._plan.reductions import Reduction
 from synkhronos._transport.communicators.communicator import Communicator
 
 
-class MeetingOp(Op):
+class CollectiveOp(Op):
     """An operation that all members compute together, in the same order."""
 
 
-def meets(variables: Iterable[Variable]) -> bool:
+def has_collectives(variables: Iterable[Variable]) -> bool:
     """Whether members meet while they compute these."""
     for variable in ancestors(list(variables)):
         op = None if variable.owner is None else variable.owner.op
-        if isinstance(op, MeetingOp):
+        if isinstance(op, CollectiveOp):
             return True
-        if isinstance(op, HasInnerGraph) and meets(op.inner_outputs):
+        if isinstance(op, HasInnerGraph) and has_collectives(op.inner_outputs):
             return True
     return False
 
@@ -41,7 +41,7 @@ class _Meeting:
     """Who meets, and what became of it."""
 
     communicator: Communicator
-    shares: Sequence[float]
+    fractions: Sequence[float]
     failure: BaseException | None = None
 
 
@@ -51,10 +51,13 @@ _buffers: dict[int, np.ndarray] = {}  # the same arrays again are what communica
 
 
 @contextlib.contextmanager
-def held(communicator: Communicator, shares: Sequence[float]) -> Iterator[None]:
-    """A context in which this process's operations meet; `shares` of the rows are by rank."""
+def collective(communicator: Communicator, fractions: Sequence[float]) -> Iterator[None]:
+    """A context in which operations combine the values of all members.
+
+    `fractions` are the members' weights in a mean, in the order of ranks; their sum is 1.
+    """
     with _lock:
-        meeting = _Meeting(communicator, tuple(shares))
+        meeting = _Meeting(communicator, tuple(fractions))
         _held.append(meeting)
         try:
             yield
@@ -67,15 +70,15 @@ def held(communicator: Communicator, shares: Sequence[float]) -> Iterator[None]:
             raise meeting.failure
 
 
-def is_held() -> bool:
+def is_collective() -> bool:
     """Whether there is anybody to meet."""
     return bool(_held)
 
 
 def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
-    """The members' values, averaged by their shares of the rows; called by all in the same order.
+    """The mean of the members' values, weighted by their rows; all call it in the same order.
 
-    `number` is the operation's; that all have come to the same one is checked.
+    `number` identifies the operation; members check that all compute the same one.
     """
     if not _held:
         return values
@@ -89,7 +92,7 @@ def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
         raise
 
 
-def quietly(meet: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
+def deferring_errors(meet: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
     """What members make of these values; where that fails, the same values.
 
     For programs that log what is raised in them: `held` raises it when they have ended.
@@ -107,7 +110,7 @@ def _mean(meeting: _Meeting, number: int, values: np.ndarray) -> np.ndarray:
     n = values.size
     buffer = _buffers.setdefault(n, np.empty(n + 1))
     buffer[:n], buffer[n] = values.ravel(), number
-    meeting.communicator.all_reduce([buffer], Reduction.AVG, meeting.shares)
+    meeting.communicator.all_reduce([buffer], Reduction.AVG, meeting.fractions)
     if abs(buffer[n] - number) > 1e-6 * (1 + number):
         raise GroupError(
             f"operation {number} met other operations in other members: their graphs were compiled "

@@ -18,7 +18,7 @@ from synkhronos._engine.commands.base import Command, WithoutMaster
 from synkhronos._engine.group_options import GroupOptions, check_options, check_seconds
 from synkhronos._engine.member import Member
 from synkhronos._engine.reports import check_reports, note_master
-from synkhronos._engine.startup import calling_off, follow, launched, start_members
+from synkhronos._engine.startup import cancelling, follow, launched, start_members
 from synkhronos._engine.transactions import Transactions
 from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
@@ -137,7 +137,7 @@ class Group:
             launch=launched(mpi),
         )
         follow(self._options)
-        self.devices, self.cores = self._options.devices, self._options.shares
+        self.devices, self.cores = self._options.devices, self._options.cores
         self.size = len(self.devices)
         self.rank = self.master = master_rank
         self.infer = infer
@@ -154,10 +154,10 @@ class Group:
         self.forgotten: list[int] = []
         self._next_number = 0
         import_numba()
-        self.share = self._options.share()
+        self.master_cores = self._options.master_cores()
         try:
             with contextlib.ExitStack() as undo:
-                with calling_off(self._options):
+                with cancelling(self._options):
                     undo.callback(self._options.bind())
                     self.arena = self._options.arena()
                     undo.callback(self.arena.close_fd)
@@ -176,7 +176,7 @@ class Group:
 
     def _open(self) -> None:
         """Start the members."""
-        self._channel, self.member = start_members(self._options, self.arena, self.share)
+        self._channel, self.member = start_members(self._options, self.arena, self.master_cores)
         self.size, self.devices = self.member.size, self._options.devices
         self._transactions = Transactions(self.member, self._channel, _tell_other_groups)
         self.wake: Callable[[], None] = self._channel.wake
@@ -243,7 +243,7 @@ class Group:
         command: Command,
         what: str = "a command",
         then: Callable[[Any], Any] | None = None,
-        hand: Any = None,
+        master_input: Any = None,
         timeout: float | None = None,
     ) -> Any:
         """Run a command in all members; all of what it changes stands, or nothing.
@@ -261,8 +261,8 @@ class Group:
             How error messages name it.
         then : callable, optional
             Makes the result of the command's answer; if it raises, nothing stands.
-        hand : object, optional
-            What the master's part of the command finds as `member.hand`.
+        master_input : object, optional
+            What the master's part of the command finds as `member.master_input`.
         timeout : float, optional
             Another limit than the group's, in seconds.
 
@@ -287,12 +287,12 @@ class Group:
             self._running = True
             try:
                 if timeout is None:
-                    return self._run(command, what, then, hand)
+                    return self._run(command, what, then, master_input)
                 with self.limited(timeout):
-                    return self._run(command, what, then, hand)
+                    return self._run(command, what, then, master_input)
             finally:
                 self._running = False
-                self.member.hand = None
+                self.member.master_input = None
                 if self._transactions.undecided or self._left:
                     self._leave()
 
@@ -319,13 +319,13 @@ class Group:
             raise GroupError(f"{what}: the group is busy with {self._task.what}: wait() for it")
 
     def _run(
-        self, command: Command, what: str, then: Callable[[Any], Any] | None, hand: Any
+        self, command: Command, what: str, then: Callable[[Any], Any] | None, master_input: Any
     ) -> Any:
         member, transactions = self.member, self._transactions
         try:
             if transactions.undecided:
                 transactions.settle()
-            member.hand = hand
+            member.master_input = master_input
             own, reports = transactions.run(command, what)
             if reports:
                 check_reports(reports, what, self._channel)
@@ -517,8 +517,8 @@ class Group:
             finally:
                 self._undo.close()
                 self.member.release()
-                if self.share is not None:
-                    self.share.release()
+                if self.master_cores is not None:
+                    self.master_cores.release()
                 if self.size > 1:
                     _cores.give_freed_memory_back()
                 _groups.discard(self)

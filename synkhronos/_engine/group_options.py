@@ -33,7 +33,7 @@ class GroupOptions:
 
     Attributes
     ----------
-    shares : list of list of int
+    cores : list of list of int
         For each member of this node, its cores.
     devices : tuple of Device
         For each of them, what it computes on; of all nodes once the group has started.
@@ -49,7 +49,7 @@ class GroupOptions:
         What the other nodes of a later group are started with.
     """
 
-    shares: list[list[int]]
+    cores: list[list[int]]
     devices: tuple[Device, ...]
     limited: bool
     master: int
@@ -63,7 +63,7 @@ class GroupOptions:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        size = len(self.shares)
+        size = len(self.cores)
         if self.start not in (None, "fork", "exec"):
             raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
         if not 0 <= self.master < size:
@@ -112,7 +112,7 @@ class GroupOptions:
             )
         found = devices_for(devices, n_parallel, 0 if launch is None else launch.local_rank)
         given = devices if are_cores(devices) else None
-        shares = _cores.shares(given, cores, len(found))
+        shares = _cores.divided(given, cores, len(found))
         limited = given is not None or cores is not None
         return GroupOptions(shares, found, limited, **options, launch=launch, options=asked)
 
@@ -138,20 +138,20 @@ class GroupOptions:
 
     def arena(self) -> Arena:
         """The node's memory, with a mirror of the master's on other nodes."""
-        alone = self.launch is not None and len(self.shares) == 1
-        return Arena(len(self.shares), self.master, mirror=self.follows, private=alone)
+        alone = self.launch is not None and len(self.cores) == 1
+        return Arena(len(self.cores), self.master, mirror=self.follows, private=alone)
 
-    def share(self) -> _cores.MasterShare | None:
+    def master_cores(self) -> _cores.MasterCores | None:
         """What the master keeps to during its part of a call."""
-        if len(self.shares) > 1 or self.limited or self.launch is not None:
-            return _cores.MasterShare(self.shares[self.master])
+        if len(self.cores) > 1 or self.limited or self.launch is not None:
+            return _cores.MasterCores(self.cores[self.master])
         return None  # alone, the master has all cores
 
     def start_workers(self, arena: Arena) -> LocalChannel:
         """Start the workers of this node."""
         channel = LocalChannel(
             arena,
-            self.shares,
+            self.cores,
             main,
             main.__module__,
             self.start,
@@ -159,7 +159,7 @@ class GroupOptions:
             self.environments,
             profile=self.profile,
             debug=self.debug,
-            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else they hear of it by Enroll
+            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else they hear of it by AssignRank
         )
         channel.inspector.limit = math.inf if self.timeout is None else self.timeout
         warning = self.stall_warning

@@ -13,7 +13,7 @@ import numpy as np
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._host.arena import ArrayRef, FileRef, Views
-from synkhronos._host.cores import MasterShare
+from synkhronos._host.cores import MasterCores
 from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, progress_word
 from synkhronos._transport.channels.interrupts import Interrupts
 from synkhronos._transport.channels.node import Node
@@ -42,9 +42,9 @@ class Member:
         Whether what is trained stays where JAX computes.
     owned : dict of array
         By the number of a variable, a value that nobody else holds and that may be overwritten.
-    shares : dict
+    scattered_rows : dict
         Rows of scattered Data that this node has, and the number of the first.
-    hand : object
+    master_input : object
         In the master: what the user has handed to the command under way.
     above : Leader or None
         In the leader of a node that is not the master's.
@@ -59,7 +59,7 @@ class Member:
         views: Views,
         interrupts: Interrupts,
         node: Node | None = None,
-        share: MasterShare | None = None,
+        master_cores: MasterCores | None = None,
         resident: bool = False,
     ) -> None:
         self.rank = rank
@@ -69,9 +69,9 @@ class Member:
         self._use(communicator)
         self.variables = Registry(watched=rank == master and size > 1)
         self.replicas: dict[int, Replica] = {}
-        self.hand: Any = None
-        self.share: AbstractContextManager[None] = share or nullcontext()
-        self._share = share
+        self.master_input: Any = None
+        self.core_limit: AbstractContextManager[None] = master_cores or nullcontext()
+        self._master_cores = master_cores
         self._views = views
         self._interrupts = interrupts
         self._node = node
@@ -84,10 +84,10 @@ class Member:
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
         self.owned: dict[int, Any] = {}
-        self.shares: dict[int, tuple[np.ndarray, int]] = {}
+        self.scattered_rows: dict[int, tuple[np.ndarray, int]] = {}
         self.above: Any = None
 
-    def enroll(self, communicator: Communicator) -> None:
+    def assign_rank(self, communicator: Communicator) -> None:
         """Take a place in a group of several nodes."""
         self.rank, self.size = communicator.rank, communicator.size
         self._use(communicator)
@@ -107,7 +107,7 @@ class Member:
 
     def confined(self) -> AbstractContextManager[None]:
         """A context on this member's cores only (workers are bound to theirs for good)."""
-        return nullcontext() if self._share is None else self._share.confined()
+        return nullcontext() if self._master_cores is None else self._master_cores.confined()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
@@ -224,11 +224,11 @@ class Member:
                 entry.seen = entry.seen  # what was reduced in place has another fingerprint
         touched = [e for e, _ in self._undo.values()] + self._sent
         touched += [self.variables[number] for number in self._marks]
-        self._part(touched)
+        self._note_node_shared(touched)
         self._forget_command()
         return touched
 
-    def _part(self, touched: list[Entry]) -> None:
+    def _note_node_shared(self, touched: list[Entry]) -> None:
         """Note which variables now have one array in all members, and which have it no longer."""
         once = {e.number: e for e in touched}.values()
         left = [e for e in once if e.view is not None and e.number not in self._joined]
@@ -302,7 +302,7 @@ class Member:
         """A variable's value as the communicator moves it."""
         return self.native(entry.storage[0])
 
-    def take_masters(self, entries: Sequence[Entry], undo: bool = True) -> None:
+    def receive_master_values(self, entries: Sequence[Entry], undo: bool = True) -> None:
         """Give variables the master's values, in all members."""
         if not entries:
             return
@@ -320,7 +320,7 @@ class Member:
 
     def take_new(self, values: NewValues) -> None:
         """Give variables the values that the user has set in the master, in all members."""
-        self.take_masters([self.variables[n] for n in values.numbers])
+        self.receive_master_values([self.variables[n] for n in values.numbers])
         for number, value in values.objects:
             entry = self.variables[number]
             if self.rank == self.master:

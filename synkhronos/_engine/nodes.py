@@ -31,7 +31,7 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.transactions import Transactions
 from synkhronos._errors import GroupError, StartFailed
 from synkhronos._host.arena import Arena
-from synkhronos._host.cores import MasterShare
+from synkhronos._host.cores import MasterCores
 from synkhronos._host.devices import Device
 from synkhronos._transport.channels.channel import ReceivingEnd
 from synkhronos._transport.channels.guards import end_with_parent
@@ -63,7 +63,7 @@ log = logging.getLogger("synkhronos")
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenGroup:
     """The first process asks for a group.
 
     Attributes
@@ -77,12 +77,12 @@ class Open:
 
 
 @dataclass(frozen=True)
-class End:
+class EndLaunch:
     """The first process ends."""
 
 
 @dataclass(frozen=True)
-class Hello:
+class NodeInfo:
     """What a leader says of its node; `on_one_gpu` as in GroupOptions."""
 
     host: str
@@ -94,7 +94,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Enroll(Command):
+class AssignRank(Command):
     """Tell the members of a node their places in the group."""
 
     placement: Placement
@@ -105,11 +105,11 @@ class Enroll(Command):
         """Take the place."""
         if isinstance(member.communicator, SharedMemory):
             host = Hierarchy(member.communicator, self.placement, self.node, None)
-            member.enroll(with_gpus(host, self.on_one_gpu))
+            member.assign_rank(with_gpus(host, self.on_one_gpu))
 
 
 @dataclass
-class Session:
+class MpiProcess:
     """This process's end of MPI, for good.
 
     Attributes
@@ -145,28 +145,28 @@ class Session:
             log.error("a transfer between nodes has not ended: the job is ended by MPI_Abort")
             self.world.abort()
         self.leaders.wait_with(lambda ready: _wait(lambda: ready() or late()))
-        self.leaders.post(self.leaders.number + 1, message_of(End()))
+        self.leaders.post(self.leaders.number + 1, message_of(EndLaunch()))
         self.leaders.collect()
         self.world.finalize()
 
 
 _LAUNCHER = os.getppid()
-_sessions: list[Session] = []  # one at most
+_joined: list[MpiProcess] = []  # one at most
 _awaiting: list[dict[str, str]] = []  # the same: the settings when `expect` was called
-os.register_at_fork(after_in_child=_sessions.clear)
+os.register_at_fork(after_in_child=_joined.clear)
 os.register_at_fork(after_in_child=_awaiting.clear)
 
 
-def _join() -> Session:
+def _join() -> MpiProcess:
     """Initialise MPI, once."""
-    if not _sessions:
+    if not _joined:
         if started_by_main_thread():
             end_with_parent()  # the launcher: where it is killed, some launchers' processes stay
             if os.getppid() != _LAUNCHER:
                 os._exit(1)  # it has died before
         world = mpi_backend.World()
-        _sessions.append(Session(world, Leaders(world, _wait)))
-    return _sessions[0]
+        _joined.append(MpiProcess(world, Leaders(world, _wait)))
+    return _joined[0]
 
 
 def expect() -> None:
@@ -179,7 +179,7 @@ def expect() -> None:
 
 def busy() -> bool:
     """Whether a group of this process spans the nodes."""
-    return any(session.busy for session in _sessions)
+    return any(process.busy for process in _joined)
 
 
 @atexit.register  # at the import: so it runs after the groups, which are imported later, are closed
@@ -187,9 +187,9 @@ def _end() -> None:
     """Let the other leaders go."""
     if _awaiting:
         _join()
-    for session in _sessions:
-        if session.world.rank == 0:
-            session.end()
+    for process in _joined:
+        if process.world.rank == 0:
+            process.end()
 
 
 def _wait(ready: Callable[[], bool]) -> None:
@@ -205,12 +205,12 @@ def _settings() -> dict[str, str]:
     return {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
 
 
-def _hello(
+def _info(
     start: GroupOptions | None,
     channel: LocalChannel | None,
     settings: dict[str, str],
     trouble: str = "",
-) -> Hello:
+) -> NodeInfo:
     pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
     devices, shared = ((), 0) if start is None else (start.devices, start.on_one_gpu)
     versions = {
@@ -220,14 +220,14 @@ def _hello(
         "numpy": np.__version__,
         **settings,
     }
-    return Hello(platform.node(), pids, devices, shared, versions, trouble)
+    return NodeInfo(platform.node(), pids, devices, shared, versions, trouble)
 
 
-def _difference(hellos: list[Hello]) -> str:
+def _difference(infos: list[NodeInfo]) -> str:
     """Why these nodes cannot be a group; nothing if they can."""
-    found = [f"node {i} ({h.host}): {h.trouble}" for i, h in enumerate(hellos) if h.trouble]
-    first = hellos[0]
-    for i, other in enumerate(hellos[1:], 1):
+    found = [f"node {i} ({h.host}): {h.trouble}" for i, h in enumerate(infos) if h.trouble]
+    first = infos[0]
+    for i, other in enumerate(infos[1:], 1):
         found += [
             f"{what} is {value} on node {i} ({other.host}), {first.versions[what]} on node 0"
             for what, value in other.versions.items()
@@ -236,111 +236,121 @@ def _difference(hellos: list[Hello]) -> str:
     return "; ".join(found)
 
 
-def _meet(session: Session, hello: Hello) -> list[Hello]:
+def _meet(process: MpiProcess, info: NodeInfo) -> list[NodeInfo]:
     """All leaders say hello, and hear the others; or an error in all of them."""
-    _, heard = session.leaders.agree(payload=message_of(hello))
-    hellos: list[Hello] = [read_message(heard[r]) for r in range(session.world.size)]
-    if different := _difference(hellos):
+    _, heard = process.leaders.agree(payload=message_of(info))
+    infos: list[NodeInfo] = [read_message(heard[r]) for r in range(process.world.size)]
+    if different := _difference(infos):
         raise GroupError(f"the nodes cannot be one group: {different}")
-    return hellos
+    return infos
 
 
-def _placement(hellos: list[Hello]) -> Placement:
-    return Placement(tuple(len(h.pids) for h in hellos))
+def _placement(infos: list[NodeInfo]) -> Placement:
+    return Placement(tuple(len(h.pids) for h in infos))
 
 
-def _labels(hellos: list[Hello]) -> list[str]:
+def _labels(infos: list[NodeInfo]) -> list[str]:
     """Where each member is, and on what device."""
     return [
-        f"{f'{device}, ' if device.kind != 'cpu' else ''}node {node} ({hello.host})"
-        for node, hello in enumerate(hellos)
-        for device in hello.devices
+        f"{f'{device}, ' if device.kind != 'cpu' else ''}node {node} ({info.host})"
+        for node, info in enumerate(infos)
+        for device in info.devices
     ]
 
 
 def _member(
-    session: Session, channel: LocalChannel, hellos: list[Hello], share: MasterShare | None
+    process: MpiProcess,
+    channel: LocalChannel,
+    infos: list[NodeInfo],
+    master_cores: MasterCores | None,
 ) -> Member:
     """The leader's own, after those of its node have taken their places."""
-    placement, shared = _placement(hellos), [h.on_one_gpu for h in hellos]
+    placement, shared = _placement(infos), [h.on_one_gpu for h in infos]
     on_one_gpu = max(shared) if all(shared) else 0
-    node, rank = session.world.rank, placement.first[session.world.rank]
+    node, rank = process.world.rank, placement.first[process.world.rank]
     channel.count_from(rank)
     if channel.workers:
-        number = channel.post(Enroll(placement, node, on_one_gpu), "start")
+        number = channel.post(AssignRank(placement, node, on_one_gpu), "start")
         channel.collect(number)
-    between = BetweenNodes(session.leaders, session.world, channel.interrupts)
+    between = BetweenNodes(process.leaders, process.world, channel.interrupts)
     host = Hierarchy(SharedMemory(channel.node), placement, node, between)
     comm = with_gpus(host, on_one_gpu)
     return Member(
-        rank, placement.size, 0, comm, channel.node.views, channel.interrupts, channel.node, share
+        rank,
+        placement.size,
+        0,
+        comm,
+        channel.node.views,
+        channel.interrupts,
+        channel.node,
+        master_cores,
     )
 
 
-def _watch(session: Session, channel: LocalChannel) -> None:
-    waiter, check = channel.node.waiter, session.leaders.check_transfer
+def _watch(process: MpiProcess, channel: LocalChannel) -> None:
+    waiter, check = channel.node.waiter, process.leaders.check_transfer
     waiter.naps_ms = _NAPS_MS
-    session.leaders.wait_with(waiter.wait)
-    session.world.wait_with(lambda done: waiter.accompany(done, check))
+    process.leaders.wait_with(waiter.wait)
+    process.world.wait_with(lambda done: waiter.accompany(done, check))
 
 
 def lead_all(
-    start: GroupOptions, channel: LocalChannel, share: MasterShare | None
+    start: GroupOptions, channel: LocalChannel, master_cores: MasterCores | None
 ) -> tuple[MpiChannel, Member]:
     """In the first process, whose own members have started: meet the other nodes."""
     try:
-        session = _join()
-        if session.leaders.transfer_failed:
+        process = _join()
+        if process.leaders.transfer_failed:
             raise GroupError(
                 "a transfer between nodes has not ended, so this job can start no other group: let "
                 "it end, and launch it again"
             )
-        settings = _ask(session, start)
-        _watch(session, channel)
-        hellos = _meet(session, _hello(start, channel, settings))
-        member = _member(session, channel, hellos, share)
+        settings = _ask(process, start)
+        _watch(process, channel)
+        infos = _meet(process, _info(start, channel, settings))
+        member = _member(process, channel, infos, master_cores)
     except BaseException:
-        for joined in _sessions:
+        for joined in _joined:
             joined.leaders.leave()
         channel.quit(0.0)
         channel.close()
         raise
-    session.busy = True
+    process.busy = True
 
     def closed() -> None:
-        session.busy = False
-        session.idle()
+        process.busy = False
+        process.idle()
 
-    pids = [pid for h in hellos for pid in h.pids]
-    places = _placement(hellos), pids, _labels(hellos)
-    devices = tuple(device for h in hellos for device in h.devices)
-    made = MpiChannel(channel, session.leaders, *places, _broadcast(session), closed, devices)
+    pids = [pid for h in infos for pid in h.pids]
+    places = _placement(infos), pids, _labels(infos)
+    devices = tuple(device for h in infos for device in h.devices)
+    made = MpiChannel(channel, process.leaders, *places, _broadcast(process), closed, devices)
     return made, member
 
 
-def _ask(session: Session, start: GroupOptions) -> dict[str, str]:
+def _ask(process: MpiProcess, start: GroupOptions) -> dict[str, str]:
     """Ask the others for a group; returns the settings that theirs are compared with."""
     settings = _awaiting[0] if _awaiting else _settings()
-    session.leaders.post(session.leaders.number + 1, message_of(Open(start.options, settings)))
+    process.leaders.post(process.leaders.number + 1, message_of(OpenGroup(start.options, settings)))
     return settings
 
 
-def call_off(start: GroupOptions, why: Exception) -> None:
+def cancel(start: GroupOptions, why: Exception) -> None:
     """In the first process, whose own members cannot be started: the others wait for a group."""
-    session = _join()
-    if session.leaders.transfer_failed:
+    process = _join()
+    if process.leaders.transfer_failed:
         return
-    session.idle()
+    process.idle()
     with contextlib.suppress(GroupError, PeerFailed):
-        _meet(session, _hello(None, None, _ask(session, start), _told(why)))
+        _meet(process, _info(None, None, _ask(process, start), _told(why)))
 
 
 def _told(why: Exception) -> str:
     return f"{type(why).__name__}: {why}"
 
 
-def _broadcast(session: Session) -> Callable[[np.ndarray], None]:
-    return lambda buffer: session.world.broadcast(buffer, 0)
+def _broadcast(process: MpiProcess) -> Callable[[np.ndarray], None]:
+    return lambda buffer: process.world.broadcast(buffer, 0)
 
 
 def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
@@ -351,23 +361,23 @@ def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
     if started_by_main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process gets it too, and decides
     first = None if start is None else _attempt(start)  # workers are forked before MPI
-    session, alike = _join(), False
+    process, alike = _join(), False
     while True:
-        session.idle()
-        session.leaders.reset()
-        order = session.leaders.next()
+        process.idle()
+        process.leaders.reset()
+        order = process.leaders.next()
         if order is None:
             continue
         asked = read_message(order[1])
-        if isinstance(asked, End):
+        if isinstance(asked, EndLaunch):
             break
         make = first or functools.partial(_make, launch, asked.options)
         # the first process's settings may change later, and this one's cannot
         settings = asked.settings if alike else _settings()
-        alike |= _serve_group(session, make, settings)
+        alike |= _serve_group(process, make, settings)
         first = None
-    session.leaders.report(b"")
-    session.world.leave()
+    process.leaders.report(b"")
+    process.world.leave()
 
 
 @dataclass(frozen=True)
@@ -411,25 +421,27 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _serve_group(session: Session, make: Callable[[], Started], settings: dict[str, str]) -> bool:
+def _serve_group(
+    process: MpiProcess, make: Callable[[], Started], settings: dict[str, str]
+) -> bool:
     """Serve until the group ends; returns whether the nodes were found to be alike."""
     node: Started | None = None
-    share, trouble, alike = None, "", False
+    master_cores, trouble, alike = None, "", False
     try:
         node = make()
-        share = node.start.share()
-        _watch(session, node.channel)
+        master_cores = node.start.master_cores()
+        _watch(process, node.channel)
     except Exception as exc:
         trouble = _told(exc)
     try:
         start, channel = (node.start, node.channel) if node else (None, None)
-        hellos = _meet(session, _hello(start, channel, settings, trouble))
+        infos = _meet(process, _info(start, channel, settings, trouble))
         alike = True
         assert node is not None
-        member = _member(session, node.channel, hellos, share)
-        received = CommandReceiver(node.arena, _broadcast(session), session.leaders.fail_transfer)
-        ranks = _placement(hellos).ranks(session.leaders.rank)
-        _serve(member, node.channel, LeaderEnd(session.leaders, node.channel, ranks, received))
+        member = _member(process, node.channel, infos, master_cores)
+        received = CommandReceiver(node.arena, _broadcast(process), process.leaders.fail_transfer)
+        ranks = _placement(infos).ranks(process.leaders.rank)
+        _serve(member, node.channel, LeaderEnd(process.leaders, node.channel, ranks, received))
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):
         pass  # the first process raises it, or has raised something else

@@ -121,7 +121,7 @@ class Recipe:
     config: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     jax: bool = False  # compiled by JAX, anew for every length
-    meets: bool = False  # members meet while they compute it, so all must, each in one piece
+    has_collectives: bool = False  # so all members compute it, each its part at once
 
     def apart(self, outputs: Sequence[int], sliced: bool) -> bool:
         """Whether other graphs than a whole part's make the values of slices."""

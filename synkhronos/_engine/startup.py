@@ -12,7 +12,7 @@ from synkhronos._engine.group_options import GroupOptions
 from synkhronos._engine.member import Member
 from synkhronos._errors import GroupError, InputError
 from synkhronos._host.arena import Arena, Views
-from synkhronos._host.cores import MasterShare
+from synkhronos._host.cores import MasterCores
 from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.channels.inline import InlineChannel
 from synkhronos._transport.communicators.gpus import with_gpus
@@ -21,33 +21,33 @@ from synkhronos._transport.communicators.solo import Solo
 
 
 def start_members(
-    options: GroupOptions, arena: Arena, share: MasterShare | None
+    options: GroupOptions, arena: Arena, master_cores: MasterCores | None
 ) -> tuple[Channel, Member]:
     """Start the workers; returns the channel to them, and the master's own member."""
     if options.launch is not None:
-        with calling_off(options):
+        with cancelling(options):
             channel = options.start_workers(arena)
-        spanning, member = nodes.lead_all(options, channel, share)
+        spanning, member = nodes.lead_all(options, channel, master_cores)
         options.devices = spanning.devices
         return spanning, member
-    if len(options.shares) == 1:
-        return _start_alone(options, arena, share)
+    if len(options.cores) == 1:
+        return _start_alone(options, arena, master_cores)
     channel = options.start_workers(arena)
     node = channel.node
-    if share is not None and len({c for cores in options.shares for c in cores}) >= node.size:
-        share.keep_place()
-        node.waiter.keep_place = share.keep_place
+    if master_cores is not None and len({c for cores in options.cores for c in cores}) >= node.size:
+        master_cores.keep_place()
+        node.waiter.keep_place = master_cores.keep_place
     comm = with_gpus(SharedMemory(node), options.on_one_gpu)
     held, master = channel.interrupts, options.master
-    return channel, Member(master, node.size, master, comm, node.views, held, node, share)
+    return channel, Member(master, node.size, master, comm, node.views, held, node, master_cores)
 
 
 def _start_alone(
-    options: GroupOptions, arena: Arena, share: MasterShare | None
+    options: GroupOptions, arena: Arena, master_cores: MasterCores | None
 ) -> tuple[Channel, Member]:
     channel = InlineChannel()
     held, on_gpu = channel.interrupts, bool(options.on_one_gpu)
-    return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, share, on_gpu)
+    return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, master_cores, on_gpu)
 
 
 def follow(options: GroupOptions) -> None:
@@ -63,13 +63,13 @@ def serve(launch: mpi_backend.Launch) -> NoReturn:
 
 
 @contextlib.contextmanager
-def calling_off(options: GroupOptions) -> Iterator[None]:
+def cancelling(options: GroupOptions) -> Iterator[None]:
     """Tell the other nodes, which wait for a group, about an exception raised inside."""
     try:
         yield
     except Exception as exc:
         if options.launch is not None:
-            nodes.call_off(options, exc)
+            nodes.cancel(options, exc)
         raise
 
 

@@ -106,7 +106,7 @@ def _affinity(pid: int) -> set[int]:
         return set()
 
 
-def shares(devices: Any, cores: Any, size: int) -> list[list[int]]:
+def divided(devices: Any, cores: Any, size: int) -> list[list[int]]:
     """The cores of each member, as the user asked for or by `share_out`.
 
     Raises
@@ -167,7 +167,7 @@ def thread_pools() -> list[Any]:
     return list(ThreadpoolController().lib_controllers)
 
 
-class MasterShare:
+class MasterCores:
     """The master's cores, and its limits while it works as a member."""
 
     def __init__(self, cores: Sequence[int]) -> None:

@@ -26,7 +26,7 @@ from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.compile import Plan, plan
-from synkhronos._engine.graph_collectives import meets
+from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import distribute_in, share_variables
@@ -276,7 +276,7 @@ class TrainFunction:
             return None if entry is None else entry.number
 
         packed = serialization.pack_graph(flat, numbered) if group.size > 1 else b""
-        group.run(install(packed, self._number), "train", hand=flat)
+        group.run(install(packed, self._number), "train", master_input=flat)
         self._update = group.member.updates[self._number]
         if self._resident:
             self._entries = [(e, None) for e in self._update.entries]
@@ -414,7 +414,7 @@ def make_train_function(
     loss, outputs = _replaced(loss, outputs, givens)
     kept = trainable(params)
     goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
-    if not goal.average and meets([loss]):
+    if not goal.average and has_collectives([loss]):
         raise InputError(
             f"the loss {loss} holds statistics over the rows of all members, and is no mean over "
             "these rows, with which alone such statistics go. Make it one, or use batch "

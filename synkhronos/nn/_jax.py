@@ -23,7 +23,7 @@ from jax import lax
 from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._engine.graph_collectives import is_held, mean_over_members, quietly
+from synkhronos._engine.graph_collectives import deferring_errors, is_collective, mean_over_members
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -326,11 +326,11 @@ def _moments(op: Moments, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
     """Call back into Python; all members trace the same graph, so they call in the same order."""
-    if not is_held():
+    if not is_collective():
         return values
 
     def called(given: Any) -> np.ndarray:
-        return np.asarray(quietly(meet, np.asarray(given)), given.dtype)
+        return np.asarray(deferring_errors(meet, np.asarray(given)), given.dtype)
 
     kind = jax.ShapeDtypeStruct(values.shape, values.dtype)
     return io_callback(called, kind, values, ordered=True)

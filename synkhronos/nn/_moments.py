@@ -19,12 +19,12 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synkhronos._engine.graph_collectives import MeetingOp, mean_over_members
+from synkhronos._engine.graph_collectives import CollectiveOp, mean_over_members
 
 _numbers = itertools.count(1)
 
 
-class _Numbered(MeetingOp):
+class _Numbered(CollectiveOp):
     """A collective operation with a number of its own, so that equal ones are not merged."""
 
     def __init__(self) -> None:

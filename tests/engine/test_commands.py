@@ -110,7 +110,7 @@ class Meet(Command):
         values = [np.full(5, float(member.rank))]
         comm, members = member.communicator, self.members
         if self.verb == "take values":
-            member.take_masters([member.variables[0]])
+            member.receive_master_values([member.variables[0]])
         elif self.verb == "barrier":
             comm.barrier(members)
         elif self.verb == "enter":

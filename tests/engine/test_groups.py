@@ -28,7 +28,7 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
-from synkhronos._host.cores import MasterShare, share_out
+from synkhronos._host.cores import MasterCores, share_out
 from synkhronos._transport.channels import fork_safety
 from synkhronos._transport.channels.control_words import ControlWords
 from synkhronos._transport.channels.local import LocalChannel
@@ -699,7 +699,7 @@ def test_an_interrupt_leaves_the_users_cores_alone(monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "sched_setaffinity", bind)
-    share = MasterShare([99])
+    share = MasterCores([99])
     with pytest.raises(KeyboardInterrupt):
         share.keep_place()
     assert mine == {3}
@@ -727,7 +727,7 @@ class Pool:
 def test_an_interrupt_leaves_the_users_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [Pool(0), Pool(1)]
     monkeypatch.setattr(_cores, "thread_pools", lambda: pools)
-    share = MasterShare([0])
+    share = MasterCores([0])
     with pytest.raises(KeyboardInterrupt), share:
         pass
     assert [p.threads for p in pools] == [8, 8]

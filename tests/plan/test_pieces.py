@@ -114,5 +114,5 @@ def test_who_has_to_compile() -> None:
         for borders in [(0, 4, 7), (0, 4, 7), (0, 3, 7), (0, 4, 8)]:
             cut = compilations.cut((0,), 1, borders)
             seen.append(cut.first)
-            compilations.note(Call(1, (), borders, (0,), (), pieces=cut.pieces))
+            compilations.note(Call(1, (), borders, (0,), (), pieces=cut.slice_lengths))
         assert seen == [True, False, lengths, False]

@@ -13,7 +13,7 @@ import numpy as np
 from synkhronos._backends.compile_cache import uncacheable, while_compiling
 from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.graph_collectives import held
+from synkhronos._engine.graph_collectives import collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._engine.variables import NewValues
@@ -35,7 +35,7 @@ class Argument:
 
     Attributes
     ----------
-    source : ArrayRef, FileRef, Share, or a value
+    source : ArrayRef, FileRef, ScatteredSource, or a value
     rows : Selection, ArrayRef of a list of rows, or None (all of them: it is not scattered)
     """
 
@@ -58,7 +58,7 @@ class Call(Command):
         Which outputs of the recipe, and how their partial values combine.
     slices : int
         The number of slices of each part.
-    pieces : tuple of tuples of int, or None
+    slice_lengths : tuple of tuples of int, or None
         The lengths of each member's slices, where these are not `slices` about equal ones.
     batch_s : tuple, or None
         For each member, the rows of its sliceable shared variables.
@@ -83,17 +83,17 @@ class Call(Command):
     first: bool = False
     pure: bool = False
     extra: tuple[int, ...] = ()
-    pieces: tuple[tuple[int, ...], ...] | None = None
+    slice_lengths: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def sliced(self) -> bool:
         """Whether the values of parts are put together from those of slices."""
-        return self.slices > 1 or self.pieces is not None
+        return self.slices > 1 or self.slice_lengths is not None
 
     def lengths(self, rank: int, rows: int) -> tuple[int, ...]:
         """The lengths of the slices of a member's part."""
-        if self.pieces is not None:
-            return self.pieces[rank]
+        if self.slice_lengths is not None:
+            return self.slice_lengths[rank]
         return tuple([hi - lo for lo, hi in slices(rows, self.slices)])
 
     def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
@@ -121,7 +121,7 @@ def _call(*values: Any) -> Call:
 
 
 @dataclass(frozen=True)
-class Share:
+class ScatteredSource:
     """The name of rows that each node has its own of; see `_scattered`."""
 
     number: int
@@ -141,7 +141,7 @@ class Part:
     dtypes: list[Any]  # of the outputs
     variant: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
-    shares: list[float]  # of the participants in an average
+    fractions: list[float]  # of the participants in an average
     listed: bool  # the rows are in a list that a repetition finds changed
     again: Callable[[], list[Any]] | None = None  # computes the same once more, directly
 
@@ -177,7 +177,7 @@ def compute_call(
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
     elif replica.last_part is part and not (
-        call.sliced or replica.threaded or part.listed or replica.recipe.meets
+        call.sliced or replica.threaded or part.listed or replica.recipe.has_collectives
     ):
         part.again = _repetition(member, replica, part)
     return part, answer.outputs
@@ -224,7 +224,7 @@ def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], li
 def _stays(call: Call, replica: Replica) -> bool:
     """Whether a repetition finds all the same: no list of rows in the call, no sliceables."""
     picked = any(isinstance(a.rows, Picks) for a in call.arguments)
-    once = call.first or call.new or call.pieces
+    once = call.first or call.new or call.slice_lengths
     return not (picked or once or replica.recipe.sliceables)
 
 
@@ -239,7 +239,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         found = member.communicator.all_gather([np.array([length], np.int64)])[0]
         weights = tuple(found.tolist())
     participants = _participants(weights, member)
-    if recipe.meets and len(participants) < member.size:
+    if recipe.has_collectives and len(participants) < member.size:
         raise InputError(
             f"function {recipe.name!r}: members meet while they compute it, so each needs a row; "
             f"they have {weights}"
@@ -259,7 +259,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         [_dtype(replica.recipe.outputs[i].type) for i in call.outputs],
         _variant(call, recipe, takes_part, lengths),
         lengths,
-        _shares(weights, participants),
+        _fractions(weights, participants),
         takes_part and any(isinstance(a.rows, ArrayRef) for a in call.arguments),
     )
 
@@ -270,7 +270,7 @@ def _variant(call: Call, recipe: Recipe, rows: bool, lengths: Sequence[int]) -> 
     return Variant(outputs, rows, apart=rows and recipe.apart(outputs, sliced))
 
 
-def _shares(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
+def _fractions(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
     """What each participant's value counts in an average."""
     rows = [1.0 if weights is None else weights[r] for r in participants]
     return normalized(rows if any(rows) else [1.0] * len(rows))
@@ -332,8 +332,8 @@ def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
         source, first = argument.source, 0
         if isinstance(source, ArrayRef | FileRef):
             source = member.view(source)
-        elif isinstance(source, Share):
-            source, first = member.shares[source.number]
+        elif isinstance(source, ScatteredSource):
+            source, first = member.scattered_rows[source.number]
         if argument.rows is not None and call.edges is not None:
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
             rows = argument.rows
@@ -355,7 +355,7 @@ def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) 
 
 def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     """One member compiles and computes, and fills the cache from which the others load."""
-    if replica.recipe.meets:
+    if replica.recipe.has_collectives:
         return _first_met(member, replica, part)
     if member.rank != _leader(call, member, replica, part):
         if replica.recipe.jax:  # all but XLA's part, which can be had from the cache
@@ -401,13 +401,13 @@ def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer
 def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) -> Answer:
     if replica.recipe.jax:
         bring(member, replica)
-    if not (replica.threaded or replica.recipe.meets):
+    if not (replica.threaded or replica.recipe.has_collectives):
         return _run(replica, part)
     with contextlib.ExitStack() as stack:
         if replica.threaded:
-            stack.enter_context(member.share)
-        if replica.recipe.meets and member.size > 1 and not alone:
-            stack.enter_context(held(member.communicator, part.shares))
+            stack.enter_context(member.core_limit)
+        if replica.recipe.has_collectives and member.size > 1 and not alone:
+            stack.enter_context(collective(member.communicator, part.fractions))
         return _run(replica, part)
 
 
@@ -590,7 +590,7 @@ def _combine_scalars(
         if op is Reduction.SUM:
             total = sum(column)
         elif op is Reduction.AVG:
-            total = sum([v * share for v, share in zip(column, part.shares, strict=True)])
+            total = sum([v * fraction for v, fraction in zip(column, part.fractions, strict=True)])
         else:
             total = COMBINE[op].reduce(column)  # type: ignore[index]
         found.append(np.array(total, part.dtypes[i]))

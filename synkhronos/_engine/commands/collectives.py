@@ -78,9 +78,9 @@ class Broadcast(Collective):
 
     def act(self, member: Member) -> None:
         """Receive; the master takes new values from its hand first."""
-        if member.hand is not None:
-            self.change(member, [np.array(v) for v in member.hand], differs=False)
-        member.take_masters([e for e in self.entries(member) if is_array(e)])
+        if member.master_input is not None:
+            self.change(member, [np.array(v) for v in member.master_input], differs=False)
+        member.receive_master_values([e for e in self.entries(member) if is_array(e)])
         self.mark(member, differs=False)
 
 
@@ -92,7 +92,7 @@ class Scatter(Collective):
 
     def act(self, member: Member) -> None:
         """Receive this member's rows."""
-        parts = member.communicator.scatter(member.hand, member.master, self.edges)
+        parts = member.communicator.scatter(member.master_input, member.master, self.edges)
         self.change(member, parts, differs=True)
 
 
@@ -191,7 +191,7 @@ class SetValue(Collective):
     def act(self, member: Member) -> None:
         """The one member receives."""
         pair = tuple(sorted({member.master, self.rank}))
-        found = member.communicator.broadcast(member.hand, member.master, pair)
+        found = member.communicator.broadcast(member.master_input, member.master, pair)
         if member.rank == self.rank and found is not None:
             self.change(member, [np.array(v) for v in found], differs=True)
         self.mark(member, differs=True)

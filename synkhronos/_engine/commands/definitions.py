@@ -30,7 +30,7 @@ class Define(Command):
                 entry = member.variables.add(build(definition), definition.number)
                 if isinstance(value, np.random.Generator):
                     entry.storage[0] = stream(value, member.rank, member.master)
-        member.take_masters([member.variables[n] for n in self.arrays], undo=False)
+        member.receive_master_values([member.variables[n] for n in self.arrays], undo=False)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Forget(Command):
         for number in self.functions:
             member.replicas.pop(number, None)
             member.updates.pop(number, None)
-            member.shares.pop(number, None)
+            member.scattered_rows.pop(number, None)
         member.forget(self.variables)
 
 

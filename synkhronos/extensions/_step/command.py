@@ -38,7 +38,7 @@ class Install(Command):
         leads = home.rank == comm.leader
         recipe: FlatRecipe
         if mine:
-            recipe = member.hand
+            recipe = member.master_input
         else:
             found = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
             recipe = found.for_node(home.size)
@@ -272,7 +272,7 @@ class Step(Command):
 def shares_of(part: Part, size: int, average: bool) -> list[float]:
     """What each member's value counts in that of the whole."""
     found = [0.0] * size
-    for rank, share in zip(part.participants, part.shares, strict=True):
+    for rank, share in zip(part.participants, part.fractions, strict=True):
         found[rank] = share if average else 1.0
     return found
 

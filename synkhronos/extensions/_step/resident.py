@@ -167,7 +167,7 @@ class InstallResident(Command):
         comm, mine = member.communicator, member.rank == member.master
         recipe: ResidentRecipe
         if mine:
-            recipe = member.hand
+            recipe = member.master_input
         else:
             recipe = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
         clock = comm.empty((len(PHASES),), np.dtype(np.float64))
@@ -202,7 +202,7 @@ class JoinResident(Collective):
         """Receive, and compare with what was there."""
         compared = [member.variables[n] for n in self.compared]
         held = [np.asarray(e.storage[0]) for e in compared]
-        member.take_masters(self.entries(member))
+        member.receive_master_values(self.entries(member))
         now = [np.asarray(e.storage[0]) for e in compared]
         check_votes(
             member,
