@@ -166,6 +166,48 @@ def _members_of(node: ast.stmt) -> set[str]:
     return set()
 
 
+# Names of libraries that begin with an underscore, have no public twin, and are used nevertheless.
+PRIVATE_OF_LIBRARIES = {
+    "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",
+    "_FromFunctionOp__infer_shape": "the same for its shape",
+    "_args_from_interpreter_flags": "subprocess: a worker gets the master's -X and -W",
+    "_current_frames": "sys: the stack of another thread",
+    "_exit": "os: end a fork without its parent's handlers",
+    "_pytensor_function": "PyMC's PointFunc: the compiled function, to time it",
+    "_raveled_inputs": "PyMC's logp_dlogp_function: the function of one vector",
+    "_read": "jax.config: a value that JAX offers no attribute for",
+    "_run_exitfuncs": "atexit: run the handlers before MPI ends the process",
+}
+
+
+def test_no_reach_into_private_names() -> None:
+    """A name with one underscore is used in the module that defines it, and nowhere else."""
+    known = modules()
+    for name, tree in known.items():
+        own = {n for node in ast.walk(tree) for n in _defined(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and re.match(r"_[a-zA-Z]", node.attr):
+                mine = node.attr in own or ast.unparse(node.value) in ("self", "cls")
+                assert mine or node.attr in PRIVATE_OF_LIBRARIES, f"{name}: {ast.unparse(node)}"
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("synkhronos"):
+                home = (node.module or "").removeprefix("synkhronos").removeprefix(".")
+                for alias in node.names:
+                    is_module = f"{home}.{alias.name}".strip(".") in known
+                    assert is_module or not alias.name.startswith("_"), f"{name}: {alias.name}"
+
+
+def _defined(node: ast.AST) -> set[str]:
+    """The names that a statement gives to a class or an object of this module."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return {node.attr} if ast.unparse(node.value) in ("self", "cls") else set()
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {t.id for t in targets if isinstance(t, ast.Name)}
+    return set()
+
+
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_libraries_are_imported_only_where_named(library: str) -> None:
     for name, tree in modules().items():

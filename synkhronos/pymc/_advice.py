@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.replicas import compiled
+from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
 SECONDS = 0.15  # of measuring, for each figure
@@ -309,19 +310,19 @@ def gradient_of(model: Any, mode: Any) -> Gradient:
     return Gradient(function, point)
 
 
-def measure_mode(model: Any, parallel: Any, mode: Any, plain: Gradient) -> ModeAdvice:
-    """Measure a divided model in one mode."""
+def measure_mode(
+    model: Any, evaluator: Evaluator, size: int, mode: Any, plain: Gradient
+) -> ModeAdvice:
+    """Measure a model that `evaluator` divides over `size` members, in one mode."""
     with threadpool_limits(1):
         alone = seconds_of(plain)
     threads = seconds_of(plain)
     sampler = seconds_of(plain.known().amid_sampling())
     divided = gradient_of(model, mode)
     whole = seconds_of(divided.amid_sampling()) - sampler
-    evaluator = parallel._evaluator
     with evaluator.stubbed():
         rest = seconds_of(divided)
     inner = max(whole - rest, 1e-7)
-    size = parallel.group.size
     parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode_of(mode)) else {}
     if not parts:  # scale the measured time of one member's rows
         parts = {k: inner * size / k for k in (1, 2, 4, 8)}

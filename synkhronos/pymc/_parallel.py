@@ -16,9 +16,8 @@ from pymc.model.core import BaseModel
 from pytensor.graph.replace import clone_replace
 
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
-from synkhronos._engine import group
-from synkhronos._engine.group import Group
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._engine.group import Group, current
+from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
     Advice,
@@ -196,7 +195,7 @@ class Parallel:
                 plain = gradient_of(self.model, mode)
             finally:
                 self.model.logp = divided
-            timing = measure_mode(self.model, self, mode, plain)
+            timing = measure_mode(self.model, self._evaluator, self.group.size, mode, plain)
             advice = Advice(tuple(self.names), (), cores, (timing,))
             self.plan = advice.chains(chains, together=self.group.size)
             self._evaluator.give_each_chain(self.plan.members)
@@ -262,8 +261,11 @@ def point_of(model: Any) -> dict[Any, Any]:
 
 def group_for(members: int | None) -> tuple[Group, bool]:
     """The current group if it is alive and has this size, else a new one; whether it is new."""
-    found = group._current
-    if found is not None and found.alive and members in (None, found.size):
+    try:
+        found = current("synk.pymc.parallel")
+    except (NotForked, GroupClosed):
+        return Group(members), True
+    if members in (None, found.size):
         return found, False
     return Group(members), True
 
@@ -410,7 +412,9 @@ def advise(
                 target = model_of(model)
                 plain = gradient_of(target, mode)
                 with Parallel(target, dim, mode=mode) as divided:
-                    found.append(measure_mode(target, divided, mode, plain))
+                    evaluator = divided._evaluator
+                    assert evaluator is not None
+                    found.append(measure_mode(target, evaluator, group.size, mode, plain))
                     names = tuple(divided.names)
-                    rows = tuple(p.rows for p in divided._evaluator.likelihood.parts)
+                    rows = tuple(p.rows for p in evaluator.likelihood.parts)
     return Advice(names, rows, len(_cores.available()), tuple(found))
