@@ -36,6 +36,7 @@ from synkhronos._api.data import Data as Data
 from synkhronos._api.function import Function as Function
 from synkhronos._api.function import function as function
 from synkhronos._api.make_data import data as data
+from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._engine.group import Group as Group
 from synkhronos._engine.group import close as close
 from synkhronos._engine.group import fork as fork
@@ -96,6 +97,8 @@ __all__ = [
     "set_value",
     "sync",
 ]
+
+_belong_to(__name__, [globals()[name] for name in __all__])
 
 
 def __getattr__(name: str) -> object:

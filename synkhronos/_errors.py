@@ -26,7 +26,6 @@ import errno
 import functools
 import resource
 import sys
-from collections.abc import Callable
 
 
 class SynkhronosError(Exception):
@@ -253,18 +252,3 @@ class WorkerDied(SynkhronosError):
 
     def _add(self, text: str) -> None:
         self.args = (f"{self.args[0]}. {text}",)
-
-
-def enduring[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a call to repeat it when workers were restarted and no value was lost."""
-
-    @functools.wraps(call)
-    def again(*args: P.args, **kwargs: P.kwargs) -> R:
-        while True:
-            try:
-                return call(*args, **kwargs)
-            except WorkerDied as exc:
-                if not exc.again:
-                    raise
-
-    return again

@@ -8,9 +8,13 @@ import doctest
 import functools
 import importlib
 import inspect
+import pickle
 import pkgutil
 import re
+import traceback
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytensor
 import pytest
@@ -292,11 +296,65 @@ def test_docstring_examples_run(name: str) -> None:
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
     if name == "synkhronos.nn._jax":
         pytest.importorskip("jax", reason="JAX is not installed (the extra: synkhronos[jax])")
-    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    examples = examples_of(importlib.import_module(name))
     with pytensor.config.change_flags(mode="FAST_COMPILE"):  # no example is about the compiler
-        result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+        for test in examples:
+            runner.run(test)
     synk.close()
-    assert result.failed == 0
+    assert runner.failures == 0
+
+
+def examples_of(module: Any) -> list[doctest.DocTest]:
+    """The examples of all that a module defines, also of classes that name a public package."""
+    finder = doctest.DocTestFinder()
+    tree = ast.parse(inspect.getsource(module))
+    own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = {n: c for n, c in vars(module).items() if inspect.isclass(c) and n == c.__name__}
+    elsewhere = {f"{module.__name__}.{n}" for n in classes if n not in own}
+    found = [
+        test
+        for test in finder.find(module)
+        if not any(f"{test.name}.".startswith(f"{path}.") for path in elsewhere)
+    ]
+    for name in own:
+        if classes[name].__module__ != module.__name__:
+            path = f"{module.__name__}.{name}"
+            found += finder.find(classes[name], path, module=False, globs=dict(vars(module)))
+    return [test for test in found if test.examples]
+
+
+PUBLIC_PACKAGES = ("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc")
+
+
+@pytest.mark.parametrize("package", PUBLIC_PACKAGES)
+def test_public_names_say_the_package_that_users_import(package: str) -> None:
+    """In reprs, tracebacks and pickles; what inspect says of them is as before."""
+    for library in {"synkhronos.pymc": ["pymc"], "synkhronos.nn": ["pytensor_ml"]}.get(package, []):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not inspect.isclass(thing) and not inspect.isfunction(thing):
+            continue
+        assert thing.__module__ == package, name
+        assert pickle.loads(pickle.dumps(thing)) is thing
+        assert inspect.getmodule(thing) is module
+        assert inspect.getdoc(thing)
+        if inspect.isfunction(thing):
+            assert f"def {thing.__name__}" in inspect.getsource(thing)
+        elif not is_dataclass(thing):
+            for method, value in vars(thing).items():
+                if inspect.isfunction(value) and method == value.__name__:
+                    assert f"def {method}" in inspect.getsource(value)
+
+
+def test_tracebacks_show_public_names() -> None:
+    with pytest.raises(synk.NotForked) as raised:
+        synk.data([1.0])
+    last = traceback.format_exception_only(raised.value)[0]
+    assert last.startswith("synkhronos.NotForked: ")
+    assert repr(synk.Data) == "<class 'synkhronos.Data'>"
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:

@@ -14,10 +14,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._api.data import Data, as_literal
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
-from synkhronos._engine.group import Group, current
+from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
-from synkhronos._errors import InputError, InputTypeError, enduring
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.reductions import Reduction, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
 
@@ -26,7 +26,7 @@ Variables = SharedVariable | str | Sequence[SharedVariable | str]
 _REPLACING = ("scatter", "set_value")  # whatever members held, they get other values
 
 
-@enduring
+@retried
 def broadcast(
     shared_vars: Variables,
     values: Any = None,
@@ -68,7 +68,7 @@ def broadcast(
         found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", master_input=given)
 
 
-@enduring
+@retried
 def scatter(
     shared_vars: Variables,
     values: Any = None,
@@ -120,7 +120,7 @@ def scatter(
         found.run(commands.Scatter, borders, master_input=chosen)
 
 
-@enduring
+@retried
 def gather(
     shared_vars: Variables, nd_up: int = 1, nccl: bool = True, *, timeout: float | None = None
 ) -> Any:
@@ -162,7 +162,7 @@ def gather(
         return joined[0] if found.single else joined
 
 
-@enduring
+@retried
 def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | None = None) -> None:
     """Give every member all members' values, concatenated along axis 0.
 
@@ -197,7 +197,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | No
         found.run(commands.AllGather)
 
 
-@enduring
+@retried
 def reduce(
     shared_vars: Variables,
     op: str = "avg",
@@ -246,7 +246,7 @@ def reduce(
         return reduced[0] if found.single and not in_place else reduced
 
 
-@enduring
+@retried
 def all_reduce(
     shared_vars: Variables,
     op: str = "avg",
@@ -301,7 +301,7 @@ def all_reduce(
             found.group.run(command, "all_reduce")
 
 
-@enduring
+@retried
 def reduce_scatter(
     shared_vars: Variables,
     op: str = "avg",
@@ -339,7 +339,7 @@ def reduce_scatter(
         found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
 
 
-@enduring
+@retried
 def set_value(
     rank: int,
     shared_vars: Variables,
@@ -385,7 +385,7 @@ def set_value(
         found.run(commands.SetValue, rank, master_input=arrays)
 
 
-@enduring
+@retried
 def get_value(rank: int, shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """Fetch the values of one member.
 
@@ -415,7 +415,7 @@ def get_value(rank: int, shared_vars: Variables, *, timeout: float | None = None
         return values[0] if found.single else values
 
 
-@enduring
+@retried
 def get_lengths(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """The length of each member's value, in the order of ranks.
 
@@ -445,7 +445,7 @@ def get_lengths(shared_vars: Variables, *, timeout: float | None = None) -> Any:
         return lengths[0] if _is_single(shared_vars) else lengths
 
 
-@enduring
+@retried
 def get_shapes(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """The shape of each member's value, in the order of ranks.
 

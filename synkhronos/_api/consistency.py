@@ -18,10 +18,10 @@ from synkhronos._api.collectives import (
     reduction,
 )
 from synkhronos._engine.commands.collectives import Collective, GetValue
-from synkhronos._engine.group import Group, current
+from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, is_array
-from synkhronos._errors import GroupError, InputTypeError, enduring
+from synkhronos._errors import GroupError, InputTypeError
 
 _DIGEST_BYTES = 16
 
@@ -59,7 +59,7 @@ def checksum(value: np.ndarray) -> bytes:
     return found.digest()
 
 
-@enduring
+@retried
 def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -> None:
     """Raise unless every member holds the same values, bit for bit.
 
@@ -94,7 +94,7 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
     >>> check_consistency(s)
     Traceback (most recent call last):
         ...
-    synkhronos._errors.GroupError: check_consistency: 1 of 1 variables differ from the master's:
+    synkhronos.GroupError: check_consistency: 1 of 1 variables differ from the master's:
       s (rank 1): 1 of 3 elements, by at most 0.5
     Give all members the master's values with synk.broadcast, or average them with synk.sync
     >>> synk.close()
@@ -112,7 +112,7 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
             )
 
 
-@enduring
+@retried
 def sync(
     shared_vars: Variables,
     op: str = "avg",

@@ -14,8 +14,8 @@ from synkhronos._api.make_data import data
 from synkhronos._api.outputs import mode_name
 from synkhronos._api.serial import Serial
 from synkhronos._engine.compile import Plan, plan
-from synkhronos._engine.group import Group, current
-from synkhronos._errors import InputError, InputTypeError, enduring
+from synkhronos._engine.group import Group, current, retried
+from synkhronos._errors import InputError, InputTypeError
 
 
 class Function:
@@ -68,7 +68,7 @@ class Function:
         """The shared variables that the function uses or updates."""
         return list(self._function.plan.shareds)
 
-    @enduring
+    @retried
     def __call__(
         self,
         *args: Any,

@@ -234,6 +234,6 @@ def _served(what: str) -> Any:
     except NotServed:
         raise
     except Exception as exc:
-        if type(exc).__module__.startswith("synkhronos."):  # from another member
+        if type(exc).__module__.partition(".")[0] == "synkhronos":  # from another member
             raise
         raise NotServed(f"{what} failed: {type(exc).__name__}: {exc}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -654,3 +655,18 @@ def close() -> None:
     if _current is not None:
         _current.close()
         _current = None
+
+
+def retried[**P, R](call: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what is called again after a restart of the workers in which nothing was lost."""
+
+    @functools.wraps(call)
+    def again(*args: P.args, **kwargs: P.kwargs) -> R:
+        while True:
+            try:
+                return call(*args, **kwargs)
+            except WorkerDied as exc:
+                if not exc.again:
+                    raise
+
+    return again

@@ -12,13 +12,13 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import CAReduce
 
 from synkhronos._engine.commands.definitions import Define, Forget, Replicate
-from synkhronos._engine.group import Group, current
+from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.variables import Entry, check_dense, define, is_array
-from synkhronos._errors import InputError, enduring
+from synkhronos._errors import InputError
 from synkhronos._transport import serialization
 
 
-@enduring
+@retried
 def distribute() -> None:
     """Ship all functions that have not been shipped yet; a first call does it by itself.
 

@@ -8,6 +8,7 @@
 """
 
 import synkhronos.extensions.updates as updates
+from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.extensions.batches import Batches as Batches
 from synkhronos.extensions.loader import Loader as Loader
 from synkhronos.extensions.train import TrainFunction as TrainFunction
@@ -24,3 +25,5 @@ __all__ = [
     "make_train_function_theano",
     "updates",
 ]
+
+_belong_to(__name__, [globals()[name] for name in __all__])

@@ -27,11 +27,11 @@ from synkhronos._api.group_function import GroupFunction
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.graph_collectives import has_collectives
-from synkhronos._engine.group import Group, current
+from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
-from synkhronos._errors import InputError, InputTypeError, enduring
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
 from synkhronos._transport import serialization
@@ -119,7 +119,7 @@ class TrainFunction:
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.TrainFunction of {self._function.what} in {self._group!r}>"
 
-    @enduring
+    @retried
     def __call__(
         self,
         *args: Any,
@@ -170,7 +170,7 @@ class TrainFunction:
             found = self._function.call(args, kwargs, None, batch, None, num_slices)
         return found[0] if len(found) == 1 else found
 
-    @enduring
+    @retried
     def gradients(
         self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
     ) -> list[np.ndarray]:

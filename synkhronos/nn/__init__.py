@@ -13,6 +13,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._errors import BackendMissing
 from synkhronos.nn import _dispatch
 from synkhronos.nn import _inference_rules as _inference_rules
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 _dispatch.register()
+_belong_to(__name__, [avg_pool2d, conv2d, max_pool2d])
 
 
 def __getattr__(name: str) -> object:
@@ -53,4 +55,6 @@ def __getattr__(name: str) -> object:
         import_module("pytensor_ml")
     except ImportError:
         raise BackendMissing("pytensor-ml", "nn") from None
-    return getattr(import_module("synkhronos.nn.layers"), name)
+    found = getattr(import_module("synkhronos.nn.layers"), name)
+    _belong_to(__name__, [found])
+    return found

@@ -22,6 +22,7 @@ used. Workers do not import it: they get graphs of PyTensor's operations.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._errors import BackendMissing
 
 if TYPE_CHECKING:
@@ -41,4 +42,6 @@ def __getattr__(name: str) -> object:
     except ImportError:
         raise BackendMissing("PyMC", "pymc") from None
     home = "_advice" if name == "Advice" else "_parallel"
-    return getattr(import_module(f"synkhronos.pymc.{home}"), name)
+    found = getattr(import_module(f"synkhronos.pymc.{home}"), name)
+    _belong_to(__name__, [found])
+    return found
