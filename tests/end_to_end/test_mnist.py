@@ -45,6 +45,8 @@ if find_spec("pytensor_ml"):
 # one process after another would take most of its time to import
 RUN_ALL = """
 import os, runpy, sys
+
+pytestmark = pytest.mark.together
 os.environ["PYTENSOR_FLAGS"] = os.environ.get("PYTENSOR_FLAGS", "") + ",cxx="
 sys.path[:0] = [{demos!r}, {stubs!r}]
 for label, command in {curves!r}.items():

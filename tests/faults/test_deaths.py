@@ -21,6 +21,8 @@ from synkhronos._engine.group_options import GRACE_SECONDS
 from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import KINDS, Fault
 
+pytestmark = pytest.mark.alone
+
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTERM")
 STATES = ("idle", "python", "C call", "system call", "barrier", "collective", "allocation")
 PROMPT = 1.0  # seconds from the death to the exception

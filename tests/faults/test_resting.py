@@ -6,9 +6,12 @@ import os
 import signal
 import time
 
+import pytest
 from resting import CROWD, Barriers, barriers, idle_seconds, processor_seconds, used
 
 import synkhronos as synk
+
+pytestmark = pytest.mark.alone
 
 
 def test_an_idle_group_takes_no_processor_time() -> None:

@@ -20,6 +20,8 @@ import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
+pytestmark = pytest.mark.alone
+
 LIMIT = 0.5
 PROMPT = 3.0  # seconds, of which one is for stacks
 

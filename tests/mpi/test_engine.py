@@ -37,11 +37,19 @@ _SHARED = (
 _NOT_SHARED = " and ".join(f"not {name}" for name in _SHARED)
 
 
-def check(kind: str, nodes: int, members: int, files: list[str], folder: Path, only: str) -> None:
+def check(
+    kind: str,
+    nodes: int,
+    members: int,
+    files: list[str],
+    folder: Path,
+    only: str = "",
+    marked: str = "",
+) -> None:
     """Run tests in a job; all pass, and nothing of the job is left."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"]
     command += [f"--rootdir={TESTS.parent}", "-c", str(TESTS.parent / "pyproject.toml")]
-    command += [*(["-k", only] if only else []), *(str(TESTS / f) for f in files)]
+    command += ["-m", marked, "-k", only, *(str(TESTS / f) for f in files)]
     made = Job(launcher(kind), nodes, command, folder, SYNK_TEST_MEMBERS=str(members))
     try:
         code = made.wait(limit=900)
@@ -52,6 +60,22 @@ def check(kind: str, nodes: int, members: int, files: list[str], folder: Path, o
         made.kill()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nodes", "members", "files", "only"),
+    [
+        (2, 1, ["api/test_functions.py"], "float32 or batch or gather or update"),
+        (2, 2, COLLECTIVES, _NOT_SHARED),
+    ],
+)
+def test_parts_of_the_engine(
+    nodes: int, members: int, files: list[str], only: str, tmp_path: Path
+) -> None:
+    """Of what `test_engine` runs, that which differs most from one node."""
+    check("mpich", nodes, members, files, tmp_path, only, "not thorough")
+
+
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ forked: each would be started as fresh interpreters, for seconds.
     pytest --taken FILE
 
 All processes are given the same file, which is empty at first, and collect the same tests in the
-same order. The cases of one test function stay together, as do the fixtures they share. Those that
-run JAX come last in the collection, so that no process forks a group after it.
+same order. The cases of one test function stay together, and so do the tests of a module with the
+marker `together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
+process forks a group after it.
 """
 
 from __future__ import annotations
@@ -45,17 +46,19 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def shared(items: list[pytest.Item], taken: Path) -> Iterator[pytest.Item]:
-    """The tests that this process has taken, function by function."""
-    functions = [
-        list(cases)
-        for _, cases in itertools.groupby(items, key=lambda i: i.nodeid.partition("[")[0])
-    ]
-    while (number := _take(taken)) < len(functions):
-        yield from functions[number]
+    """The tests that this process has taken."""
+    units = [list(cases) for _, cases in itertools.groupby(items, key=_unit)]
+    while (number := _take(taken)) < len(units):
+        yield from units[number]
+
+
+def _unit(item: pytest.Item) -> str:
+    """What one process runs of the tests: the module, or the function with all of its cases."""
+    return item.nodeid.partition("::" if item.get_closest_marker("together") else "[")[0]
 
 
 def _take(taken: Path) -> int:
-    """How many functions have been taken before: the number of this one."""
+    """How many units have been taken before: the number of this one."""
     with taken.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         number = file.seek(0, os.SEEK_END)

@@ -75,10 +75,13 @@ def test_calls_of_nccl(start: Start) -> None:
 @pytest.mark.usefixtures("start")
 def test_posting_from_several_threads() -> None:
     """In each the GPU is current; what comes after a group waits until NCCL has taken that."""
+    from nccl.bindings import nccl
+
     watched = []
 
     def watch(done: Callable[[], bool]) -> None:
         watched.append(done())
+        nccl.accepting.set()
         while not done():
             time.sleep(0.001)
 
@@ -90,6 +93,7 @@ def test_posting_from_several_threads() -> None:
     def exchange() -> None:
         result[:] = 0
         watched.clear()
+        nccl.accepting.clear()  # NCCL takes nothing before somebody waits for it
         event = link.post(moves)
         assert watched == [False]
         assert link._settled()
@@ -101,6 +105,7 @@ def test_posting_from_several_threads() -> None:
         with ThreadPoolExecutor(1) as another:
             another.submit(exchange).result()
     finally:
+        nccl.accepting.set()
         link.close()
 
 

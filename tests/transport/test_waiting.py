@@ -9,6 +9,8 @@ from synkhronos._transport.channels import waiting
 from synkhronos._transport.channels.waiting import SLOW_TURN_SECONDS, Rivals
 from synkhronos.testing.faults import Fault
 
+pytestmark = pytest.mark.alone
+
 
 class Machine:
     """A clock and a number of runnable processes that the test sets."""

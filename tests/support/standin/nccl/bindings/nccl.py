@@ -33,6 +33,8 @@ LAUNCH = 0.001  # seconds: what does not wait for it comes too early
 PATIENCE = float(os.environ.get("STANDIN_NCCL_PATIENCE", "1"))  # seconds between two members
 
 calls: list[tuple[Any, ...]] = []  # (name, arguments) of every call, in order
+accepting = threading.Event()  # while it is cleared communicators stay in progress
+accepting.set()
 
 
 class Result(enum.IntEnum):
@@ -237,6 +239,7 @@ def group_end() -> None:
 def _launch(comm: Comm, stream: Stream, batch: list[tuple[str, tuple[int, ...]]]) -> None:
     """Hand a group to the GPU: a communicator that does not block lets that take its time."""
     time.sleep(LAUNCH)
+    accepting.wait()
     stream.put(functools.partial(comm.exchange, batch))
     if comm.state == Result.InProgress:
         comm.state = Result.Success
