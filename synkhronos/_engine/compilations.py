@@ -1,4 +1,4 @@
-"""What the members have compiled of a function; and in JAX, the lengths that parts are cut into."""
+"""The variants of a function that members have compiled; in JAX, the lengths of slices as well."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Cut:
     Attributes
     ----------
     slice_lengths : tuple of tuples of int, or None
-        The lengths of each member's slices, where they are others than were asked for.
+        The lengths of each member's slices, if they are not the requested ones.
     first : bool
-        Some member has to compile.
+        Whether some member must compile.
     """
 
     slice_lengths: SliceLengths | None
@@ -38,7 +38,7 @@ class Cut:
 
 
 class Compilations:
-    """What the members of a group have compiled of a function.
+    """The variants of a function that the members of a group have compiled.
 
     JAX compiles for each length of a part. Where it is proved how the values of slices make those
     of a part, parts of any length are computed in pieces of a few.
@@ -63,7 +63,7 @@ class Compilations:
         return Cut(pieces, not self._needed(outputs, num_slices, pieces) <= self._compiled)
 
     def note(self, call: Call) -> None:
-        """The members have computed this call."""
+        """Record that the members have computed this call."""
         outputs = call.outputs + call.extra
         asked = self._asked(call.slices, call.edges)
         self._compiled |= self._needed(outputs, call.slices, call.slice_lengths or asked)
@@ -72,7 +72,7 @@ class Compilations:
                 self._lengths[outputs, rank].note(rows)
 
     def _asked(self, num_slices: int, borders: Sequence[int] | None) -> SliceLengths:
-        """The lengths of each member's slices; nothing where they do not matter."""
+        """The requested lengths of each member's slices; empty if lengths do not matter."""
         if borders is None or not self._recipe.jax:
             return ()
         return tuple(
@@ -110,9 +110,9 @@ class Compilations:
 
 
 def _exact(value: Variable, slicing: Slicing, rows: list[Variable]) -> bool:
-    """Whether it is proved, and not just told, that its slices make a value."""
+    """Whether it is proved, and not only named by the user, how slices make a value."""
     if Reduction.AVG in slicing.reductions and np.dtype(_dtype(value)).kind in "biu":
-        return False  # their mean is no integer
+        return False  # their mean is not an integer
     if not depends_on(value, rows):
         return not {Reduction.SUM, Reduction.PROD, Reduction.GATHER} & set(slicing.reductions)
     proof = prove(value, rows)

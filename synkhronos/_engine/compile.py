@@ -1,4 +1,4 @@
-"""Outputs, reductions, updates and givens -> the recipe of a replica, and what the master adds.
+"""Makes the recipe of a function from its outputs, reductions, updates and givens.
 
 Everything is checked here, before anything is shipped.
 """
@@ -35,7 +35,7 @@ Structure = Literal["none", "single", "list", "dict"]
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """How one output of the user's comes about.
+    """How one of the user's outputs is computed.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ _MET = "the statistics that its members meet for: compute each part at once"
 
 @dataclass(frozen=True)
 class Plan:
-    """A function as the master knows it."""
+    """The master's description of a function."""
 
     recipe: Recipe
     inputs: tuple[Variable, ...]
@@ -197,7 +197,7 @@ def _inputs(inputs: Any, what: str) -> list[In]:
     for given in inputs:
         variable = given.variable if isinstance(given, In) else given
         if not isinstance(variable, Variable) or isinstance(variable, SharedVariable):
-            raise InputTypeError(f"{what}: {given!r} is no input variable")
+            raise InputTypeError(f"{what}: {given!r} is not an input variable")
         if not isinstance(given, In):
             given = In(given)
         if given.update is not None:
@@ -259,7 +259,7 @@ def _variable(output: Any) -> Variable:
     try:
         return pt.as_tensor_variable(variable)
     except Exception as exc:
-        raise InputTypeError(f"output {output!r} is no variable ({exc})") from None
+        raise InputTypeError(f"output {output!r} is not a variable ({exc})") from None
 
 
 @dataclass
@@ -280,7 +280,7 @@ def parse_updates(updates: Any) -> list[Change]:
     for item in items:
         shared, new, *rest = item
         if not isinstance(shared, SharedVariable):
-            raise InputTypeError(f"updates: {shared!r} is no shared variable")
+            raise InputTypeError(f"updates: {shared!r} is not a shared variable")
         if any(shared is c.shared for c in found):
             raise InputError(f"updates: {shared} is updated twice")
         if len(rest) > 2 or (len(rest) == 2 and rest[1] != "all"):
@@ -303,7 +303,7 @@ def _update_items(updates: Any) -> list[tuple[Any, ...]]:
     items = [tuple(item) for item in updates]
     short = [item for item in items if len(item) < 2]
     if short:
-        raise InputError(f"updates: {short[0]!r} is no pair of a variable and its new value")
+        raise InputError(f"updates: {short[0]!r} is not a pair of a variable and its new value")
     return items
 
 
@@ -335,7 +335,7 @@ def _replaced(
     givens: list[tuple[Variable, Any]],
     strict: bool = True,
 ) -> tuple[Wanted, list[Change]]:
-    """Carry the givens out, over the whole graph at once."""
+    """Replace the givens in the whole graph at once."""
     if not givens:
         return wanted, changes
     roots = [*(v for v, _, _ in wanted), *(c.new for c in changes)]
@@ -363,7 +363,7 @@ def _sliceables(given: Any, wanted: Wanted, changes: list[Change]) -> list[Share
     used = set(_shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)]))
     for shared in given:
         if not isinstance(shared, SharedVariable):
-            raise InputTypeError(f"sliceable_shareds: {shared!r} is no shared variable")
+            raise InputTypeError(f"sliceable_shareds: {shared!r} is not a shared variable")
         if shared not in used:
             raise InputError(f"sliceable_shareds: {shared} is not used by the function")
         if hasattr(shared.type, "format") or not getattr(shared.type, "ndim", 0):
@@ -505,7 +505,7 @@ def _check_named(
     rows: list[Variable],
     remedy: str = "Name no reduction (it is inferred, exactly), or make two outputs of it",
 ) -> None:
-    """Refuse a reduction over members that is provably wrong."""
+    """Raise or warn if a reduction over members is provably wrong."""
     if not isinstance(found, Proof):
         return
     if found.penalised and op in (Reduction.AVG, Reduction.SUM):

@@ -1,7 +1,7 @@
-"""Operations inside a compiled function that meet those of the other members.
+"""Operations inside a compiled function that combine values of all members.
 
-A function that holds such an operation is computed by all members at once, each on its part.
-Outside of a call, and in a group of one, there is nobody to meet: means are those of one member.
+All members compute a function with such an operation at the same time, each on its part. Outside
+of a call, and in a group of one, the operation returns the value of the one member.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from synkhronos._transport.communicators.communicator import Communicator
 
 
 class CollectiveOp(Op):
-    """An operation that all members compute together, in the same order."""
+    """An operation that combines values of all members; all compute it in the same order."""
 
 
 def has_collectives(variables: Iterable[Variable]) -> bool:
-    """Whether members meet while they compute these."""
+    """Whether one of these depends on a `CollectiveOp`."""
     for variable in ancestors(list(variables)):
         op = None if variable.owner is None else variable.owner.op
         if isinstance(op, CollectiveOp):
@@ -38,7 +38,7 @@ def has_collectives(variables: Iterable[Variable]) -> bool:
 
 @dataclass
 class _Meeting:
-    """Who meets, and what became of it."""
+    """The communicator and weights during a call, and the first error."""
 
     communicator: Communicator
     fractions: Sequence[float]
@@ -47,7 +47,7 @@ class _Meeting:
 
 _lock = threading.RLock()  # two groups' functions may run in two threads
 _held: list[_Meeting] = []
-_buffers: dict[int, np.ndarray] = {}  # the same arrays again are what communicators are fast with
+_buffers: dict[int, np.ndarray] = {}  # communicators are fast with arrays that they know
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def collective(communicator: Communicator, fractions: Sequence[float]) -> Iterat
 
 
 def is_collective() -> bool:
-    """Whether there is anybody to meet."""
+    """Whether operations combine values of all members now."""
     return bool(_held)
 
 
@@ -93,9 +93,10 @@ def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
 
 
 def deferring_errors(meet: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
-    """What members make of these values; where that fails, the same values.
+    """Return ``meet(values)``, or after an error the same values.
 
-    For programs that log what is raised in them: `held` raises it when they have ended.
+    For programs that log an exception that is raised in them: `collective` raises it when the
+    program has ended.
     """
     try:
         return meet(values)
@@ -114,6 +115,6 @@ def _mean(meeting: _Meeting, number: int, values: np.ndarray) -> np.ndarray:
     if abs(buffer[n] - number) > 1e-6 * (1 + number):
         raise GroupError(
             f"operation {number} met other operations in other members: their graphs were compiled "
-            "into another order, which is a defect of Synkhronos: please report it"
+            "in a different order. This is a defect of Synkhronos: please report it"
         )
     return buffer[:n].reshape(values.shape).astype(values.dtype)

@@ -41,7 +41,7 @@ _current: Group | None = None
 
 
 class Group:
-    """The processes that work together: this one, the master, and its workers.
+    """A master, which is this process, and its workers.
 
     Parameters
     ----------
@@ -50,55 +50,55 @@ class Group:
         JAX, else one per physical core that this process may use.
     devices : str or sequence, optional
         What the members compute on in mode JAX: "cpu"; "cuda", a member for each GPU; or one for
-        each, as in "cuda:0,cuda:2" or ["cuda:0", "cuda:0", "cpu"], where two share a GPU. They
-        count as this process sees them. Or for each member its cores (a list of their numbers).
+        each, as in "cuda:0,cuda:2" or ["cuda:0", "cuda:0", "cpu"], where two use one GPU. GPUs
+        are numbered as this process sees them. Or a list of core numbers for each member.
     master_rank : int
-        The master's rank; it decides which part of the rows is the master's.
+        The master's rank, which decides which part of the rows the master gets.
     start : {"fork", "exec"}, optional
-        How workers start. Default: fork where that is safe, else a fresh interpreter.
+        How workers start. Default: "fork" if that is safe, else "exec", a fresh interpreter.
     cores : sequence of int, optional
-        The cores to share out, all that this process may use unless given.
+        The cores to divide among the members. Default: all that this process may use.
     infer : bool
-        Whether reductions are inferred from graphs; False: "avg" for every output that names none.
+        Whether reductions are inferred from graphs. If not, an output that names none gets "avg".
     profile_workers : bool
-        Write a cProfile of each worker, synk_worker_<rank>.prof.
+        Each worker writes a profile (cProfile) to synk_worker_<rank>.prof when it ends.
     debug : bool
-        Workers keep the terminal (for pdb) and print directly.
+        Workers read the terminal (for pdb) and print to it directly.
     timeout : float, optional
-        Seconds that the others may keep the master waiting in a call or collective: then
-        GroupTimeout names them and shows their stacks. A member that compiles has ten minutes.
+        Seconds that other members may keep the master waiting in a call or collective. After that
+        GroupTimeout names them and shows their stacks. A member that compiles gets ten minutes.
     stall_warning : float, optional
-        Seconds after which a warning says the same. None: no warning.
+        Seconds after which a warning shows the same. None: no warning.
     mpi : bool, optional
-        Whether the group spans all processes of an MPI launch. Default: if there is one, and no
-        other such group is alive. `n_parallel` is then the number of members on each node.
+        Whether the group spans all processes of an MPI launch. Default: yes, if there is a launch
+        and no other such group is alive. `n_parallel` is then the members on each node.
     max_restarts : int
-        How often, in the group's life, workers are started anew after one has died. They get
-        functions and shared variables from the master, and the call is made again, unless
-        something was lost with the worker: then WorkerDied says what, and the group goes on.
+        How often, until the group is closed, all workers are restarted after a death. They get
+        functions and shared variables from the master, and the call is repeated. If a value was
+        lost with the worker, WorkerDied names it instead, and the group continues.
 
     Attributes
     ----------
     devices : tuple of Device
         What each member computes on.
     lock : threading.RLock
-        Held from the making of a command to its end: one thread at a time.
+        Held while a command is made and run, so that one thread at a time runs commands.
     restarts : int
-        How often the workers have been restarted.
+        How often the workers have been restarted so far.
 
     Raises
     ------
     InputError
-        Sizes, ranks or devices that cannot be.
+        Impossible sizes, ranks or devices.
     BackendMissing
-        GPUs were asked for, and JAX has no plugin for them.
+        The user asked for GPUs, and JAX has no plugin for them.
     GroupError
         JAX runs on another device than the master's in this process.
 
     Notes
     -----
-    Cost: a fork of 2 workers takes some tens of milliseconds, by exec about a second, since each
-    imports PyTensor; a restart as much, and the shipping of what is used again.
+    Cost: 2 workers start by fork in some tens of milliseconds, by exec in about a second, since
+    each imports PyTensor. A restart costs the same; functions are sent again at their next call.
 
     Examples
     --------
@@ -146,9 +146,9 @@ class Group:
         self.lock = threading.RLock()
         self._running = False
         self._task: Task | None = None
-        self._ending = threading.Lock()  # taken by whoever ends the group, for good
+        self._ending = threading.Lock()  # acquired once, by the caller that ends the group
         self._turning = threading.RLock()  # held while workers are ended or restarted
-        self._left = False  # the workers have ended, the rest waits for a command to leave
+        self._left = False  # the workers have ended; resources are freed when the command returns
         self.restarts = 0
         self._first_death = ""
         self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -172,7 +172,7 @@ class Group:
         _groups.add(self)
 
     def __del__(self) -> None:
-        """A group that nobody can use any more ends."""
+        """Close a group that is not referenced any more."""
         self.close()
 
     def _open(self) -> None:
@@ -196,7 +196,7 @@ class Group:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Group]:
-        """Make this the group that module functions act on, for a while.
+        """A context in which module functions act on this group.
 
         >>> import synkhronos as synk
         >>> a, b = synk.Group(1), synk.Group(1)
@@ -217,26 +217,26 @@ class Group:
 
     @property
     def alive(self) -> bool:
-        """Whether the group takes orders."""
+        """Whether the group accepts commands."""
         return not self._ended
 
     def number(self) -> int:
-        """A fresh number for a function."""
+        """A new number for a function."""
         self._next_number += 1
         return self._next_number
 
     def check(self, what: str) -> None:
-        """Raise unless the group takes orders from this process."""
+        """Raise unless the group accepts commands from this process."""
         if not self._ended:
             return
         if self._owner == os.getpid():
             raise GroupClosed(
-                f"{what}: the group {self._ended}. Call synk.fork() to start another, and make "
-                "functions and Data anew"
+                f"{what}: the group {self._ended}. Call synk.fork() to start another, and make the "
+                "functions and Data again"
             )
         raise GroupClosed(
             f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
-            f"(pid {self._owner}) and cannot use the group; synk.fork() starts one of its own"
+            f"(pid {self._owner}) and cannot use the group; synk.fork() starts another one here"
         )
 
     def run(
@@ -247,25 +247,25 @@ class Group:
         master_input: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """Run a command in all members; all of what it changes stands, or nothing.
+        """Run a command in all members; either all its changes are kept, or none.
 
         >>> import synkhronos as synk
         >>> from synkhronos.testing.faults import Fault
         >>> with synk.Group(2) as group:
-        ...     group.run(Fault("KeyError", ranks=()))  # a barrier, and nothing bad
+        ...     group.run(Fault("KeyError", ranks=()))  # a barrier; no member raises
         0
 
         Parameters
         ----------
         command : Command
         what : str
-            How error messages name it.
+            How error messages name the command.
         then : callable, optional
-            Makes the result of the command's answer; if it raises, nothing stands.
+            Computes the result from the command's answer. If it raises, the command is undone.
         master_input : object, optional
-            What the master's part of the command finds as `member.master_input`.
+            `member.master_input` in the master, while the command runs.
         timeout : float, optional
-            Another limit than the group's, in seconds.
+            A limit for this command instead of the group's, in seconds.
 
         Returns
         -------
@@ -275,9 +275,9 @@ class Group:
         Raises
         ------
         WorkerError
-            A member raised. All values are as before and the group goes on.
+            A member raised. All values are as before, and the group continues.
         WorkerDied
-            A member is gone. The group has been closed, or its workers have been restarted.
+            A member died. The group has been closed, or its workers have been restarted.
         GroupTimeout
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
@@ -306,13 +306,13 @@ class Group:
 
     @contextlib.contextmanager
     def limited(self, timeout: float) -> Iterator[None]:
-        """Another limit than the group's for all that this thread runs inside."""
+        """A context with another limit than the group's, for commands of this thread."""
         check_seconds("timeout", timeout)
         with self.lock, self._channel.inspector.limited(timeout):
             yield
 
     def check_idle(self, what: str) -> None:
-        """Raise unless the group takes a command from this thread now."""
+        """Raise unless the group accepts a command from this thread now."""
         self.check(what)
         if self._running:
             raise GroupError(f"{what}: the group is busy with another command of this thread")
@@ -343,15 +343,18 @@ class Group:
         return answer
 
     def _leave(self) -> None:
-        """Do what has been put off until the command was left."""
+        """Do what had to wait for the end of the command."""
         if self._transactions.undecided:
             self._transactions.settle()
         if self._left:
             self._finish()
 
     def _recover(self, exc: BaseException, what: str) -> None:
-        """After a failure: undo everywhere; raise what is to be raised in place of `exc`."""
-        # a member that stands still in the middle of that would go on with it at any time
+        """After a failure: undo the command in all members, and raise the error to show.
+
+        That is `exc` itself if this returns.
+        """
+        # a member that stalls while it writes in place would continue to write later
         writes = issubclass(type(exc), GroupTimeout) and bool(self.member.in_place)
         found = exc
         try:
@@ -366,21 +369,21 @@ class Group:
             if why := self._channel.broken:
                 self._lose(found, why)
             elif writes:
-                self._lose(found, "a member stood still while values were written")
+                self._lose(found, "a member stalled while values were written in place")
 
     def _explain(self, exc: BaseException, what: str) -> None:
-        """Raise what the master's `exc` was caused by elsewhere, or say where it comes from."""
-        kind = type(exc)  # isinstance would ask the exception, which may be anyone's
+        """Raise the error of another member that caused `exc`; else note the rank on `exc`."""
+        kind = type(exc)  # isinstance would call methods of the exception, which may raise
         if issubclass(kind, PeerDied | GroupEnded):
             raise self._channel.loss(what) from None
         if issubclass(kind, PeerFailed):
             reports = self._channel.collect(self._channel.number)
             check_reports(reports, what, self._channel)
-            raise GroupError(f"{what}: the members lost each other") from None
+            raise GroupError(f"{what}: the members lost touch with each other") from None
         note_master(exc, self.rank, self.devices[self.rank], what)
 
     def _lose(self, found: BaseException, why: str) -> None:
-        """Members are gone: start the workers anew if that is left to do, else end the group."""
+        """Members are lost: restart the workers if restarts are left, else end the group."""
         died = found if isinstance(found, WorkerDied) else None
         self._first_death = self._first_death or str(died or "")
         lost, most = lost_with_workers(self.member.variables), self._options.max_restarts
@@ -395,10 +398,10 @@ class Group:
         if died is not None:
             died.closed(self.restarts, self._first_death)
         else:
-            found.add_note(f"synkhronos: the group could not go on, and was closed, since {why}")
+            found.add_note(f"synkhronos: the group could not continue, and was closed, since {why}")
 
     def _restarted(self) -> bool:
-        """Replace all workers; whether they have started."""
+        """Replace all workers; returns whether they have started."""
         with self._turning, self._interrupts:
             if self._transactions.undecided:
                 self._transactions.settle()
@@ -414,12 +417,12 @@ class Group:
             self.member.replicas = replicas
             for function in list(self.functions.values()):
                 function.restart()
-            if self._ended:  # close() has come meanwhile, and has ended the workers before these
+            if self._ended:  # close() was called meanwhile, and has ended the old workers only
                 self._channel.quit(0.0)
             return True
 
     def start(self, command: Command, what: str = "a long command") -> Task:
-        """Let the workers run a command while the master goes on.
+        """Run a command in the workers while the master continues.
 
         >>> import synkhronos as synk
         >>> from synkhronos.testing.faults import Fault
@@ -430,14 +433,14 @@ class Group:
         Parameters
         ----------
         command : Command
-            It should count with `member.progress(n)` and return once `member.stopping` is true.
-            Its members may meet in collectives that name them (``members=``), without the master.
-            Any other collective raises GroupError in the member, and on several nodes each does.
+            It should call `member.progress(n)`, and return once `member.stopping` is true. It may
+            use collectives that name its members (``members=``), without the master. Any other
+            collective raises GroupError in the member; on several nodes every collective does.
 
         Returns
         -------
         Task
-            With `progress()`, `stop()` and `wait()`. Until `wait` has returned, the group takes no
+            Has `progress()`, `stop()` and `wait()`. Until `wait` returns, the group accepts no
             other command. In a group of one the command runs inside `wait`.
         """
         with self.lock:
@@ -454,11 +457,11 @@ class Group:
                 raise
 
     def await_task(self, task: Task) -> dict[int, Any]:
-        """Wait for what a task's workers report; it stands, or is undone."""
+        """Wait for the reports of a task's workers; its changes are kept, or undone."""
         with self.lock:
             self.check(task.what)
             if self._task is not task or self._running:
-                raise GroupError(f"{task.what}: it has been waited for already")
+                raise GroupError(f"{task.what}: wait() has been called already")
             self._running = True
             try:
                 return self._finish_task(task)
@@ -483,16 +486,16 @@ class Group:
         return reports
 
     def close(self) -> None:
-        """End the group; safe to call again, anywhere, at any time.
+        """End the group. This may be called at any time, by any thread, and repeatedly.
 
-        A command that runs meanwhile, in another thread or below a signal handler, raises
-        GroupClosed. Data and results stay readable, and every shared variable keeps its value.
+        A command that is running, in another thread or under a signal handler, raises GroupClosed.
+        Data and results stay readable, and every shared variable keeps its value.
         """
         if not self._ended:
             self._shut("has been closed")
 
     def _shut(self, how: str) -> None:
-        """End the workers at once, and all else as soon as no command runs."""
+        """End the workers at once, and free the rest as soon as no command runs."""
         if not self._ending.acquire(blocking=False):
             return
         with self._interrupts:
@@ -510,7 +513,7 @@ class Group:
                         self.lock.release()
 
     def _finish(self) -> None:
-        """Close the descriptors, and leave the user's variables and settings to the user."""
+        """Close the descriptors, and restore the user's variables and settings."""
         with self._interrupts:
             self._left = False
             try:
@@ -526,7 +529,7 @@ class Group:
 
 
 class Task:
-    """A command under way; made by `Group.start`."""
+    """A command that the workers run; made by `Group.start`."""
 
     def __init__(self, group: Group, command: Command, number: int, what: str) -> None:
         self._group = group
@@ -535,7 +538,7 @@ class Task:
         self.what = what
 
     def progress(self) -> list[int]:
-        """What each worker has counted so far, in the order of ranks."""
+        """The latest count of each worker, in the order of ranks."""
         counts = self._group._channel.progress(self.number)
         return [n for rank, n in enumerate(counts) if rank != self._group.rank]
 
@@ -544,13 +547,13 @@ class Task:
         self._group._channel.stop(self.number)
 
     def wait(self) -> dict[int, Any]:
-        """Wait for the workers: {rank: outcome}. Ctrl-C stops them, and undoes what they changed.
+        """Wait for the workers; returns {rank: outcome}. Ctrl-C stops them and undoes the command.
 
         Raises
         ------
         WorkerError, WorkerDied, GroupClosed
         GroupError
-            It has been waited for already.
+            `wait` has been called already.
         """
         return self._group.await_task(self)
 
@@ -572,7 +575,7 @@ def _tell_other_groups(member: Member, changed: list[Entry]) -> None:
 
 
 def _disown_groups() -> None:
-    """In a fork of the master: its groups are not this process's to use or to end."""
+    """In a fork of the master: this process must neither use nor end the master's groups."""
     for group in list(_groups):
         group._ended = "belongs to another process"
         _groups.discard(group)
@@ -614,7 +617,7 @@ def fork(
     n_parallel, devices, master_rank, profile_workers, **options
         As for `Group`.
     use_gpu, max_n_var, max_dim
-        Accepted as in 2017; there are no such limits now, and the mode decides about GPUs.
+        Accepted as in 2017, and ignored: there are no such limits, and the mode selects GPUs.
 
     Returns
     -------
@@ -624,7 +627,7 @@ def fork(
     Raises
     ------
     GroupError
-        A group is alive already.
+        Another group is alive.
 
     Examples
     --------
@@ -638,7 +641,7 @@ def fork(
     check_options("synk.fork", options, Group)
     if _current is not None and _current.alive:
         raise GroupError(
-            f"{_current!r} is alive already: call synk.close() first, or make a second with "
+            f"{_current!r} is alive: call synk.close() first, or make a second group with "
             "synk.Group"
         )
     _current = Group(n_parallel, devices, master_rank, profile_workers=profile_workers, **options)
@@ -646,7 +649,7 @@ def fork(
 
 
 def close() -> None:
-    """End the group of `fork`; without one, do nothing.
+    """End the group that `fork` started, if there is one.
 
     >>> import synkhronos as synk
     >>> synk.close()

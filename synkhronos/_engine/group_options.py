@@ -1,4 +1,4 @@
-"""What the user asked of a group, checked: members, devices, cores, limits."""
+"""The options of a group, checked: members, devices, cores, limits."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ log = logging.getLogger("synkhronos")
 
 @dataclass
 class GroupOptions:
-    """How a group was asked to be started.
+    """The options that a group is started with.
 
     Attributes
     ----------
     cores : list of list of int
         For each member of this node, its cores.
     devices : tuple of Device
-        For each of them, what it computes on; of all nodes once the group has started.
+        What each of them computes on; after the start, those of all nodes.
     limited : bool
-        Whether the user has said which cores.
+        Whether the user has named the cores.
     start : {"fork", "exec"} or None
     timeout, stall_warning : float or None
         Seconds.
     max_restarts : int
     launch : Launch or None
-        Of a group of several nodes.
+        For a group of several nodes.
     options : dict
-        What the other nodes of a later group are started with.
+        The user's own, which the other nodes of a later group get.
     """
 
     cores: list[list[int]]
@@ -67,7 +67,7 @@ class GroupOptions:
         if self.start not in (None, "fork", "exec"):
             raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
         if not 0 <= self.master < size:
-            raise InputError(f"master_rank={self.master} is no rank of a group of {size}")
+            raise InputError(f"master_rank={self.master} is not a rank of a group of {size}")
         if self.master and self.launch is not None:
             raise InputError(f"master_rank={self.master}: with MPI the master's rank is 0")
         most = self.max_restarts
@@ -96,7 +96,7 @@ class GroupOptions:
         launch: mpi_backend.Launch | None = None,
         **options: Any,
     ) -> GroupOptions:
-        """Read how many members of this node, on which devices and cores, are asked for."""
+        """Find the number of members on this node, their devices, and their cores."""
         asked = {"n_parallel": n_parallel, "devices": devices, "cores": cores, **options}
         if launch is not None and launch.local_size > 1:  # each of them is a node
             if n_parallel is None and (devices is None or str(devices) == "cuda"):
@@ -128,21 +128,21 @@ class GroupOptions:
         return max(map(gpus.count, gpus)) if len(gpus) == len(self.devices) else 0
 
     def bind(self) -> Callable[[], None]:
-        """Hold JAX to the master's device; returns what lets it go again."""
+        """Bind JAX to the master's device; returns a function that ends this."""
         return jax_backend.bind(self.devices[self.master], self.launch is not None)
 
     @property
     def follows(self) -> bool:
-        """Whether this process is to serve the first one of its launch."""
+        """Whether this process serves the first process of its launch."""
         return self.launch is not None and self.launch.rank > 0
 
     def arena(self) -> Arena:
-        """The node's memory, with a mirror of the master's on other nodes."""
+        """Make the node's arena; on other nodes it holds a copy of the master's region, too."""
         alone = self.launch is not None and len(self.cores) == 1
         return Arena(len(self.cores), self.master, mirror=self.follows, private=alone)
 
     def master_cores(self) -> _cores.MasterCores | None:
-        """What the master keeps to during its part of a call."""
+        """The cores that the master uses while it computes its part; None: all."""
         if len(self.cores) > 1 or self.limited or self.launch is not None:
             return _cores.MasterCores(self.cores[self.master])
         return None  # alone, the master has all cores
@@ -159,7 +159,7 @@ class GroupOptions:
             self.environments,
             profile=self.profile,
             debug=self.debug,
-            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else they hear of it by AssignRank
+            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else AssignRank tells them
         )
         channel.inspector.limit = math.inf if self.timeout is None else self.timeout
         warning = self.stall_warning
@@ -176,6 +176,6 @@ def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) ->
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Refuse a limit that is none."""
+    """Raise unless the value is a number of seconds above 0, or None."""
     if value is not None and not (isinstance(value, int | float) and value > 0):
         raise InputError(f"{name}={value!r}: give seconds above 0, or None")

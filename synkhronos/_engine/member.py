@@ -1,4 +1,4 @@
-"""What one process of a group has, and how a worker serves."""
+"""One member of a group: its variables and functions, and the changes of the current command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 
 class Member:
-    """One process of a group: what commands find when they run.
+    """One process of a group, as commands see it when they run.
 
     Attributes
     ----------
@@ -37,17 +37,17 @@ class Member:
     replicas : dict of Replica
         The functions, by number.
     updates : dict
-        What belongs to a function beside its replica, by the same number.
+        What a training function keeps in each member, by the number of its function.
     resident : bool
-        Whether what is trained stays where JAX computes.
+        Whether trained values stay in the memory that JAX computes in.
     owned : dict of array
-        By the number of a variable, a value that nobody else holds and that may be overwritten.
+        By the number of a variable, a value that only this member holds, and may overwrite.
     scattered_rows : dict
-        Rows of scattered Data that this node has, and the number of the first.
+        By number, the rows of scattered Data on this node, and the number of the first row.
     master_input : object
-        In the master: what the user has handed to the command under way.
+        In the master: what `Group.run` was given beside the command, such as arrays to send.
     above : Leader or None
-        In the leader of a node that is not the master's.
+        In the leader of a node that is not the master's: its end of the tree of leaders.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Member:
         self._undo: dict[int, tuple[Entry, Any]] = {}
         self._sent: list[Entry] = []
         self._marks: dict[int, bool] = {}
-        self.edition = 0  # another one whenever it changes which variables differ
+        self.edition = 0  # counts up whenever the set of variables that differ changes
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
@@ -88,7 +88,7 @@ class Member:
         self.above: Any = None
 
     def assign_rank(self, communicator: Communicator) -> None:
-        """Take a place in a group of several nodes."""
+        """Become a member of a group of several nodes, with another rank and size."""
         self.rank, self.size = communicator.rank, communicator.size
         self._use(communicator)
 
@@ -102,18 +102,19 @@ class Member:
         return self._views[ref]
 
     def places(self, arrays: Sequence[np.ndarray]) -> list[int]:
-        """Where arrays of the arena are, in bytes from its start."""
+        """Offsets of arrays in the arena, in bytes."""
         return [self._views.offset(a) for a in arrays]
 
     def confined(self) -> AbstractContextManager[None]:
-        """A context on this member's cores only (workers are bound to theirs for good)."""
+        """A context in which the master uses its own cores only; workers always do."""
         return nullcontext() if self._master_cores is None else self._master_cores.confined()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Compile in here: threads that a library starts keep to this member's cores.
+        """A context for compiling.
 
-        Others wait longer for a member that does.
+        Threads that a library starts in it use this member's cores. The master waits longer for a
+        member that compiles.
         """
         with self.confined():
             if self._node is None:
@@ -127,14 +128,14 @@ class Member:
                 mine[COMPILING] = 0
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """A context in which Ctrl-C waits for a moment when no member is ahead of another."""
+        """A context in which Ctrl-C waits until all members have reached the same point."""
         return self._interrupts
 
     @property
     def in_place(self) -> Sequence[Entry]:
-        """Variables that the members write in chunks just now: a failure leaves them torn.
+        """Variables that the members are writing in place: a failure leaves them torn.
 
-        Until there are none, Ctrl-C waits (inside `uninterrupted`).
+        While there are any, Ctrl-C waits (inside `uninterrupted`).
         """
         return self._in_place
 
@@ -145,13 +146,13 @@ class Member:
 
     @property
     def stopping(self) -> bool:
-        """Whether the master asks a long command to return (at once in a group of one)."""
+        """Whether the master asks a long command to return; always true in a group of one."""
         if self.above is not None and self.above.stopping:
             return True
         return self._node is None or self._node.stopping
 
     def progress(self, count: int) -> None:
-        """Tell the master how far a long command has come."""
+        """Show the master a count of what a long command has done."""
         if self._node is not None:
             mine = self._node.words.of[self._node.rank]
             mine[PROGRESS] = progress_word(self._node.number, count)
@@ -160,24 +161,24 @@ class Member:
 
     @property
     def changed(self) -> bool:
-        """Whether the command under way has changed values."""
+        """Whether the current command has changed values."""
         return bool(self._undo)
 
     def change(self, entry: Entry, value: Any) -> None:
-        """Give a variable a new value, which stands once every member has succeeded."""
+        """Set a variable; `keep` makes the new value final, `undo` restores the old one."""
         placed = self._place(entry, value)
         self._note(entry)
         entry.storage[0] = placed
 
     def _note(self, entry: Entry) -> None:
-        """Remember the value that an undo gives back: the one before the command's first change."""
+        """Remember the value before the command's first change, for an undo."""
         if entry.number not in self._undo:
             self._undo[entry.number] = entry, entry.storage[0]
 
     def _place(self, entry: Entry, value: Any) -> Any:
-        """The value in the variable's home in the arena if it has one that fits.
+        """A copy of the value in the variable's arrays of the arena, if it has some of this shape.
 
-        A home is two arrays in turn, so that the value before the command stays intact.
+        There are two, used in turn, so that the value before the command stays intact.
         """
         home = self._homes.get(entry.number)
         if home is None:
@@ -189,9 +190,9 @@ class Member:
         if len(home) == 1:
             home.append(self.communicator.empty(array.shape, array.dtype))
         current = entry.storage[0]
-        if entry.number in self._undo:  # changed before in this command: the other is the way back
+        if entry.number in self._undo:  # changed before: an undo needs the other
             spare = current if any(current is h for h in home) else None
-        else:  # the value that other members have a copy of may come back, too
+        else:  # the user may set the value again that other members have a copy of
             spare = next((h for h in home if h is not current and h is not entry.seen), None)
         if spare is None:
             return value
@@ -199,16 +200,16 @@ class Member:
         return spare
 
     def join(self, entry: Entry, view: np.ndarray) -> None:
-        """Make an array that all members of the node share the value of a variable, in all."""
+        """Set a variable to an array that all members of the node have in common."""
         self._homes.pop(entry.number, None)
         self._note(entry)
         entry.storage[0] = view
         self._joined[entry.number] = view
 
     def keep(self) -> list[Entry]:
-        """The changes stand; the members hold what the master now knows they hold.
+        """Make the changes of the current command final; returns the variables concerned.
 
-        Returns the variables that the command was about.
+        The values are recorded as those that the other members have.
         """
         if not (self._undo or self._sent or self._marks or self._joined):
             return []
@@ -221,7 +222,7 @@ class Member:
             self.edition += entry.differs != differs
             entry.differs = differs
             if entry.watched and entry.storage[0] is entry.seen:
-                entry.seen = entry.seen  # what was reduced in place has another fingerprint
+                entry.seen = entry.seen  # a new fingerprint, since a reduction wrote in place
         touched = [e for e, _ in self._undo.values()] + self._sent
         touched += [self.variables[number] for number in self._marks]
         self._note_node_shared(touched)
@@ -229,7 +230,7 @@ class Member:
         return touched
 
     def _note_node_shared(self, touched: list[Entry]) -> None:
-        """Note which variables now have one array in all members, and which have it no longer."""
+        """Record which variables have one array in all members now, and which no longer have."""
         once = {e.number: e for e in touched}.values()
         left = [e for e in once if e.view is not None and e.number not in self._joined]
         for entry in left:
@@ -242,7 +243,7 @@ class Member:
             self.variables[number].elsewhere = self.communicator.nodes > 1
         if left and self.rank == self.master:
             names = ", ".join(e.label for e in left)
-            log.info("every member has a value of its own of %s again", names)
+            log.info("each member has its own value of %s again", names)
 
     def _forget_command(self) -> None:
         self._undo.clear()
@@ -251,12 +252,14 @@ class Member:
         self._joined.clear()
 
     def undo(self) -> None:
-        """Every variable as it was before the command; torn where it was being written in place."""
+        """Restore every variable; those that were being written in place are torn."""
         if self._gpus is not None:
             self.communicator.fail_exchange()
         for entry in self._in_place:
             written = entry.storage[0]
-            if self._undo.get(entry.number, (entry, written))[1] is written:  # no way back
+            if (
+                self._undo.get(entry.number, (entry, written))[1] is written
+            ):  # the old value is lost
                 mark_torn(entry)
         self.in_place = ()
         for entry, value in self._undo.values():
@@ -264,15 +267,15 @@ class Member:
         self._forget_command()
 
     def mark(self, entry: Entry, differs: bool) -> None:
-        """Note whether the command makes members hold different values of a variable."""
+        """Record whether the command gives the members different values of a variable."""
         self._marks[entry.number] = differs and self.size > 1
 
     def differs(self, entry: Entry) -> bool:
-        """Whether members hold different values, as the command under way stands."""
+        """Whether members hold different values, with the changes of the current command."""
         return self._marks.get(entry.number, entry.differs)
 
     def forget(self, variables: Sequence[int]) -> None:
-        """Drop shared variables, and their memory."""
+        """Drop shared variables, and free their memory."""
         self.variables.remove(variables)
         for number in variables:
             self._homes.pop(number, None)
@@ -280,7 +283,7 @@ class Member:
 
     @property
     def on_gpus(self) -> bool:
-        """Whether arrays of JAX's move between the members as they are."""
+        """Whether arrays of JAX move between the members without a copy in the host's memory."""
         return self._gpus is not None
 
     def native(self, value: Any) -> Any:
@@ -299,11 +302,11 @@ class Member:
         return nullcontext()
 
     def array(self, entry: Entry) -> Any:
-        """A variable's value as the communicator moves it."""
+        """A variable's value in the form in which the communicator moves it."""
         return self.native(entry.storage[0])
 
     def receive_master_values(self, entries: Sequence[Entry], undo: bool = True) -> None:
-        """Give variables the master's values, in all members."""
+        """Set variables to the master's values, in all members."""
         if not entries:
             return
         self._sent += entries
@@ -330,7 +333,7 @@ class Member:
             self.change(entry, value)
 
     def adopt(self, entry: Entry) -> np.ndarray:
-        """Move a variable's value into the arena, where collectives need no copy of it."""
+        """Move a variable's value into the arena, where collectives read it without a copy."""
         if self.size == 1:
             return self.array(entry)
         home = self._homes.get(entry.number)
@@ -346,23 +349,23 @@ class Member:
         return placed
 
     def is_placed(self, entry: Entry) -> bool:
-        """Whether a variable's value must stay where it is, since it is written in place."""
+        """Whether a variable's value must not be moved, since collectives write it in place."""
         value = entry.storage[0]
         return entry.view is value or self._views.hold(value)
 
     def move(self, entry: Entry, value: Any) -> None:
-        """Keep the same value in another place, where a function reads it without a copy."""
+        """Replace a variable's value by an equal one, which a function reads without a copy."""
         if entry.seen is entry.storage[0]:
             entry.seen = value
         entry.storage[0] = value
 
     def leave(self) -> None:
-        """Let go of the other members' GPUs."""
+        """Close the links to the other members' GPUs."""
         if self._gpus is not None:
             self._gpus.close()
 
     def release(self) -> None:
-        """Give every variable that lives in the arena a copy of its own."""
+        """Copy every variable's value out of the arena."""
         for entry in self.variables:
             value = entry.storage[0]
             if isinstance(value, np.ndarray) and self._views.hold(value):

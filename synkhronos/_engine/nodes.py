@@ -1,8 +1,8 @@
-"""Groups of several nodes: how their leaders find each other, and what all but the first one do.
+"""Groups of several nodes: how leaders start a group, and how all but the first one serve it.
 
-The first process of a launch runs the user's script. The others stop in `fork`: each serves the
-groups that the first one starts, one after the other, as the leader of its node, until the first
-process ends.
+The first process of an MPI launch runs the user's script. The others do not return from `fork`:
+each is the leader of its node in every group that the first process starts, until that process
+ends.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 
 _SPIN_SECONDS = 0.001
-_NAPS_MS = (0.05, 10)  # of leaders: MPI has no descriptor to sleep on
-_COUNT_SECONDS = 0.01  # between two messages on the progress of a long command
-_REST_SECONDS = 0.02  # between two looks for a command, where a worker has died
-_DEATH_SECONDS = 0.001  # the same while a report or a verdict is on its way
-_END_SECONDS = 5.0  # for leaders to leave a command when the first process ends
+_NAPS_MS = (0.05, 10)  # of leaders, first and longest: MPI has no descriptor to sleep on
+_COUNT_SECONDS = 0.01  # between two messages about the progress of a long command
+_REST_SECONDS = 0.02  # between two attempts to get a command, after a worker has died
+_DEATH_SECONDS = 0.001  # the same, to send a report or to get a verdict
+_END_SECONDS = 5.0  # that leaders have to leave a command when the first process ends
 
 log = logging.getLogger("synkhronos")
 
@@ -69,7 +69,7 @@ class OpenGroup:
     Attributes
     ----------
     settings : dict
-        PyTensor's, which the script may have changed since the other processes stopped in `fork`.
+        Of PyTensor. The script may have changed them after the other processes entered `fork`.
     """
 
     options: dict[str, Any]
@@ -83,7 +83,7 @@ class EndLaunch:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a leader says of its node; `on_one_gpu` as in GroupOptions."""
+    """What a leader tells the others about its node; `on_one_gpu` as in GroupOptions."""
 
     host: str
     pids: list[int]
@@ -95,14 +95,14 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class AssignRank(Command):
-    """Tell the members of a node their places in the group."""
+    """Tell the workers of a node their ranks in the group."""
 
     placement: Placement
     node: int
     on_one_gpu: int
 
     def run(self, member: Member) -> None:
-        """Take the place."""
+        """Use the rank from now on."""
         if isinstance(member.communicator, SharedMemory):
             host = Hierarchy(member.communicator, self.placement, self.node, None)
             member.assign_rank(with_gpus(host, self.on_one_gpu))
@@ -110,12 +110,12 @@ class AssignRank(Command):
 
 @dataclass
 class MpiProcess:
-    """This process's end of MPI, for good.
+    """This process in MPI, from the first group until it exits.
 
     Attributes
     ----------
     busy : bool
-        A group is alive.
+        Whether a group is alive.
     """
 
     world: mpi_backend.World
@@ -123,14 +123,14 @@ class MpiProcess:
     busy: bool = False
 
     def idle(self) -> None:
-        """There is no group to watch."""
+        """Wait without watching a group, since there is none."""
         self.leaders.wait_with(_wait)
         self.world.wait_with(mpi_backend.poll)
 
     def end(self) -> None:
-        """Let the other leaders go; end the job where one of them does not answer.
+        """Let the other leaders exit; abort the job if one of them does not answer.
 
-        To leave MPI, all must come, and this process would wait for ever.
+        MPI ends in all processes together, so this one would wait without end.
         """
         until = time.monotonic() + _END_SECONDS
 
@@ -151,8 +151,8 @@ class MpiProcess:
 
 
 _LAUNCHER = os.getppid()
-_joined: list[MpiProcess] = []  # one at most
-_awaiting: list[dict[str, str]] = []  # the same: the settings when `expect` was called
+_joined: list[MpiProcess] = []  # at most one
+_awaiting: list[dict[str, str]] = []  # at most one: the settings when `expect` was called
 os.register_at_fork(after_in_child=_joined.clear)
 os.register_at_fork(after_in_child=_awaiting.clear)
 
@@ -161,18 +161,18 @@ def _join() -> MpiProcess:
     """Initialise MPI, once."""
     if not _joined:
         if started_by_main_thread():
-            end_with_parent()  # the launcher: where it is killed, some launchers' processes stay
+            end_with_parent()  # some launchers leave their processes behind when they are killed
             if os.getppid() != _LAUNCHER:
-                os._exit(1)  # it has died before
+                os._exit(1)  # the launcher has died before
         world = mpi_backend.World()
         _joined.append(MpiProcess(world, Leaders(world, _wait)))
     return _joined[0]
 
 
 def expect() -> None:
-    """In the first process: the others serve from now on, whether it starts a group or not.
+    """In the first process: note that the others serve from now on.
 
-    They are compared with the settings of now, since the first one may change its own later.
+    Their settings are compared with the current ones, since the script may change its own later.
     """
     _awaiting[:] = [_settings()]
 
@@ -182,9 +182,9 @@ def busy() -> bool:
     return any(process.busy for process in _joined)
 
 
-@atexit.register  # at the import: so it runs after the groups, which are imported later, are closed
+@atexit.register  # before `group` registers its own: so this runs after all groups are closed
 def _end() -> None:
-    """Let the other leaders go."""
+    """Let the other leaders exit."""
     if _awaiting:
         _join()
     for process in _joined:
@@ -193,7 +193,7 @@ def _end() -> None:
 
 
 def _wait(ready: Callable[[], bool]) -> None:
-    """Wait where there is no group to watch."""
+    """Wait without watching a group."""
     until, (nap, longest) = time.perf_counter() + _SPIN_SECONDS, _NAPS_MS
     while not ready():
         if time.perf_counter() > until:
@@ -224,7 +224,7 @@ def _info(
 
 
 def _difference(infos: list[NodeInfo]) -> str:
-    """Why these nodes cannot be a group; nothing if they can."""
+    """Why these nodes cannot form a group; empty if they can."""
     found = [f"node {i} ({h.host}): {h.trouble}" for i, h in enumerate(infos) if h.trouble]
     first = infos[0]
     for i, other in enumerate(infos[1:], 1):
@@ -237,7 +237,7 @@ def _difference(infos: list[NodeInfo]) -> str:
 
 
 def _meet(process: MpiProcess, info: NodeInfo) -> list[NodeInfo]:
-    """All leaders say hello, and hear the others; or an error in all of them."""
+    """Exchange information between all leaders; raises in all of them if they cannot be a group."""
     _, heard = process.leaders.agree(payload=message_of(info))
     infos: list[NodeInfo] = [read_message(heard[r]) for r in range(process.world.size)]
     if different := _difference(infos):
@@ -250,7 +250,7 @@ def _placement(infos: list[NodeInfo]) -> Placement:
 
 
 def _labels(infos: list[NodeInfo]) -> list[str]:
-    """Where each member is, and on what device."""
+    """The place and the device of each member, for messages."""
     return [
         f"{f'{device}, ' if device.kind != 'cpu' else ''}node {node} ({info.host})"
         for node, info in enumerate(infos)
@@ -264,7 +264,7 @@ def _member(
     infos: list[NodeInfo],
     master_cores: MasterCores | None,
 ) -> Member:
-    """The leader's own, after those of its node have taken their places."""
+    """Make the leader's member, after the workers of its node know their ranks."""
     placement, shared = _placement(infos), [h.on_one_gpu for h in infos]
     on_one_gpu = max(shared) if all(shared) else 0
     node, rank = process.world.rank, placement.first[process.world.rank]
@@ -297,7 +297,7 @@ def _watch(process: MpiProcess, channel: LocalChannel) -> None:
 def lead_all(
     start: GroupOptions, channel: LocalChannel, master_cores: MasterCores | None
 ) -> tuple[MpiChannel, Member]:
-    """In the first process, whose own members have started: meet the other nodes."""
+    """In the first process, after its own workers have started: join the other nodes."""
     try:
         process = _join()
         if process.leaders.transfer_failed:
@@ -329,14 +329,14 @@ def lead_all(
 
 
 def _ask(process: MpiProcess, start: GroupOptions) -> dict[str, str]:
-    """Ask the others for a group; returns the settings that theirs are compared with."""
+    """Ask the other leaders to start a group; returns the settings to compare with theirs."""
     settings = _awaiting[0] if _awaiting else _settings()
     process.leaders.post(process.leaders.number + 1, message_of(OpenGroup(start.options, settings)))
     return settings
 
 
 def cancel(start: GroupOptions, why: Exception) -> None:
-    """In the first process, whose own members cannot be started: the others wait for a group."""
+    """In the first process, if its own workers do not start: tell the others, which wait."""
     process = _join()
     if process.leaders.transfer_failed:
         return
@@ -354,12 +354,12 @@ def _broadcast(process: MpiProcess) -> Callable[[np.ndarray], None]:
 
 
 def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
-    """In the other processes: serve until the first one ends.
+    """In the other processes: serve groups until the first process ends.
 
-    `start` is that of the first group; the first process sends the options of later ones.
+    `start` belongs to the first group; the first process sends the options of later ones.
     """
     if started_by_main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process gets it too, and decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the first process handles it
     first = None if start is None else _attempt(start)  # workers are forked before MPI
     process, alike = _join(), False
     while True:
@@ -382,7 +382,7 @@ def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
 
 @dataclass(frozen=True)
 class Started:
-    """A node's members; `undo` what was made for them, once they have ended."""
+    """A node's workers; `undo` frees what was made for them, after they have ended."""
 
     start: GroupOptions
     arena: Arena
@@ -397,7 +397,7 @@ def _started(start: GroupOptions) -> Started:
             arena = start.arena()
             undo.callback(arena.close_fd)
             channel = start.start_workers(arena)
-            channel.inspector.limit = channel.inspector.warning = math.inf  # the master's see to it
+            channel.inspector.limit = channel.inspector.warning = math.inf  # the master has limits
             return Started(start, arena, channel, undo.pop_all())
     except OSError as exc:
         raise StartFailed.of(len(start.devices), exc) from exc
@@ -408,11 +408,11 @@ def _make(launch: mpi_backend.Launch, options: dict[str, Any]) -> Started:
 
 
 def _attempt(start: GroupOptions) -> Callable[[], Started]:
-    """GroupOptions them now; what goes wrong is raised once they are asked for."""
+    """Start workers now; an error is raised when the first process asks for the group."""
     try:
         started = _started(start)
     except Exception as exc:
-        log.error("%s", exc)  # what it lacks MPI may lack too, and then nobody hears of it
+        log.error("%s", exc)  # MPI may fail for the same lack of memory
         return functools.partial(_raise, exc)
     return lambda: started
 
@@ -424,7 +424,7 @@ def _raise(error: Exception) -> NoReturn:
 def _serve_group(
     process: MpiProcess, make: Callable[[], Started], settings: dict[str, str]
 ) -> bool:
-    """Serve until the group ends; returns whether the nodes were found to be alike."""
+    """Serve one group until it ends; returns whether the settings of all nodes were equal."""
     node: Started | None = None
     master_cores, trouble, alike = None, "", False
     try:
@@ -444,7 +444,7 @@ def _serve_group(
         _serve(member, node.channel, LeaderEnd(process.leaders, node.channel, ranks, received))
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):
-        pass  # the first process raises it, or has raised something else
+        pass  # the first process raises the error
     finally:
         if node is not None:
             node.channel.quit(node.start.grace)
@@ -479,7 +479,7 @@ class LeaderEnd(ReceivingEnd):
         while True:
             try:
                 order = self._leaders.next()
-            except PeerDied:  # the next command will find it
+            except PeerDied:  # the next command reports it
                 time.sleep(_REST_SECONDS)
                 continue
             if order is None:

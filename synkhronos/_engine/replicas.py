@@ -1,4 +1,4 @@
-"""A function as it lives in a member: compiled variants, slicing, accumulation."""
+"""The copy of a function in one member: compiled variants, slices, accumulation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Finish:
             self._function = pytensor.function(
                 self.placeholders,
                 self.finished,
-                mode=Mode(linker="py", optimizer="fast_compile"),  # small, and no compiler wait
+                mode=Mode(linker="py", optimizer="fast_compile"),  # no compiler
                 on_unused_input="ignore",
             )
         typed = [
@@ -60,7 +60,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Slicing:
-    """What is computed of each slice of a part, and how that makes the part's value.
+    """The variables computed for each slice of a part, and how they make the part's value.
 
     Without `finish` there is one variable, and its reduction is the value.
     """
@@ -70,13 +70,13 @@ class Slicing:
     finish: Finish | None = None
 
     def joined(self, values: Sequence[Any]) -> Any:
-        """The part's value, of what all slices together gave for each variable."""
+        """The part's value, from the variables reduced over all slices."""
         return values[0] if self.finish is None else self.finish(values)
 
 
 @dataclass(frozen=True)
 class Update:
-    """What becomes of a shared variable in a call."""
+    """The new value that a call gives a shared variable."""
 
     shared: SharedVariable
     new: Variable
@@ -84,7 +84,7 @@ class Update:
     slicing: Slicing
     everywhere: bool = False  # reduced over members too, like an output
     by_rows: bool = False  # its value depends on the scattered rows
-    alike: bool = False  # it does, and is the same in all members that have met
+    alike: bool = False  # it does, and collectives in the graph make it equal in all members
     sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
 
 
@@ -99,7 +99,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a member needs to make its replica of a function.
+    """The information from which a member makes its replica of a function.
 
     Sliceable shared variables and random streams become inputs of the compiled function, so one
     compiled variant serves every kind of `batch_s` and any number of slices. In the graphs,
@@ -120,7 +120,7 @@ class Recipe:
     mode: Any
     config: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    jax: bool = False  # compiled by JAX, anew for every length
+    jax: bool = False  # JAX compiles it again for every length
     has_collectives: bool = False  # so all members compute it, each its part at once
 
     def apart(self, outputs: Sequence[int], sliced: bool) -> bool:
@@ -146,7 +146,7 @@ class Variant:
 
 @dataclass
 class Answer:
-    """What a replica has computed; nothing has been changed yet."""
+    """The values that a replica has computed; no variable has been changed yet."""
 
     outputs: list[Any]
     updates: list[tuple[Update, Any]]
@@ -158,7 +158,7 @@ class Replica:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.last_part: Any = None  # what the latest call worked on, for its repetition
+        self.last_part: Any = None  # of the latest call, in case it is repeated
         self.threaded = not recipe.jax and _may_use_threads(recipe)
         self._compiled: dict[Variant, _Compiled] = {}
         self._buffers: dict[Any, np.ndarray] = {}
@@ -189,7 +189,7 @@ class Replica:
     def repetition(
         self, variant: Variant, arguments: Sequence[Any]
     ) -> Callable[[], list[Any]] | None:
-        """The shortest way to compute the same again from other values of shared variables."""
+        """The fastest function that computes the same from new values of shared variables."""
         compiled = self.variant(variant)
         if not compiled.plain or not variant.rows:
             return None
@@ -200,7 +200,7 @@ class Replica:
         return functools.partial(compiled, arguments, (), ())
 
     def buffer(self, key: Any, rows: int, like: np.ndarray) -> np.ndarray:
-        """Memory for `rows` rows of an input, on a 64-byte border, used again in the next call."""
+        """Memory for `rows` rows of an input, aligned to 64 bytes, reused by the next call."""
         found = self._buffers.get(key)
         fits = found is not None and (found.dtype, found.shape[1:]) == (like.dtype, like.shape[1:])
         if found is None or not fits or len(found) < rows:
@@ -327,7 +327,7 @@ class _Compiled:
         self, recipe: Recipe, variant: Variant, held: Sequence[SharedVariable] = ()
     ) -> None:
         rows = variant.rows
-        self._held = held  # given as inputs: the linker of JAX would copy their values
+        self._held = held  # passed as inputs: the linker of JAX would copy their values
         self._storages = [s.container.storage for s in held]
         self.lengths: set[int] = set()  # of parts, that JAX has compiled it for
         outputs = variant.outputs if rows else ()
@@ -415,7 +415,7 @@ class _Compiled:
 
 
 def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options: Any) -> Any:
-    """pytensor.function that changes no variable, not even by a default_update."""
+    """Call pytensor.function so that the result changes no variable, also by no default_update."""
     options["on_unused_input"] = "ignore"
     if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
         return pytensor.function(list(inputs), list(outputs), **options)
@@ -426,7 +426,7 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
 
 @contextlib.contextmanager
 def configured(config: dict[str, Any]) -> Iterator[None]:
-    """PyTensor's configuration as it was in the master when the function was made."""
+    """A context with the master's PyTensor configuration when the function was made."""
     with pytensor.config.change_flags(**config):
         yield
 

@@ -16,7 +16,7 @@ _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 
 def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
-    """Raise if a member has raised, or has left the command."""
+    """Raise the error of a member that has raised, or has left the command."""
     for outcome in reports.values():
         if type(outcome) is Failure or type(outcome) is Left:
             break
@@ -26,12 +26,12 @@ def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
     if failed:
         raise _error(failed, what, channel)
     left = [r for r, o in reports.items() if isinstance(o, Left)]
-    raise GroupError(f"{what}: ranks {left} took another way through the command")
+    raise GroupError(f"{what}: ranks {left} left the command although no member raised")
 
 
 def note_master(exc: BaseException, rank: int, device: Device, what: str) -> None:
-    """Add to the user's own exception that it was raised in the master; ours say it already."""
-    kind = type(exc)  # isinstance would ask the exception, which may be anyone's
+    """Note the master's rank on an exception of user code; those of the package name it already."""
+    kind = type(exc)  # isinstance would call methods of the exception, which may raise
     ours = WorkerError | WorkerDied | InputError | GroupError
     if issubclass(kind, Exception) and not issubclass(kind, ours):
         on = "" if device.kind == "cpu" else f" on {device}"
@@ -72,7 +72,7 @@ def outcome_of(exc: BaseException) -> Left | Failure:
 
 
 def _failure_of(exc: BaseException) -> Failure:
-    """Describe an exception as text; neither it nor its class is trusted to behave."""
+    """Describe an exception as text; its own methods, and those of its class, may raise."""
     kind = type(exc)
     name = _of(type, kind, "__name__")
     try:
@@ -92,7 +92,7 @@ def _failure_of(exc: BaseException) -> Failure:
 
 
 def _of(base: type, thing: Any, name: str) -> Any:
-    """An attribute as `base` has it, whatever `thing` has in its place."""
+    """An attribute as `base` defines it, also if `thing` overrides it."""
     return vars(base)[name].__get__(thing)
 
 

@@ -1,4 +1,4 @@
-"""Making functions and shared variables known to all members."""
+"""Sends functions and shared variables to all members."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from synkhronos._transport import serialization
 
 @retried
 def distribute() -> None:
-    """Ship all functions that have not been shipped yet; a first call does it by itself.
+    """Send all functions to the members that have not been sent yet; first calls do it otherwise.
 
     Notes
     -----
     Cost: two rounds for any number of functions; the values of new shared variables are
-    broadcast. Graphs travel without values: tens of kilobytes each.
+    broadcast. Graphs are sent without values: tens of kilobytes each.
 
     Examples
     --------
@@ -38,10 +38,10 @@ def distribute() -> None:
 
 
 def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
-    """Ship the functions of a group.
+    """Send the functions of a group to its members.
 
-    One that cannot be shipped raises if it is among the `needed` (None: all are); else it is left
-    until it is called.
+    If a function among the `needed` cannot be sent, this raises; None: all are needed. Any other
+    that cannot be sent raises at its first call.
     """
     group.check("distribute")
     pending = [f for f in list(group.functions.values()) if not f.shipped]
@@ -55,7 +55,7 @@ def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
 
 
 def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] | None) -> None:
-    """Ship those that can be shipped, one by one; then raise for a needed one."""
+    """Send functions one by one; then raise for a needed one that could not be sent."""
     failed: InputError | None = None
     for f in functions:
         try:
@@ -99,7 +99,7 @@ def _pack(recipes: list[Any], numbered: Any) -> bytes:
 
 
 def _in_order(recipes: list[Any]) -> list[Variable]:
-    """What recipes compute, inputs first: so pickle goes no deeper, however deep the graph is."""
+    """All variables, inputs first: so the depth of the pickle does not grow with the graph's."""
     roots = [v for r in recipes for v in r.outputs]
     roots += [u.new for r in recipes for u in r.updates]
     slicings = [s for r in recipes for s in (*r.slicing, *(u.slicing for u in r.updates))]
@@ -109,9 +109,9 @@ def _in_order(recipes: list[Any]) -> list[Variable]:
 
 
 def _reduce_wrapped(op: Any) -> Any:
-    """An Op of wrap_py: its own pickling needs an importable function, ours ships the function."""
+    """An Op of wrap_py: its own pickle needs an importable function; ours contains the function."""
     kind = type(op)
-    if kind is not FromFunctionOp:  # a class derived from it knows better
+    if kind is not FromFunctionOp:  # a derived class pickles itself
         return op.__reduce_ex__(4)
     function = op._FromFunctionOp__fn
     infer_shape = op._FromFunctionOp__infer_shape
@@ -119,7 +119,7 @@ def _reduce_wrapped(op: Any) -> Any:
 
 
 def _reduce_reduction(op: CAReduce) -> Any:
-    """A CAReduce: it may keep a ufunc, made when it first ran in Python, that does not pickle."""
+    """A CAReduce, without its ufunc, which may not pickle and is made when it runs in Python."""
     reduced = op.__reduce_ex__(4)
     state = reduced[2]
     if isinstance(state, dict):
@@ -128,7 +128,7 @@ def _reduce_reduction(op: CAReduce) -> Any:
 
 
 def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:
-    """Name the operation that does not pickle."""
+    """The error that names the operation which does not pickle."""
     for recipe in recipes:
         roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
         for variable in ancestors(roots):
@@ -148,9 +148,9 @@ def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exceptio
 def share_variables(
     group: Group, shareds: Sequence[SharedVariable], values: bool = True
 ) -> dict[SharedVariable, Entry]:
-    """Make shared variables known to all members, with the master's values.
+    """Send shared variables to all members, with the master's values.
 
-    Without `values`, new variables get none in the others: they will be joined to one array.
+    Without `values` the other members get no values, since one array of the node will hold them.
     """
     variables = group.member.variables
     unknown = [s for s in shareds if variables.find(s) is None]
@@ -161,7 +161,7 @@ def share_variables(
         if new:
             _forget_dropped(group)
             _define(group, new, values)
-    except BaseException:  # whatever some members may know of them by now
+    except BaseException:  # some members may know them by now
         variables.dropped += [e.number for e in new]
         variables.remove(e.number for e in new)
         raise
@@ -190,7 +190,7 @@ def _define(group: Group, entries: list[Entry], values: bool) -> None:
 
 
 def _forget_dropped(group: Group) -> None:
-    """Free in all members what the user has dropped: functions, and variables that none uses."""
+    """Free in all members the functions and shared variables that the user has dropped."""
     functions, variables = tuple(group.forgotten), tuple(group.member.variables.dropped)
     if functions or variables:
         group.run(Forget(functions, variables), "distribute")

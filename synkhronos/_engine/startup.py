@@ -23,7 +23,7 @@ from synkhronos._transport.communicators.solo import Solo
 def start_members(
     options: GroupOptions, arena: Arena, master_cores: MasterCores | None
 ) -> tuple[Channel, Member]:
-    """Start the workers; returns the channel to them, and the master's own member."""
+    """Start the workers; returns the channel to them, and the master as a member."""
     if options.launch is not None:
         with cancelling(options):
             channel = options.start_workers(arena)
@@ -51,20 +51,20 @@ def _start_alone(
 
 
 def follow(options: GroupOptions) -> None:
-    """In a process other than the first of its launch: serve the first one, and do not return."""
+    """Return in the first process of a launch; in all others, serve it until they exit."""
     if options.follows:
         assert options.launch is not None
         nodes.follow(options, options.launch)
 
 
 def serve(launch: mpi_backend.Launch) -> NoReturn:
-    """Start members as the first process of a launch asks for them, until it ends."""
+    """Start members whenever the first process of a launch asks for them, until it ends."""
     nodes.follow(None, launch)
 
 
 @contextlib.contextmanager
 def cancelling(options: GroupOptions) -> Iterator[None]:
-    """Tell the other nodes, which wait for a group, about an exception raised inside."""
+    """A context: an exception inside is sent to the other nodes, which wait for the group."""
     try:
         yield
     except Exception as exc:
@@ -74,7 +74,7 @@ def cancelling(options: GroupOptions) -> Iterator[None]:
 
 
 def launched(mpi: bool | None) -> mpi_backend.Launch | None:
-    """The launch that a group spans: the one of the environment, unless the user says no."""
+    """The MPI launch that a group spans: that of this process, unless the user declines."""
     if mpi is False:
         mpi_backend.stay_alone()
     found = mpi_backend.launch() if mpi in (None, True) else None

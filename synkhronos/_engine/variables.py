@@ -1,7 +1,7 @@
-"""The shared variables a member knows, by number; and in the master, what the others hold.
+"""The shared variables of a member, by number; in the master also which values the others have.
 
-A variable is one variable in every member, also across separate shipments of functions, because
-graphs carry its number and never the variable itself.
+A variable stays one variable in every member, also if functions are sent at different times:
+graphs contain its number, and never the variable itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _torn: dict[int, np.ndarray] = {}  # by id of a container's storage: the value l
 
 @dataclass(eq=False)
 class Entry:
-    """A shared variable, and in the master what is known of it.
+    """A shared variable, and in the master what it knows of the values in other members.
 
     Attributes
     ----------
@@ -38,17 +38,17 @@ class Entry:
     storage : list
         The one-element list in which the variable's container keeps its value.
     watched : bool
-        In a master of others: `seen` keeps a fingerprint of the value, to notice what is written
-        into it.
+        In a master with workers: `seen` keeps a fingerprint of the value, to notice a change of
+        the value itself.
     differs : bool
-        The members' values were made to differ on purpose: scatter, set_value(rank), local updates.
+        The user has made the members' values differ: scatter, set_value(rank), local updates.
     view : numpy.ndarray or None
-        The array that is the variable's value in all members of the node, where there is one.
+        The array that is the variable's value in all members of the node, if there is one.
     elsewhere : bool
-        Other nodes have arrays of their own for it.
+        Other nodes have their own arrays for the variable.
     lent : numpy.ndarray or None
-        The array that was so last, while it may still be the value in some: its memory is the
-        master's, and would be free for something else.
+        Previous `view`; kept while some member may still use it, since the memory is the master's
+        and would be freed.
     """
 
     ref: Callable[[], SharedVariable | None]
@@ -67,8 +67,8 @@ class Entry:
     def seen(self) -> Any:
         """The value that the other members have a copy of.
 
-        A user's `set_value` puts another object into the storage, which is how the master notices;
-        functions of PyTensor alone may write into the object, which changes the fingerprint.
+        The user's `set_value` puts another object into the storage, which the master notices.
+        Functions of PyTensor may write into the same object, which changes the fingerprint.
         """
         return self._seen
 
@@ -81,7 +81,7 @@ class Entry:
 
     @property
     def is_set(self) -> bool:
-        """Whether the value is another than the other members have, as far as can be noticed."""
+        """Whether the value is not the one of the other members, as far as the master can see."""
         if self.storage[0] is not self._seen:
             return True
         if self._sample is None or self.view is not None:
@@ -98,11 +98,11 @@ class Entry:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the value is a random generator: each member draws from a stream of its own."""
+        """Whether the value is a random generator: each member draws from its own stream."""
         return isinstance(self.variable.type, RandomType)
 
     def settle(self) -> bool:
-        """In the master: a value that the user has set goes into the array that all members share.
+        """In the master: copy a value that the user has set into the node's common array.
 
         Returns whether all members have the value now.
         """
@@ -124,12 +124,12 @@ class Entry:
         return self.variable.name or f"<unnamed shared variable {self.variable.type}>"
 
 
-_WHOLE_BYTES = 1 << 12  # up to here every element counts in a fingerprint
-_SAMPLES = 64  # of larger arrays, about so many
+_WHOLE_BYTES = 1 << 12  # up to this size a fingerprint covers every element
+_SAMPLES = 64  # of larger arrays, about this many elements
 
 
 def _sample(value: Any) -> np.ndarray | None:
-    """The elements that make the fingerprint: a view, all of them or a regular lattice."""
+    """The elements in the fingerprint, as a view: all, or a regular grid."""
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         return None
     if value.nbytes <= _WHOLE_BYTES:
@@ -140,31 +140,31 @@ def _sample(value: Any) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Definition:
-    """A shared variable on its way to another member; arrays follow by broadcast."""
+    """A description of a shared variable for another member; arrays follow by broadcast."""
 
     number: int
     kind: type
     type: Any
     name: str | None
-    value: Any = None  # generators and other values that are no arrays
+    value: Any = None  # a generator, or another value that is not an array
 
 
 class Registry:
     """Shared variables by number and by name.
 
-    `watched`: the values are those of a master of others, who minds what the user does to them.
+    `watched`: the values are those of a master with workers, which notices what the user changes.
 
     Attributes
     ----------
     dropped : list of int
-        In the master: variables that their user has dropped, until `remove`.
+        In the master: variables that the user has dropped and `remove` has not removed yet.
     """
 
     def __init__(self, watched: bool = False) -> None:
         self._watched = watched
         self._entries: dict[int, Entry] = {}
         self._numbers: weakref.WeakKeyDictionary[SharedVariable, int] = weakref.WeakKeyDictionary()
-        self._next = 0  # numbers are not used again: a member may still know the old variable
+        self._next = 0  # a number is used once: a member may still know the old variable
         self.dropped: list[int] = []
 
     def __getitem__(self, number: int) -> Entry:
@@ -183,7 +183,7 @@ class Registry:
         return self._entries[self._numbers[variable]]
 
     def add(self, variable: SharedVariable, number: int | None = None) -> Entry:
-        """Take a variable in; without a number it is the user's, who may drop it."""
+        """Add a variable. Without a number it belongs to the user, who may drop it."""
         check_whole(variable)
         ref: Callable[[], SharedVariable | None]
         if number is None:
@@ -224,7 +224,7 @@ def _same(variable: SharedVariable) -> SharedVariable:
 
 
 def watch(variable: SharedVariable) -> Entry:
-    """An entry of no registry, for a variable whose value only the master reads."""
+    """An entry outside of any registry, for a variable whose value only the master reads."""
     storage = variable.container.storage
     entry = Entry(functools.partial(_same, variable), -1, storage)
     entry.seen = storage[0]
@@ -253,25 +253,25 @@ def _placeholder(kind: Any) -> Any:
 
 
 def check_dense(variable: SharedVariable) -> None:
-    """Refuse a sparse matrix: what moves between members is dense."""
+    """Raise if the variable is sparse: only dense arrays move between members."""
     if hasattr(variable.type, "format"):  # importing pytensor.sparse to ask costs 0.1 s
         raise InputError(
-            f"shared variable {variable.name!r} is sparse ({variable.type}) and cannot travel to "
+            f"shared variable {variable.name!r} is sparse ({variable.type}) and cannot be sent to "
             "other members: share its data, indices and indptr, and build the matrix in the graph "
             "with pytensor.sparse.CSR (or CSC)"
         )
 
 
 def is_array(entry: Entry) -> bool:
-    """Whether the value travels as an array."""
+    """Whether the value is sent as an array."""
     kind = entry.variable.type
     return hasattr(kind, "dtype") and hasattr(kind, "ndim") and not entry.is_stream
 
 
 def stream(generator: np.random.Generator, rank: int, master: int) -> np.random.Generator:
-    """A member's own random stream, a function of the generator's state and the rank.
+    """A member's own random stream, computed from the generator's state and the rank.
 
-    The master keeps the user's generator, so a group of one draws what the serial function draws.
+    The master keeps the user's generator, so a group of one draws the serial function's numbers.
     """
     if rank == master:
         return generator
@@ -289,7 +289,7 @@ class NewValues(NamedTuple):
     numbers : tuple of int
         Variables whose values are arrays: the master broadcasts them.
     objects : tuple of (int, value)
-        Variables with other values (random generators), which travel inside the command.
+        Variables with other values (random generators), which the command contains.
     """
 
     numbers: tuple[int, ...]
@@ -299,8 +299,7 @@ class NewValues(NamedTuple):
 def to_send(entries: Iterable[Entry]) -> list[Entry]:
     """In the master: the variables whose values the user has set and other members do not have.
 
-    A value that fits into the array that all members share is copied into it here, and need not be
-    sent.
+    If the members of the node have a common array for it, the value is copied there, and not sent.
     """
     found = []
     for entry in entries:
@@ -331,7 +330,7 @@ def new_values(entries: Iterable[Entry], warn: bool = True) -> NewValues | None:
 def _warn_differs(entry: Entry) -> None:
     entry.seen = entry.storage[0]
     log.warning(
-        "shared variable %s was set in the master while the members hold values of their own: "
+        "shared variable %s was set in the master while the members hold their own values: "
         "theirs are kept. synk.broadcast gives all members the master's",
         entry.label,
     )
@@ -340,11 +339,11 @@ def _warn_differs(entry: Entry) -> None:
 def mark_torn(entry: Entry) -> None:
     """Remember that a failure has left this value half written."""
     _torn[id(entry.storage)] = entry.storage[0]
-    entry.seen = None  # whoever looks whether it has been set looks further
+    entry.seen = None  # so that the next use checks the value
 
 
 def lost_with_workers(entries: Iterable[Entry]) -> list[str]:
-    """What new workers cannot get from the master."""
+    """The values that new workers cannot get from the master."""
     found = list(entries)
     lost = [f"{e.label} (half written)" for e in found if is_torn(e)]
     differing = [e for e in found if e.differs and not e.is_stream]
@@ -352,13 +351,13 @@ def lost_with_workers(entries: Iterable[Entry]) -> list[str]:
 
 
 def is_torn(entry: Entry) -> bool:
-    """Whether the value is one that a failure has left half written."""
+    """Whether a failure has left the value half written."""
     torn = _torn.get(id(entry.storage))
     return torn is not None and torn is entry.storage[0]
 
 
 def check_whole(variable: SharedVariable) -> None:
-    """Refuse a variable whose value a failure has left half written, until it is set again."""
+    """Raise if a failure has left the value half written and the user has not set it since."""
     torn = _torn.get(id(variable.container.storage))
     if torn is None:
         return

@@ -24,9 +24,9 @@ from synkhronos._transport.worker_output import redirect
 
 
 def main(wiring_fields: dict[str, Any]) -> None:
-    """The life of a worker process, from its start to the group's end."""
+    """Run a worker process from its start until the group ends."""
     wiring = Wiring(**wiring_fields)
-    if wiring.forked:  # a fresh interpreter has done it before its imports
+    if wiring.forked:  # a fresh interpreter has called it before its imports
         guard(wiring)
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
@@ -49,14 +49,14 @@ def main(wiring_fields: dict[str, Any]) -> None:
 
 
 def _leave_terminal() -> None:
-    """Read nothing of what is meant for the master."""
+    """Close the terminal, so that only the master reads it."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
 
 
 def _leave_stacks(wiring: Wiring) -> None:
-    """At a crash or SIGUSR1 leave a stack for the master."""
+    """Write the Python stack to a file that the master reads, at a crash or on SIGUSR1."""
     import faulthandler
     import signal
 

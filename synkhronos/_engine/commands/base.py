@@ -24,15 +24,15 @@ class Command:
 
     @property
     def foreign(self) -> bool:
-        """Whether its class may be one that workers cannot import (it then travels by value)."""
+        """Whether workers may not be able to import its class, which is then sent by value."""
         return not type(self).__module__.startswith("synkhronos.")
 
     def run(self, member: Member) -> Any:
-        """Do it in a member; returns the member's outcome."""
+        """Run the command in a member; returns the member's outcome."""
         raise NotImplementedError
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
-        """In the master: the result, of its own outcome and the workers'."""
+        """In the master: compute the result from its own outcome and the workers' reports."""
         del member, reports
         return own
 

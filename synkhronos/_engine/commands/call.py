@@ -1,4 +1,4 @@
-"""Run a function: each member on its part of the rows; the master combines what they contribute."""
+"""Runs a function: each member on its part of the rows; the master combines the results."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from synkhronos._plan.rows import Picks, Selection, Span, select, slices
 
 log = logging.getLogger("synkhronos")
 
-# From here on a value is reduced by all members in chunks; below, by the master alone.
+# All members reduce values of at least this size, in chunks; only the master reduces smaller ones.
 BIG_BYTES = 1 << 16
-_NUMBERS = (np.ndarray, float)  # what Python converts as it is
+_NUMBERS = (np.ndarray, float)  # types that float() converts fast
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One input of a call: where its array is, and which rows of it.
+    """One input of a call: where its array is, and which rows are used.
 
     Attributes
     ----------
@@ -53,21 +53,21 @@ class Call(Command):
     Attributes
     ----------
     edges : tuple of int, or None
-        Where the parts of the selected rows begin and end; None without scattered inputs.
+        The first row of each member's part, and the end; None without scattered inputs.
     outputs, reductions : tuples
         Which outputs of the recipe, and how their partial values combine.
     slices : int
         The number of slices of each part.
     slice_lengths : tuple of tuples of int, or None
-        The lengths of each member's slices, where these are not `slices` about equal ones.
+        The lengths of each member's slices, if these are not `slices` slices of equal length.
     batch_s : tuple, or None
         For each member, the rows of its sliceable shared variables.
     new : NewValues, or None
         Values of shared variables that the user has set in the master.
     first : bool
-        Not compiled yet: one member compiles and runs first, the others load from the cache.
+        The function is not compiled yet: one member compiles first, the others use its cache.
     extra : tuple of int
-        Outputs that are computed with the others and stay in the members.
+        Further outputs, whose values stay in the members.
     """
 
     lent = True
@@ -87,7 +87,7 @@ class Call(Command):
 
     @property
     def sliced(self) -> bool:
-        """Whether the values of parts are put together from those of slices."""
+        """Whether the value of a part is computed from several slices."""
         return self.slices > 1 or self.slice_lengths is not None
 
     def lengths(self, rank: int, rows: int) -> tuple[int, ...]:
@@ -96,16 +96,16 @@ class Call(Command):
             return self.slice_lengths[rank]
         return tuple([hi - lo for lo, hi in slices(rows, self.slices)])
 
-    def __reduce__(self) -> Any:  # half the time and size of a dataclass's own
+    def __reduce__(self) -> Any:  # takes half the time and bytes of a dataclass's own
         return _call, (*[getattr(self, name) for name in _CALL_FIELDS],)
 
     @property
     def repeats(self) -> bool:  # type: ignore[override]
-        """Calls with index lists seldom do."""
+        """Whether the same call is likely to be posted again: not with a list of rows in it."""
         return not any([isinstance(a.rows, Picks) for a in self.arguments])
 
     def run(self, member: Member) -> Any:
-        """Compute this member's part; returns what it contributes to the outputs."""
+        """Compute this member's part; returns its contribution to the outputs."""
         return run_call(self, member)
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
@@ -129,7 +129,7 @@ class ScatteredSource:
 
 @dataclass
 class Part:
-    """What a member works on in a call: the same object while the same call is repeated."""
+    """A member's inputs and rows in a call; kept while the same call is repeated."""
 
     call: Call
     arguments: list[Any]
@@ -142,20 +142,20 @@ class Part:
     variant: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
     fractions: list[float]  # of the participants in an average
-    listed: bool  # the rows are in a list that a repetition finds changed
-    again: Callable[[], list[Any]] | None = None  # computes the same once more, directly
+    listed: bool  # the rows are listed in memory that a repetition of the call changes
+    again: Callable[[], list[Any]] | None = None  # computes the same again, by a shorter path
 
 
 @dataclass
 class Contribution:
-    """What a member contributes to the outputs; None where it has none to give."""
+    """A member's values of the outputs; None if it has no value to give."""
 
     values: list[Any]
     part: Part | None = None  # in the master only
 
 
 def run_call(call: Call, member: Member) -> Any:
-    """Compute this member's part of a call; new values of variables wait for the verdict."""
+    """Compute this member's part of a call; new values of variables are final after the verdict."""
     part, outputs = compute_call(call, member)
     return contribute_call(call, member, part, outputs)
 
@@ -165,7 +165,7 @@ def compute_call(
 ) -> tuple[Part, list[Any]]:
     """Compute this member's outputs, those of `call.extra` last; nothing without rows.
 
-    `ready` is called when the inputs are there and nothing is computed yet.
+    `ready` is called after the inputs have been prepared, and before anything is computed.
     """
     replica = member.replicas[call.function]
     part = replica.last_part
@@ -202,14 +202,14 @@ def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     if call.first:
         return _first(call, member, replica, part)
     if replica.recipe.jax and replica.compiles(part.variant, part.lengths):
-        # nobody compiles first: two members must not write one file of the cache
+        # no member compiles first, and two members must not write the same file of the cache
         with member.compiling(), while_compiling(member.size == 1):
             return _compute(member, replica, part)
     return _compute(member, replica, part)
 
 
 def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], list[Any]] | None:
-    """The shortest way to compute the same again, where nothing is to be minded."""
+    """A function that computes the same again by a shorter path; None if there is none."""
     again = replica.repetition(part.variant, part.arguments)
     if again is None or not replica.shareds_of_jax:
         return again
@@ -222,7 +222,7 @@ def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], li
 
 
 def _stays(call: Call, replica: Replica) -> bool:
-    """Whether a repetition finds all the same: no list of rows in the call, no sliceables."""
+    """Whether a repetition of the call can use the same part."""
     picked = any(isinstance(a.rows, Picks) for a in call.arguments)
     once = call.first or call.new or call.slice_lengths
     return not (picked or once or replica.recipe.sliceables)
@@ -277,7 +277,7 @@ def _fractions(weights: tuple[float, ...] | None, participants: tuple[int, ...])
 
 
 def _participants(weights: tuple[float, ...] | None, member: Member) -> tuple[int, ...]:
-    """The ranks with rows; the master alone where nobody has any."""
+    """The ranks that have rows; only the master if none has any."""
     if weights is None:
         return tuple(range(member.size))
     return tuple(r for r, w in enumerate(weights) if w > 0) or (member.master,)
@@ -345,16 +345,16 @@ def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
 
 
 def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) -> np.ndarray:
-    """A member's rows: a view where they are contiguous, else gathered into a buffer of its own."""
+    """A member's rows: a view if they are contiguous, else a copy in the member's buffer."""
     if isinstance(rows, Span):
         return source[rows.start : rows.stop]
     buffer = replica.buffer(index, len(rows), source)
-    # the master has checked the rows, so "clip" never clips; it spares numpy a second pass
+    # the master has checked the rows, so "clip" changes nothing; it saves numpy a second pass
     return np.take(source, rows.rows, axis=0, out=buffer, mode="clip")
 
 
 def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
-    """One member compiles and computes, and fills the cache from which the others load."""
+    """One member compiles and computes first; the others then load from the cache that it fills."""
     if replica.recipe.has_collectives:
         return _first_met(member, replica, part)
     if member.rank != _leader(call, member, replica, part):
@@ -412,7 +412,7 @@ def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) 
 
 
 def bring(member: Member, replica: Replica) -> None:
-    """Move values that have been set to where JAX reads them without a copy."""
+    """Move values that the user has set to memory that JAX reads without a copy."""
     for shared in replica.shareds_of_jax:
         value = shared.container.storage[0]
         if is_far(value):
@@ -432,7 +432,7 @@ def _run(replica: Replica, part: Part) -> Answer:
 
 
 def _shapes(recipe: Recipe, part: Part) -> str:
-    """What the user did not pass in these shapes, and an error may speak of."""
+    """A note on the shapes of this member's part, which differ from those that the user passed."""
     given = zip(recipe.inputs, part.arguments[: recipe.n_scattered], strict=False)
     found = ", ".join(f"{v.name or v} {np.shape(a)}" for v, a in given)
     return (
@@ -454,7 +454,7 @@ def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Ans
 
 
 def _will_differ(update: Update, member: Member) -> bool:
-    """Whether an update gives members different values, or may."""
+    """Whether an update may give the members different values."""
     if update.everywhere:
         return False
     sources = [member.variables.of(s) for s in update.sources]
@@ -493,7 +493,7 @@ def _widened(value: Any, update: Update) -> Any:
 
 
 def _weights_of(part: Part) -> list[float] | None:
-    """The rows of the participants, or None where equal weights do (all have none)."""
+    """The rows of the participants; None: equal weights, since no member has rows."""
     if part.weights is None:
         return None
     weights = [part.weights[r] for r in part.participants]
@@ -501,7 +501,7 @@ def _weights_of(part: Part) -> list[float] | None:
 
 
 def contribute_call(call: Call, member: Member, part: Part, outputs: list[Any]) -> Any:
-    """Outputs on their way to the master; large ones are reduced by all members together."""
+    """This member's report of the outputs; all members together reduce large ones first."""
     if member.rank == member.master:
         if len(part.participants) > 1 and not part.scalars:
             outputs = _reduce_big(call, member, part, outputs)
@@ -575,7 +575,7 @@ def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] |
 
 
 def as_float(value: Any) -> float:
-    """A real 0-d value; JAX's own conversion takes five times as long as that of numpy."""
+    """A real 0-d value as a float; JAX's own conversion takes five times as long as numpy's."""
     return float(value if type(value) in _NUMBERS else np.asarray(value))
 
 

@@ -17,7 +17,7 @@ from synkhronos._transport.communicators.communicator import Join
 
 
 def in_host(values: Sequence[Any] | None) -> list[np.ndarray] | None:
-    """Results for the user: arrays of numpy's, that may be written to."""
+    """Results for the user: arrays of numpy that can be written to."""
     if values is None:
         return None
     return [v if isinstance(v, np.ndarray) else np.array(v) for v in values]
@@ -52,11 +52,11 @@ class Collective(Command):
         return [member.variables[n] for n in self.variables]
 
     def arrays(self, member: Member) -> list[Any]:
-        """Their values, as the communicator moves them."""
+        """Their values, in the form in which the communicator moves them."""
         return [member.array(e) for e in self.entries(member)]
 
     def change(self, member: Member, values: Iterable[Any], differs: bool) -> None:
-        """Give the variables new values; `differs`: each member other ones."""
+        """Set the variables; `differs`: the values of the members are different."""
         for entry, value in zip(self.entries(member), values, strict=True):
             member.change(entry, value)
         self.mark(member, differs)
@@ -67,7 +67,7 @@ class Collective(Command):
         return [rounded(v, d) for v, d in zip(values, dtypes, strict=True)]
 
     def mark(self, member: Member, differs: bool) -> None:
-        """Note whether the members now hold different values."""
+        """Record whether the members hold different values now."""
         for entry in self.entries(member):
             member.mark(entry, differs)
 
@@ -77,7 +77,7 @@ class Broadcast(Collective):
     """The master's values everywhere."""
 
     def act(self, member: Member) -> None:
-        """Receive; the master takes new values from its hand first."""
+        """Receive the values; the master first sets those of `master_input`."""
         if member.master_input is not None:
             self.change(member, [np.array(v) for v in member.master_input], differs=False)
         member.receive_master_values([e for e in self.entries(member) if is_array(e)])
@@ -150,7 +150,7 @@ class AllReduce(Collective):
         """Reduce this member's chunk for all; on GPUs, into fresh arrays."""
         entries = self.entries(member)
         if member.on_gpus:
-            given = self.arrays(member)  # numpy's are overwritten: the old ones are the way back
+            given = self.arrays(member)  # an undo needs the old ones
             values = [np.array(v, order="C") if isinstance(v, np.ndarray) else v for v in given]
             member.communicator.all_reduce(values, self.op, self.weights)
             self.change(member, values, differs=False)

@@ -1,4 +1,4 @@
-"""Commands that make functions and shared variables known to the members, or drop them."""
+"""Commands that send functions and shared variables to the members, or drop them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synkhronos._transport import serialization
 
 @dataclass(frozen=True)
 class Define(Command):
-    """Make shared variables known to all members; the values of arrays follow by broadcast."""
+    """Send shared variables to all members; the values of arrays follow by broadcast."""
 
     definitions: bytes
     arrays: tuple[int, ...]
@@ -35,7 +35,7 @@ class Define(Command):
 
 @dataclass(frozen=True)
 class Replicate(Command):
-    """Ship functions: each member makes its replicas, and compiles them when they are called."""
+    """Send functions: each member makes its replicas, and compiles them at their first call."""
 
     recipes: bytes
 
