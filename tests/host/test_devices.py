@@ -394,7 +394,7 @@ def test_the_doctor_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
         "3 from NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX's CUDA plugin is not "
         "installed",
     )
-    assert 'pip install "synkhronos[cuda12]" or "synkhronos[cuda13]"' in found.fix
+    assert 'pip install "synkhronos[cuda12]", or "synkhronos[cuda13]"' in found.fix
     assert doctor._devices_for("JAX") is None
     monkeypatch.setattr(doctor, "has_plugin", lambda: True)
     assert doctor._gpus().state == "ok"

@@ -1,10 +1,10 @@
-"""Proving how an output follows from what the members compute on their parts of the rows.
+"""Proves how an output follows from what the members compute on their parts of the rows.
 
-`prove` reads a graph from the scattered inputs down, without compiling or running anything.
-`_values` says what can be known of a variable, `_walk` carries it from node to node, the rules
-for Ops are in `_elementwise`, `_shapes`, `_totals`, `_indexing` and `_nested`, and `_cut` turns
-what is known of the output into a Proof. A rule that is not sure says so: an output that isn't
-proved costs a warning, a wrong proof would cost wrong numbers.
+`prove` reads a graph from the scattered inputs to the output, and compiles and runs nothing.
+`values` defines what can be known of a variable, `walk` derives it node by node, and the rules for
+Ops are in `elementwise`, `shapes`, `totals`, `indexing` and `nested`. `cut` turns what is known of
+the output into a Proof. A rule that is not sure gives up: an output without a proof costs a
+warning, while a wrong proof would give wrong numbers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["Partial", "Proof", "Unproved", "depends_on", "prove"]
 
 @dataclass(frozen=True)
 class Proof:
-    """How to get an output's exact value from its partials.
+    """How to compute an output's exact value from its partials.
 
-    Reduce each partial over the members, in the order of ranks. With `finished` None there is one
-    partial and its reduction is the output. Else `finished` is the output: an expression of the
-    `placeholders`, which stand for the reduced partials in their order, and of variables that
-    don't depend on rows.
+    Each partial is reduced over the members, in the order of ranks. If `finished` is None, there is
+    one partial, and its reduction is the output. Otherwise `finished` is the output: an expression
+    of the `placeholders`, which stand for the reduced partials in their order, and of variables
+    that do not depend on rows.
 
-    `penalised`: the output is a * S + b with S summed over rows and b not zero. Neither the sum
-    nor the mean of the parts' own values can be right.
+    `penalised`: the output is a * S + b with S summed over rows and b not zero. Then neither the
+    sum nor the mean of the parts' own values is the output.
     """
 
     partials: tuple[Partial, ...]
@@ -48,22 +48,22 @@ class Proof:
 
 @dataclass(frozen=True)
 class Unproved:
-    """`reason` is a clause for a warning, such as "CumOp{0, add}: it mixes rows"."""
+    """There is no proof; `reason` is a text for a warning, as in "CumOp{0, add}: it mixes rows"."""
 
     reason: str
 
 
 def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
-    """Prove how `output` follows from parts of the rows of `rows`, whatever the split.
+    """Prove how `output` follows from parts of the rows of `rows`, for any split.
 
     Args:
         output: the variable, in the graph as the user wrote it.
-        rows: the inputs and shared variables whose axis 0 is split, all equally long. All else
-            that the output is computed from must be equal in all members.
+        rows: the inputs and shared variables whose axis 0 is split, all equally long. All other
+            inputs of the output must be equal in all members.
 
     Returns:
         A Proof that holds for every split into parts of at least one row, up to rounding; or
-        Unproved with the node that stopped it.
+        Unproved, which names the node that prevents a proof.
 
     Example:
         >>> import pytensor.tensor as pt
@@ -95,12 +95,12 @@ def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
     except Stuck as stop:
         return Unproved(f"{name_of(output)}: {stop}")
     if depends_on(finished, rows):
-        return Unproved(f"{name_of(output)} can't be parted from its rows")
+        return Unproved(f"{name_of(output)} cannot be separated from its rows")
     penalised = isinstance(value, Finished) and value.penalised
     return Proof(tuple(cut.partials), tuple(cut.placeholders), finished, penalised)
 
 
 def depends_on(output: Variable, rows: Iterable[Variable]) -> bool:
-    """Whether `output` is computed from any of `rows`, be it only from their shape."""
+    """Whether `output` is computed from any of `rows`, or only from their shapes."""
     wanted = set(rows)
     return any(variable in wanted for variable in ancestors([output]))

@@ -1,8 +1,8 @@
-"""From what is known of an output to the values that members compute and what is made of them.
+"""Cuts an output into partials, which members compute, and the expression that finishes them.
 
-A Finished value is cut at the totals it is a function of. They become partials, each with a
-placeholder that stands for it once it is reduced, and what lies behind them is written anew in
-terms of the placeholders.
+A Finished value is cut at the totals that it is a function of. Each total becomes a partial with a
+placeholder for its reduced value. The part of the graph behind the totals is rebuilt with the
+placeholders.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from synkhronos._plan.inference.walk import Walk, is_scalar
 
 @dataclass(frozen=True)
 class Partial:
-    """What every member computes on its own rows, and how the results are combined.
+    """A value that every member computes on its own rows, and the reduction of these values.
 
-    `reduction` is "gather" (one after the other on axis 0), "sum", "avg" (weighted by the
-    number of rows), "max", "min", "prod", or None: the value is the same in all members.
+    `reduction` is "gather" (joined along axis 0), "sum", "avg" (weighted by the number of rows),
+    "max", "min", "prod", or None: the value is the same in all members.
     """
 
     variable: Variable
@@ -43,7 +43,7 @@ class Partial:
 
 
 class Decomposition:
-    """The partials of one output and the expressions that finish them."""
+    """The partials of one output, and the expression that finishes them."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -53,11 +53,11 @@ class Decomposition:
         self.placeholders: list[Variable] = []
 
     def partial(self, variable: Variable, reduction: str | None) -> Partial:
-        """A partial, freed from values over all rows of which it only takes the shape."""
+        """A partial without the values over all rows of which it only uses the shape."""
         return Partial(self._scaling.freed(variable), reduction)
 
     def finish(self, variable: Variable) -> Variable:
-        """The variable in terms of placeholders and of what doesn't depend on rows."""
+        """The variable as a function of placeholders and of what does not depend on rows."""
         edge = list(self._edge(variable))
         for each in edge:
             if each not in self._finished:
@@ -67,7 +67,7 @@ class Decomposition:
         return self._finished.get(variable, variable)
 
     def gather(self, variable: Variable, rows: Rows) -> Variable:
-        """Rows of all members one after the other, times their factors."""
+        """The joined rows of all members, times their factors."""
         factors = self._scaling.ordered(rows.factors)
         if not factors:
             return self._gathered(variable, rows.axis)
@@ -91,7 +91,7 @@ class Decomposition:
         return self.placeholders[-1]
 
     def _edge(self, variable: Variable) -> Iterator[Variable]:
-        """The totals, and the outputs of inlined Ops, that a variable is a function of."""
+        """The totals and the outputs of inlined Ops that a variable is a function of."""
         seen: set[Variable] = set()
         ahead = [variable]
         while ahead:
@@ -115,7 +115,7 @@ class Decomposition:
         return False
 
     def _can_be_finished(self, variable: Variable) -> bool:
-        """Whether a Same value is a function of Same values: no need for members to send it."""
+        """Whether a Same value is a function of Same values, so that members need not send it."""
         if variable not in self._walk.reached or variable.owner is None:
             return False
         return all(isinstance(self._walk.value(v), Same) for v in variable.owner.inputs)
@@ -136,7 +136,7 @@ class Decomposition:
         return self.finish(self._walk.inlined[variable])
 
     def _sum(self, variable: Variable, factors: Factors) -> Variable:
-        """A sum with factors. Terms with 1 / n stay in one piece: their sum is an average."""
+        """A sum with factors. Terms with 1 / n stay together, since their sum is an average."""
         ordered = self._scaling.ordered(factors)
         apart = [f for f in ordered if not f.per_row]
         held = [self._hold(self._scaling.only(variable, f, ordered), "sum") for f in apart]
@@ -157,7 +157,7 @@ class Decomposition:
 
 
 class Scaling:
-    """Takes factors out of a value, where they enter it."""
+    """Removes factors from a value, at the nodes where they enter."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -165,20 +165,20 @@ class Scaling:
         self._order = {v: i for i, v in enumerate(dict.fromkeys(entered))}
 
     def ordered(self, factors: Factors) -> list[Factor]:
-        """In the order of the graph: sums have the same rounding from run to run."""
+        """The factors in the order of the graph, so that sums round equally in each run."""
         return sorted(factors, key=lambda f: (self._order.get(f.variable, -1), f.inverse))
 
     def freed(self, variable: Variable) -> Variable:
-        """The value computed without the values over all rows that it takes shapes from."""
+        """The value computed without the values over all rows of which it uses only the shapes."""
         return self._replace(variable, {}) if self._walk.unshaped else variable
 
     def only(self, variable: Variable, factor: Factor, factors: list[Factor]) -> Variable:
-        """The value with one factor set to one and the others to zero."""
+        """The value with one factor set to 1 and the others to 0."""
         numbers = {f.variable: _filled(f.variable, int(f == factor)) for f in factors}
         return self._replace(variable, numbers)
 
     def without(self, variable: Variable, factors: list[Factor]) -> Variable:
-        """The value with some factors set to zero."""
+        """The value with some factors set to 0."""
         return self._replace(variable, {f.variable: _filled(f.variable, 0) for f in factors})
 
     def _replace(self, variable: Variable, numbers: dict[Variable, Variable]) -> Variable:
@@ -223,9 +223,9 @@ def _rebuild(node: Apply, inputs: list[Variable], rebuilt: dict[Variable, Variab
 
 
 def _filled(variable: Variable, number: int) -> Variable:
-    """A constant where it can be one: a member alone may not be able to compute the variable."""
+    """A constant in place of the variable, which a single member may not be able to compute."""
     if not is_scalar(variable):
-        return pt.zeros_like(variable)  # c / n, of which only zeros are made
+        return pt.zeros_like(variable)  # of c / n only zeros are made
     return pt.constant(np.full(variable.type.shape, number, dtype=variable.type.dtype))
 
 

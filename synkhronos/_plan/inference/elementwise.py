@@ -1,4 +1,4 @@
-"""Rules for Ops that work place by place: on Rows they are free, on totals they must be linear."""
+"""Rules for elementwise Ops: any of them keeps Rows; on totals they must be linear."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _identity(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Trans
 
 @transfer.register
 def _checked(op: CheckAndRaise, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
-    # A condition that holds for all rows holds for those of a part, any other may not.
+    # A condition that holds for all rows holds for the rows of a part; others may not.
     if all(isinstance(v, Same) or v == Reduced("min") for v in values[1:]):
         return values[0]
     return None
@@ -112,7 +112,7 @@ def _across_rows(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value], w
 
 
 def row_axis(node: Apply, values: Sequence[Value]) -> tuple[int, bool]:
-    """The row axis that operands of equal ndim share; the others must broadcast along it."""
+    """The row axis of operands of equal ndim; operands without rows must broadcast along it."""
     rows = [v for v in values if isinstance(v, Rows)]
     axis = rows[0].axis
     if any(v.axis != axis for v in rows):
@@ -124,7 +124,7 @@ def row_axis(node: Apply, values: Sequence[Value]) -> tuple[int, bool]:
 
 
 def factors_of(value: Value, variable: object) -> Factors:
-    """The factors that an operand brings into a node that has Rows."""
+    """The factors of an operand of a node that has Rows."""
     match value:
         case Rows(factors=factors):
             return factors
@@ -211,7 +211,7 @@ _NEGATED = {"max": "min", "min": "max"}
 
 
 def _each_entry(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) -> Value | None:
-    """A cast of a shape is a shape."""
+    """The cast of a shape, which is a shape."""
     [value] = values if len(values) == 1 else [None]
     if not isinstance(scalar_op, ps.Cast) or not isinstance(value, Entries):
         return None
@@ -220,7 +220,7 @@ def _each_entry(scalar_op: ps.ScalarOp, node: Apply, values: Sequence[Value]) ->
 
 
 def converted(value: Value, source: str, target: str) -> Value | None:
-    """What becomes of a total that is cast: whole numbers are cut, and the small ones wrap."""
+    """The value of a total after a cast; casts to integers truncate, and small integers wrap."""
     if isinstance(value, Same) or source == target:
         return value
     if is_floating(source) and not is_floating(target):
@@ -270,7 +270,7 @@ def _divided(node: Apply, upper: Value, lower: Value) -> Value | None:
 
 
 def _filled_alike(node: Apply, shaped: Value, filling: Value, walk: Walk) -> Value | None:
-    """fill(shaped, filling), as a gradient starts with, where shaped is as large in all members."""
+    """fill(shaped, filling), the start of a gradient, if shaped has one size in all members."""
     if isinstance(filling, Position | Entries):
         return None
     [output] = node.outputs

@@ -1,4 +1,4 @@
-"""Rules for indexing, by slices and by arrays, and for its transpose: adding into places."""
+"""Rules for indexing, by slices and by arrays, and for its transpose: writing at indices."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def _put_zero(op: IncSubtensor | AdvancedIncSubtensor, zeros: Sequence[bool]) ->
 
 
 class Selection:
-    """Where the places of an indexed array come from, axis by axis.
+    """The axes of an indexed array, and the axes or indices that they come from.
 
-    The places that arrays select form a group of axes, as long as the arrays broadcast together.
-    It stands where the first of them stood, or in front if a slice parts them, as in numpy.
+    The axes that index arrays select form one group, with the shape to which the arrays broadcast.
+    As in numpy, it takes the position of the first of them, or comes first if a slice is between.
     """
 
     def __init__(self, indices: Sequence[Index], known: dict[Variable, Value]) -> None:
@@ -74,7 +74,7 @@ class Selection:
         self.whole = False
 
     def row_axis(self, array: Value) -> int:
-        """The axis of the selected places that is the row axis; Stuck if there is none."""
+        """The row axis of the result; raises Stuck if there is none."""
         if any(not isinstance(i, slice) and i.type.dtype == "bool" for i in self.indices):
             raise Stuck("it selects by a mask")
         axes = {self._index_axis(index) for index in self._row_indices()}
@@ -115,7 +115,7 @@ class Selection:
         return rank if rank < self._group_start else rank + self._group_ndim
 
     def _check_others(self, axis: int, array: Value) -> None:
-        """All other indices must be the same in all members and not as long as the rows."""
+        """Check that all other indices are equal in all members, and not as long as the rows."""
         paired = array.axis if isinstance(array, Rows) else None
         for i, index in enumerate(self.indices):
             if isinstance(index, slice):
@@ -174,7 +174,7 @@ def _take_rows(node: Apply, array: Value, selection: Selection) -> Value:
 
 
 def _entries(op: Subtensor | AdvancedSubtensor, node: Apply, array: Entries) -> Value | None:
-    """Entries of a shape, picked by a constant or sliced by constants."""
+    """Entries of a shape, selected by constants."""
     if not isinstance(op, Subtensor):
         return None
     [index] = indices_from_subtensor(node.inputs[1:], op.idx_list)

@@ -1,4 +1,4 @@
-"""Rules for Ops that hold a graph: it is read like the outer one, a loop until nothing changes."""
+"""Rules for Ops that contain a graph, which is read like the outer one; a loop several times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ try:
 except ImportError:  # PyTensor before 3.3.7
     from pytensor.ifelse import IfElse
 
-MAX_ROUNDS = 20  # a state climbs Same, Rows or Reduced, more factors: a few rounds in practice
+MAX_ROUNDS = (
+    20  # a state goes from Same to Rows or Reduced to more factors, which takes a few rounds
+)
 
 
 @transfer.register
@@ -58,7 +60,7 @@ def _scan(op: Scan, node: Apply, values: Sequence[Value], walk: Walk) -> Transfe
 
 
 class _Loop:
-    """A Scan: what its states are, read round after round until a round adds nothing."""
+    """A Scan whose body is read again until its states do not change."""
 
     def __init__(self, node: Apply, values: Sequence[Value]) -> None:
         self._args = args = ScanArgs.from_node(node, clone=True)
@@ -94,18 +96,18 @@ class _Loop:
         return [*self._states[:traced], *singles, *self._states[traced:]]
 
     def _buffers(self) -> list[Variable]:
-        """The outer arrays that hold a state for each step."""
+        """The outer arrays with a state for each step."""
         args = self._args
         return [*args.outer_in_mit_mot, *args.outer_in_mit_sot, *args.outer_in_sit_sot]
 
     def _taps(self) -> list[list[Variable]]:
-        """The inner variables that a state is read into."""
+        """The inner variables that read a state."""
         args = self._args
         singles = [[v] for v in [*args.inner_in_sit_sot, *args.inner_in_shared]]
         return [*map(list, [*args.inner_in_mit_mot, *args.inner_in_mit_sot]), *singles]
 
     def _updates(self) -> list[tuple[list[Variable], bool]]:
-        """The inner variables that a state is set to, and whether it is kept for one step only."""
+        """The inner variables that set a state, and whether it is kept for only one step."""
         args = self._args
         singles = [*args.inner_out_mit_sot, *args.inner_out_sit_sot]
         return [

@@ -1,7 +1,8 @@
-"""Rules for shapes, and for Ops that move, fold, repeat or lay side by side.
+"""Rules for shapes, and for Ops that move, fold, repeat or join axes.
 
-A fold of axes keeps rows apart when the rows come first (but for axes of length 1) before and
-after it, and when every row fills whole places of the new axis: memory order does the rest.
+A reshape keeps rows apart under two conditions. The rows come first (apart from axes of length 1)
+before and after it. And every row fills whole entries of the new axis. Memory order implies the
+rest.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ from synkhronos._plan.inference.walk import (
     transfer,
 )
 
-# A product of numbers, of dimensions (variable, axis), and of variables that may be anything.
+# A product of numbers, of dimensions (variable, axis), and of variables of unknown meaning.
 type Length = list[int | Hashable]
 
 
 def carried(value: Value) -> Value | None:
-    """What becomes of a total whose places are picked, moved or repeated alike in all members."""
+    """The value of a total whose entries are selected, moved or repeated alike in all members."""
     return value if isinstance(value, Reduced | Count | Finished) else None
 
 
@@ -66,7 +67,7 @@ def _first_zero(op: Op, zeros: Sequence[bool]) -> bool:
 
 @gives_zero.register(AllocEmpty)
 def _undefined(op: Op, zeros: Sequence[bool]) -> bool:
-    return True  # nobody reads it before it is set, so it may be taken for what suits
+    return True  # it is not read before it is set, so any value fits
 
 
 @transfer.register
@@ -101,7 +102,7 @@ def _vector(op: MakeVector, node: Apply, values: Sequence[Value], walk: Walk) ->
 
 
 def entries_of(value: Value, variable: Variable) -> tuple[Value, ...] | None:
-    """The entries of a vector of lengths, if they are known one by one."""
+    """The entries of a vector of lengths, if each is known."""
     if isinstance(value, Entries):
         return value.entries
     if variable.type.ndim != 1 or variable.type.shape[0] is None:
@@ -157,7 +158,7 @@ def _alloc(op: Alloc, node: Apply, values: Sequence[Value], walk: Walk) -> Trans
 
 
 def enter(node: Apply, i: int, value: Value, walk: Walk) -> Factors:
-    """The factors of an operand that is spread over rows or put into them."""
+    """The factors of an operand that is broadcast over rows or written into them."""
     factors = factors_of(value, node.inputs[i])
     if factors and not is_scalable(node.outputs[0].type.dtype):
         raise Stuck("it is not linear in a value over all rows")
@@ -223,7 +224,7 @@ def _product(lengths: Sequence[Length]) -> tuple[int, Counter[Hashable]]:
 
 
 def _dimension(variable: Variable, i: int) -> Length:
-    """The length of an axis, the same for a variable and for its axes in another order."""
+    """The length of an axis; equal for a variable and for its transposes."""
     length = variable.type.shape[i]
     if length is not None:
         return [length]
@@ -233,7 +234,7 @@ def _dimension(variable: Variable, i: int) -> Length:
 
 
 def _length_variables(target: Variable, ndim: int) -> list[Length]:
-    """The entries of the second input of a Reshape, as far as they can be told apart."""
+    """The entries of the second input of a Reshape, as far as they are known."""
     if isinstance(target, Constant):
         return [[int(length)] for length in target.data]
     if target.owner is not None and isinstance(target.owner.op, MakeVector):

@@ -1,4 +1,4 @@
-"""Rules for Ops that reduce, contract, order or accumulate along axes."""
+"""Rules for Ops that reduce, contract, sort or accumulate along axes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _axes(op: CAReduce | Argmax, node: Apply) -> set[int]:
 
 
 def _keeps_kind(op: CAReduce, node: Apply) -> bool:
-    """Whether numbers are accumulated as what they are given out as: not floats as integers."""
+    """Whether the accumulator, the input and the output are all floats or all integers."""
     given, out = node.inputs[0].type.dtype, node.outputs[0].type.dtype
     accumulated = getattr(op, "acc_dtype", None) or out
     if isinstance(op.scalar_op, ps.AND | ps.OR):
@@ -152,7 +152,7 @@ def _contraction(
     *,
     batch: Sequence[str],
 ) -> Value | None:
-    """A product summed over the labels that the output lacks; `inputs` name the axes."""
+    """A product, summed over the labels that the output lacks; `inputs` label the axes."""
     dtype = node.outputs[0].type.dtype
     if not has_rows(values):
         totals = [v for v in values if not isinstance(v, Same)]
@@ -215,7 +215,7 @@ def _order(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transfer
     array = values[0]
     if not isinstance(array, Rows):
         return None
-    axis = getattr(op, "axis", None)  # PyTensor 3.3.0 has it as an input
+    axis = getattr(op, "axis", None)  # in PyTensor 3.3.0 it is an input
     axis = constant_of(node.inputs[1]) if axis is None else axis
     if axis is None or array.axis == axis % node.inputs[0].type.ndim or array.factors:
         raise Stuck("it mixes rows")

@@ -1,25 +1,25 @@
-"""What the proof knows of a variable: how its value follows from the values of the parts.
+"""What a proof knows of a variable: how its value follows from the values of the parts.
 
-Say a call's n rows fall into parts of n_i rows, and V_i is a variable's value when only part i is
-there. Each class below is a promise about V, the value when all rows are there:
+A call's n rows are divided into parts of n_i rows. V is the variable's value for all rows, and V_i
+its value if only part i is there. Each class is a promise about V:
 
-    Same        V = V_i, whatever the part
-    Rows        V is the V_i one after the other on one axis; every row fills equally many places
-    Reduced     V is the V_i combined by a reduction: sum, avg (weighted by n_i), max, min, prod
+    Same        V = V_i for every part
+    Rows        V is the V_i joined along one axis; every row fills equally many entries of it
+    Reduced     V is a reduction of the V_i: sum, avg (weighted by n_i), max, min, prod
     Count       V = a * n**power, where a is Same
     Position    V holds the numbers 0..n-1 of the rows
-    Entries     V is a vector, and every entry has a promise of its own (a shape, usually)
-    Finished    V is a function of such values, and of nothing else: known once they are reduced
+    Entries     V is a vector, and every entry has its own promise (most often a shape)
+    Finished    V is a function only of such values: known once they are reduced
     Unknown     no promise
 
-Rows and sums may carry *factors*. A factor is a number that depends on all rows, such as the
-1 / x.shape[0] or the 1 / mask.sum() that the gradient of a mean pushes back through the graph.
-V = f_1 * U_1 + f_2 * U_2 + ..., where U_k, which is V with f_k = 1 and the other factors = 0, has
-the promise without factors. So the members can compute the U_k, and the f_k are applied after
-the reduction.
+Rows and sums may have *factors*. A factor is a number that depends on all rows, such as the
+1 / x.shape[0] or the 1 / mask.sum() that the gradient of a mean brings into the graph. Then
+V = f_1 * U_1 + f_2 * U_2 + ..., where U_k is V with f_k = 1 and the other factors = 0. U_k has the
+promise without factors. So the members compute the U_k, and the f_k are applied after the
+reduction.
 
-A *zero* is made of a constant zero; it may be counted to values of any factors. In Same it is
-exact. In the other classes it is so but for rows that hold infinities: 0 * inf is nan.
+A *zero* is made of a constant zero, and fits values of any factors. In Same it is exact. In the
+other classes it is exact except for rows that hold infinities, since 0 * inf is nan.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pytensor.graph.basic import Variable
 class Factor:
     """A number that depends on all rows and multiplies (or divides) a value."""
 
-    variable: Variable | None  # None: it lives inside a loop, where nothing can replace it
+    variable: Variable | None  # None: inside a loop, where it cannot be replaced
     inverse: bool = False
     per_row: bool = False  # the number is c / n with c Same
 
     @property
     def removable(self) -> bool:
-        """Whether it can be set to zero: an inverse would have to be infinite."""
+        """Whether it can be set to zero; the inverse of a factor would have to be infinite."""
         return self.variable is not None and not self.inverse
 
 
@@ -57,7 +57,7 @@ class Same:
 @dataclass(frozen=True)
 class Rows:
     axis: int
-    whole: bool = True  # exactly one place for each row, so the axis is n long
+    whole: bool = True  # one entry for each row, so the axis has length n
     factors: Factors = NO_FACTORS
     zero: bool = False
 
@@ -66,7 +66,7 @@ class Rows:
 class Reduced:
     by: str
     factors: Factors = NO_FACTORS
-    zero: bool = False  # each row adds nothing, so it is an avg as well
+    zero: bool = False  # each row adds 0, so it is an avg, too
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ type Value = Same | Rows | Reduced | Count | Position | Entries | Finished | Unk
 
 
 class Stuck(Exception):
-    """Nothing can be promised of a node's outputs; the message says why."""
+    """There is no promise for a node's outputs; the message says why."""
 
 
 def is_floating(dtype: str) -> bool:
@@ -107,12 +107,12 @@ def is_floating(dtype: str) -> bool:
 
 
 def is_summable(dtype: str) -> bool:
-    """Whether partial sums keep their dtype: numpy widens the small integers when it sums."""
+    """Whether sums keep this dtype; numpy widens small integers."""
     return is_floating(dtype) or dtype in ("int64", "uint64")
 
 
 def is_scalable(dtype: str) -> bool:
-    """Whether factors may be taken out: float16 sums without their 1 / n would overflow."""
+    """Whether factors may be removed; sums of float16 without 1 / n would overflow."""
     return dtype in ("float32", "float64")
 
 
@@ -130,7 +130,7 @@ def join_factors(operands: Iterable[Factors]) -> Factors:
 
 
 def common_factors(operands: Iterable[tuple[Factors, Value]]) -> Factors:
-    """The factors of values that are added or laid side by side; zeros fit any factors."""
+    """The factors of values that are added or joined; zeros fit any factors."""
     operands = [factors for factors, value in operands if not is_zero(value)]
     if any(operands) and not all(operands):
         raise Stuck("it adds terms that are scaled by totals over the rows to terms that are not")
@@ -149,7 +149,7 @@ def summed(factors: Factors, dtype: str, *, zero: bool = False) -> Value:
 
 
 def linear(value: Value, dtype: str) -> Value | None:
-    """What becomes of a value under a map that is linear and the same in all members."""
+    """The value after a map that is linear and the same in all members."""
     match value:
         case Reduced(by="sum") if is_summable(dtype):
             return value
@@ -163,14 +163,14 @@ def linear(value: Value, dtype: str) -> Value | None:
 
 
 def merge(values: Sequence[Value]) -> Value | None:
-    """The promise that holds for values laid side by side, or for any one of them."""
+    """The promise for values that are joined, or for any one of them."""
     if any(isinstance(v, Rows) for v in values):
         return _merge_rows(values)
     return _absorb(_merge_totals, values)
 
 
 def _absorb(join: Callable[[list[Value]], Value | None], values: Sequence[Value]) -> Value | None:
-    """Join the values without the sums that are zero: they are whatever the others are."""
+    """Merge the values without the sums that are zero, which fit the others."""
     zeros = [v for v in values if isinstance(v, Reduced) and v.zero]
     found = join([v for v in values if v not in zeros])
     if not zeros or (isinstance(found, Reduced) and found.by in ("sum", "avg")):
@@ -198,7 +198,7 @@ def _merge_totals(values: Sequence[Value]) -> Value | None:
 
 
 def _as_counts(values: Sequence[Value]) -> Count | None:
-    """Counts of one power, added or laid side by side with zeros."""
+    """Counts of one power, added to zeros or joined with them."""
     powers = {v.power if isinstance(v, Count) else None for v in values if not is_zero(v)}
     return Count(powers.pop()) if len(powers) == 1 and None not in powers else None
 
@@ -212,7 +212,7 @@ def _merge_rows(values: Sequence[Value]) -> Value | None:
 
 
 def added(values: Sequence[Value], dtype: str) -> Value | None:
-    """The sum (or difference) of values of which none is Rows."""
+    """The sum or difference of values, none of which is Rows."""
     return _absorb(lambda terms: _added(terms, dtype), values)
 
 

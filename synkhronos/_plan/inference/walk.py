@@ -1,9 +1,9 @@
-"""Walking a graph from its inputs down and keeping what is known of every variable.
+"""Goes through a graph from its inputs to its outputs, and keeps what is known of each variable.
 
-The walk itself knows only three things: what the scattered inputs are, that a node all of whose
-inputs are Same is Same, and that a node none of whose inputs are Rows is Finished. What else
-an Op does to rows is said by its rule (`transfer`), one per family of Ops, in the neighbours of
-this file. An Op without a rule is no error: it mixes rows for all we know.
+The walk itself knows three things: the values of the scattered inputs, that a node with only Same
+inputs is Same, and that a node without Rows inputs is Finished. Rules (`transfer`) say the rest,
+one for each family of Ops, in the other modules of this folder. An Op without a rule is not an
+error: it counts as one that mixes rows.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ Transferred = Value | Sequence[Value] | None
 class Walk:
     """What is known of the variables of one graph.
 
-    `values` maps variables to promises. `inlined` maps variables to others of the same value that
-    depend on less, or that show how they do: the outputs of OpFromGraph nodes to what is written
-    inside, fills of known shape to what they are filled with. Those of them that take the shape of
-    a Finished value, which a member alone may not be able to compute, are in `unshaped` as well.
-    `scalings` holds the places (node, input) where a factor enters: only there may it be replaced,
-    for its variable may serve as a length elsewhere. `reached` holds what is computed from seeds
-    that aren't Same.
+    `values` maps variables to promises. `inlined` maps a variable to another of the same value that
+    depends on fewer inputs, or shows how it does: an output of an OpFromGraph to the variable
+    inside, a fill of known shape to its filling. Fills with the shape of a Finished value, which a
+    single member may not be able to compute, are in `unshaped`, too. `scalings` holds the inputs
+    (node, index) at which a factor enters. Only there may it be replaced, since its variable may be
+    a length elsewhere. `reached` holds what is computed from seeds that are not Same.
     """
 
     def __init__(self, seeds: dict[Variable, Value]) -> None:
@@ -83,7 +82,7 @@ class Walk:
 
 
 def seed(variable: Variable) -> Value:
-    """What is promised of a scattered input."""
+    """The promise for a scattered input."""
     if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
         return Unknown(f"{name_of(variable)} has no rows")
     return Rows(axis=0)
@@ -91,13 +90,13 @@ def seed(variable: Variable) -> Value:
 
 @singledispatch
 def transfer(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
-    """What a node's outputs are, given what its inputs are; None if there is nothing to say."""
+    """The values of a node's outputs, from those of its inputs; None if nothing is known."""
     return None
 
 
 @singledispatch
 def gives_zero(op: Op, zeros: Sequence[bool]) -> bool:
-    """Whether a node's outputs are zero, given which of its inputs are."""
+    """Whether a node's outputs are zero, from which of its inputs are."""
     return False
 
 
@@ -123,7 +122,7 @@ def has_rows(values: Iterable[Value]) -> bool:
 
 
 def name_of(subject: Variable | Apply) -> str:
-    """How a warning calls a variable or a node: its name if the user gave one."""
+    """The name of a variable or a node for warnings: the user's, if there is one."""
     if isinstance(subject, Apply):
         names = [v.name for v in subject.outputs if v.name]
         return f"{subject.op} ({names[0]})" if names else str(subject.op)
@@ -131,7 +130,7 @@ def name_of(subject: Variable | Apply) -> str:
 
 
 def is_scalar(variable: Variable) -> bool:
-    """Whether a tensor holds one number, whatever its ndim, by its type alone."""
+    """Whether a tensor holds one number, of any ndim, by its type."""
     return all(length == 1 for length in variable.type.shape)
 
 
@@ -142,7 +141,7 @@ def as_factor(variable: Variable, *, inverse: bool = False, per_row: bool = Fals
 
 
 def constant_of(variable: Variable) -> int | None:
-    """The value of a constant whole number, seen through casts and added axes."""
+    """The value of an integer constant, also behind casts and added axes."""
     while variable.owner is not None and _keeps_number(variable.owner.op):
         variable = variable.owner.inputs[0]
     if not isinstance(variable, Constant) or np.ndim(variable.data) > 0:
@@ -158,7 +157,7 @@ def _keeps_number(op: Op) -> bool:
 
 
 def _leaf(variable: Variable) -> Value:
-    """What is promised of an input that isn't scattered, or of a constant."""
+    """The promise for an input that is not scattered, or for a constant."""
     if isinstance(variable.type, RandomType):
         return Unknown(f"{name_of(variable)} is a random state, each member has its own")
     if not isinstance(variable, Constant) or not isinstance(variable.type, TensorType):

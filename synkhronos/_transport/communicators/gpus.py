@@ -1,13 +1,13 @@
-"""The communicator of members on GPUs: NCCL moves what lies there, the host's memory the rest.
+"""The communicator of members on GPUs: NCCL moves arrays on GPUs, and shared memory all others.
 
-Before GPUs exchange anything, all members meet in the host's memory and agree that everybody
-brings arrays on a GPU, of the same shapes, and has a link to the others; so all enter, or nobody.
-The link is made when it is first wanted, and again after one was lost. Where NCCL cannot serve, the
-arrays go through the host's memory, and the master says so once.
+Before GPUs exchange anything, all members meet in shared memory. They agree that each brings arrays
+on a GPU, of the same shapes, and is connected to the others. So all members enter the exchange or
+none. Members connect when NCCL is first needed, and again after a connection was lost. If NCCL
+cannot connect them, arrays go through shared memory, and the master warns once.
 
-JAX and NCCL keep streams of their own. What NCCL reads is ready before it is posted, which the
-host waits for, and what it has written is there when the host goes on. JAX does not know that its
-memory is written: only fresh arrays are, and arrays that the caller alone holds (`adding_up`).
+JAX and NCCL use separate streams. The host waits until an array is computed before NCCL reads it,
+and until NCCL has written before it continues. JAX does not know that NCCL writes to its memory, so
+only fresh arrays are written, and arrays that only the caller holds (`adding_up`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Specs = tuple[tuple[str, tuple[int, ...]], ...]
 
 _NOTHING = b"null"
 _OTHERS = "another member could not"
-_KEEP = 64  # signatures whose words are remembered
+_KEEP = 64  # signatures whose checksums are kept
 
 
 def with_gpus(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
@@ -54,12 +54,12 @@ def with_gpus(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
 
 
 class Gpus(Communicator):
-    """Collectives between members that are on a GPU each.
+    """Moves arrays between members that are each on a GPU.
 
     Parameters
     ----------
     host : SharedMemory or Hierarchy
-        Moves what lies in the host's memory, between the same members.
+        The communicator for arrays in the host's memory, of the same members.
     shared : bool
         Whether several members of a node are on one GPU.
     """
@@ -72,17 +72,15 @@ class Gpus(Communicator):
         self._host = host
         self._shared = shared
         self._link: Link | None = None
-        self._refused = False  # all members know that NCCL cannot serve
+        self._refused = False  # all members know that NCCL cannot connect them
         self._vote = np.zeros(3, np.int64)
-        self._words: dict[Specs, int] = {}
+        self._checksums: dict[Specs, int] = {}
 
     @property
     def home(self) -> SharedMemory:
-        """What the node's members share in the host's memory."""
         return self._host.home
 
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
-        """Add up what nodes share in the host's memory; see Communicator."""
         self._host.sum_over_nodes(arrays, fill, compress)
 
     def fail_exchange(self) -> None:
@@ -97,50 +95,44 @@ class Gpus(Communicator):
 
     @property
     def is_linked(self) -> bool:
-        """Whether NCCL serves, as far as has been tried."""
+        """Whether NCCL has connected the members."""
         return self._link is not None
 
     def native(self, value: Any) -> Any:
-        """A value as it is moved: where it lies on the GPU, else as a numpy array."""
+        """See Communicator; an array stays where it is on the GPU."""
         return value if jax_backend.is_held(value) else np.asarray(value)
 
     def close(self) -> None:
-        """Let go of the other GPUs, in bounded time."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
 
-    # what is the host's alone
+    # only in the host's memory
 
     def without_master(self) -> contextlib.AbstractContextManager[None]:
-        """Run a command that the master takes no part in; see Communicator."""
         return self._host.without_master()
 
     def barrier(self, members: Members = None) -> None:
-        """Wait for all."""
         self._host.barrier(members)
 
     def enter(self) -> None:
-        """A barrier that all pass or nobody; see Communicator."""
         self._host.enter()
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
-        """Everybody's arrays in the host's memory; see Communicator."""
         return self._host.expose(arrays)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An array in the arena."""
         return self._host.empty(shape, dtype)
 
-    # agreement
+    # agreements
 
-    def _agree(self, word: int) -> bool:
-        """Whether all members say the same word, which is not 0, and are linked (now, if need be).
+    def _agree(self, value: int) -> bool:
+        """Whether all members have the same value, other than 0, and are connected.
 
-        All members come to the same answer.
+        Connects them if needed. All members get the same answer.
         """
         vote = self._vote
-        vote[:] = word, -word, self._link is not None
+        vote[:] = value, -value, self._link is not None
         self._host.all_reduce([vote], Reduction.MIN)
         if not vote[0] or vote[0] != -vote[1]:
             return False
@@ -149,26 +141,26 @@ class Gpus(Communicator):
         return self._link is not None
 
     def _can_reduce(self, arrays: Arrays, members: Members) -> bool:
-        """Whether NCCL shall reduce these."""
+        """Whether NCCL reduces these arrays."""
         if not self._everybody(members):
             return False
-        word = 0
+        checksum = 0
         if arrays and all([jax_backend.is_held(a) for a in arrays]):
             specs = _specs(arrays)
-            found = self._words.get(specs)
+            found = self._checksums.get(specs)
             if found is None:
-                if len(self._words) >= _KEEP:
-                    self._words.clear()
-                found = self._words[specs] = 1 + zlib.crc32(repr(specs).encode())
-            word = found
-        return self._agree(word)
+                if len(self._checksums) >= _KEEP:
+                    self._checksums.clear()
+                found = self._checksums[specs] = 1 + zlib.crc32(repr(specs).encode())
+            checksum = found
+        return self._agree(checksum)
 
     def _everybody(self, members: Members) -> bool:
-        """Whether NCCL may be asked at all: it knows all members or none."""
+        """Whether NCCL may be used: it connects all members or none."""
         return not self._refused and (members is None or len(members) == self.size)
 
     def _open(self) -> None:
-        """Link all members, or learn that it cannot be done."""
+        """Connect all members, or note that NCCL cannot."""
         self.close()
         name, why = np.zeros(ID_BYTES, np.uint8), ""
         if self.rank == 0:
@@ -185,7 +177,7 @@ class Gpus(Communicator):
             return
         self.close()
         self._refused = True
-        if self.rank == self.leader:  # of the first node: the master
+        if self.rank == self.leader:  # on the first node this is the master
             rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
             log.warning(
                 "arrays on GPUs move through the host's memory, which is slower, since NCCL cannot "
@@ -195,7 +187,7 @@ class Gpus(Communicator):
             )
 
     def _connect(self, name: np.ndarray) -> str:
-        """Make this member's link; returns why not."""
+        """Connect this member; returns the reason if NCCL cannot."""
         try:
             gpu, watch = jax_backend.ordinal(), self._host.attend
             self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
@@ -203,12 +195,12 @@ class Gpus(Communicator):
             self.fail_exchange()
             return str(exc)
         except PeerFailed:
-            self.fail_exchange()  # what a leader has heard, its node has not
+            self.fail_exchange()  # only the leader got the other node's message
             return _OTHERS
         return ""
 
     def _run(self, operations: Sequence[Operation], arrays: Sequence[Any]) -> None:
-        """Let NCCL do this; `arrays` are all whose memory it reads or writes."""
+        """Run operations of NCCL; `arrays` are all that they read or write."""
         jax_backend.ready(arrays)
         if operations:
             with self._exchange(operations):
@@ -216,10 +208,10 @@ class Gpus(Communicator):
 
     @contextlib.contextmanager
     def _exchange(self, operations: Sequence[Operation]) -> Iterator[None]:
-        """What NCCL does while the body runs; at the end it is done.
+        """Run operations of NCCL while the body runs, and wait for them.
 
-        A failure, in the body too, ends it and loses the link: memory must not be let go while NCCL
-        writes to it.
+        A failure, also in the body, aborts them and closes the link, since memory must not be freed
+        while NCCL writes to it.
         """
         link = self._link
         assert link is not None
@@ -229,22 +221,21 @@ class Gpus(Communicator):
                 yield
                 link.finish(event)
             except BaseException:
-                self.fail_exchange()  # first: the abort may take its time
+                self.fail_exchange()  # first, since the abort may take long
                 self.close()
                 raise
 
     def _lines(self, line: bytes) -> list[bytes]:
-        """What each member says, a line without line breaks."""
+        """The lines of all members; a line contains no line break."""
         said = np.frombuffer(line + b"\n", np.uint8)
         [found] = self._host.all_gather([said])
         return found.tobytes().splitlines()
 
-    # what moves without being combined: bytes to NCCL
+    # moved without being combined: NCCL sees bytes
 
     def broadcast(
         self, arrays: Arrays | None, root: int, members: Members = None
     ) -> list[np.ndarray] | None:
-        """The root's arrays; see Communicator."""
         mine = self.rank == root
         if self._everybody(members):
             specs = self._of_root(arrays, root)
@@ -257,7 +248,6 @@ class Gpus(Communicator):
         return self._host.broadcast(_staged(arrays) if mine else None, root, members)
 
     def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
-        """Rows of the root's arrays; see Communicator."""
         mine = self.rank == root
         specs = self._of_root(arrays, root) if self._everybody(None) else None
         if specs is None:
@@ -278,7 +268,7 @@ class Gpus(Communicator):
         return found
 
     def _of_root(self, arrays: Arrays | None, root: int) -> Specs | None:
-        """Shapes and dtypes of what the root brings, if it is for NCCL."""
+        """Shapes and dtypes of the root's arrays, if NCCL moves them."""
         line = _header(arrays) if self.rank == root else _NOTHING
         [found] = self._host.broadcast([np.frombuffer(line, np.uint8)], root) or []
         line = found.tobytes()
@@ -287,7 +277,6 @@ class Gpus(Communicator):
     def gather(
         self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
     ) -> list[np.ndarray] | None:
-        """Everybody's arrays at the root; see Communicator."""
         if self._everybody(members):
             specs = self._of_all(arrays)
             if specs is not None:
@@ -295,7 +284,6 @@ class Gpus(Communicator):
         return self._host.gather(_staged(arrays), root, join, members)
 
     def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
-        """Everybody's arrays everywhere; see Communicator."""
         if self._everybody(None):
             specs = self._of_all(arrays)
             if specs is not None:
@@ -303,14 +291,14 @@ class Gpus(Communicator):
         return self._host.all_gather(_staged(arrays), join)
 
     def _of_all(self, arrays: Arrays) -> list[Specs] | None:
-        """Shapes and dtypes of what each member brings, if it is for NCCL."""
+        """Shapes and dtypes of each member's arrays, if NCCL moves them."""
         lines = self._lines(_header(arrays))
         return [_read(x) for x in lines] if self._agree(int(_NOTHING not in lines)) else None
 
     def _join(
         self, arrays: Arrays, specs: list[Specs], join: Join, root: int | None
     ) -> list[Any] | None:
-        """All members' arrays one behind the other, at the root or everywhere."""
+        """All members' arrays, joined, at the root or in all members."""
         moves: list[Operation] = []
         found: list[Any] = []
         for i, column in enumerate(zip(*specs, strict=True)):
@@ -334,7 +322,7 @@ class Gpus(Communicator):
     def _joining(
         self, mine: Any, target: Any, spans: list[tuple[int, int]], root: int | None
     ) -> list[Operation]:
-        """The moves that join one array: from each member to its span of bytes in the target."""
+        """The operations that move each member's array to its range of bytes in the target."""
         at, size = _place(mine)
         byte = element("int8")
         if root is None:
@@ -350,7 +338,7 @@ class Gpus(Communicator):
             moves += [("recv", (to + a, b - a, byte, r)) for r, (a, b) in enumerate(spans) if b > a]
         return moves
 
-    # what is combined
+    # combined
 
     def reduce(
         self,
@@ -360,7 +348,6 @@ class Gpus(Communicator):
         weights: Sequence[float] | None = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
-        """Reduced values at the root; see Communicator."""
         if not self._can_reduce(arrays, members):
             return self._host.reduce(_staged(arrays), op, root, weights, members)
         found = self._reduced(arrays, op, weights, root)
@@ -376,10 +363,7 @@ class Gpus(Communicator):
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
-        """Reduced values; see Communicator.
-
-        Arrays of JAX's cannot be overwritten: in `arrays`, a list, others take their places.
-        """
+        """See Communicator. Arrays of JAX are not overwritten: the list `arrays` gets fresh ones."""
         held = [i for i, a in enumerate(arrays) if not isinstance(a, np.ndarray)]
         if not self._can_reduce(arrays, members):
             staged: Any = [np.array(a) if i in held else a for i, a in enumerate(arrays)]
@@ -392,9 +376,9 @@ class Gpus(Communicator):
 
     @contextlib.contextmanager
     def adding_up(self, arrays: list[Any]) -> Iterator[None]:
-        """Sum JAX's arrays in place, which are the caller's alone, while the body runs.
+        """See Communicator; sums in place while the body runs.
 
-        Where NCCL cannot serve, others take their places in the list.
+        If NCCL cannot connect the members, `arrays` gets fresh ones.
         """
         if not self._can_reduce(arrays, None):
             staged = [np.array(a) for a in arrays]
@@ -444,7 +428,7 @@ class Gpus(Communicator):
     def _scale(
         self, array: Any, op: Reduction, weights: Sequence[float] | None
     ) -> tuple[float | None, float]:
-        """What this member's values are multiplied by, and the sum of all divided by."""
+        """The factor of this member's values in an average, and the divisor of the sum."""
         if op is not Reduction.AVG:
             return None, 1.0
         given, divisor = scales(np.dtype(array.dtype), weights, self.size)
@@ -453,7 +437,7 @@ class Gpus(Communicator):
     def _divided(
         self, found: list[Any], arrays: Arrays, op: Reduction, weights: Sequence[float] | None
     ) -> list[Any]:
-        """Means of what was summed exactly."""
+        """Divide sums of integers, which are exact, for their means."""
         divisors = [self._scale(a, op, weights)[1] for a in arrays]
         return [
             v if d == 1.0 else jax_backend.divided(v, d)
@@ -461,7 +445,7 @@ class Gpus(Communicator):
         ]
 
     def _combined(self, array: Any, op: Reduction) -> Any:
-        """What NCCL cannot combine: each member has all, and does it by itself."""
+        """Combine what NCCL cannot: each member gets all arrays, and combines them itself."""
         specs = [_specs([array])] * self.size
         [parts] = self._join([array], specs, "stack", None) or []
         return jax_backend.combined(parts, op)
@@ -473,7 +457,6 @@ class Gpus(Communicator):
         edges: Sequence[int],
         weights: Sequence[float] | None = None,
     ) -> list[np.ndarray]:
-        """This member's rows of the reduced values; see Communicator."""
         if not self._can_reduce(arrays, None):
             return self._host.reduce_scatter(_staged(arrays), op, edges, weights)
         lo, hi = edges[self.rank], edges[self.rank + 1]
@@ -502,7 +485,7 @@ def _specs(arrays: Arrays) -> Specs:
 
 
 def _header(arrays: Arrays | None) -> bytes:
-    """Shapes and dtypes as text; of arrays that are not all on the GPU, nothing."""
+    """Shapes and dtypes as text; `_NOTHING` unless all arrays are on the GPU."""
     if not arrays or not all([jax_backend.is_held(a) for a in arrays]):
         return _NOTHING
     return json.dumps(_specs(arrays)).encode()
@@ -521,17 +504,17 @@ def _itemsize(name: str) -> int:
 
 
 def _place(array: Any) -> tuple[int, int]:
-    """Where an array lies, and its bytes."""
+    """The address of an array, and its length in bytes."""
     return jax_backend.pointer(array), array.size * array.dtype.itemsize
 
 
 def _staged(arrays: Arrays | None) -> list[np.ndarray]:
-    """Copies in the host's memory, of those that are not there."""
+    """The arrays in the host's memory; copies of those that are not."""
     return [np.asarray(a) for a in arrays or ()]
 
 
 def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
-    """Reduced values in the dtypes that they should have."""
+    """Reduced values in the dtypes of the results."""
     return [
         jax_backend.rounded(v, reduced_dtype(a.dtype, op))
         for v, a in zip(found, arrays, strict=True)

@@ -1,13 +1,13 @@
 """The communicator of one machine: members read each other's arrays where they are.
 
-A meeting: each member publishes a manifest (where its arrays are, their dtypes and shapes), all
-come to a barrier, each member does its share of the work on everybody's arrays, and a second
-barrier ends it. Arrays that live in the arena are published as they are; others are copied into a
-staging buffer first. A reduction is cut into chunks: member r reduces chunk r over all ranks, in
-the order of ranks, and writes every member's copy.
+In a meeting each member publishes a manifest (the offsets, dtypes and shapes of its arrays), and
+all come to a barrier. Each member does its part of the work on the arrays of all, and a second
+barrier ends the meeting. Arrays in the arena are published where they are; others are first copied
+to a staging buffer. A reduction is cut into chunks: member r reduces chunk r of all arrays, in the
+order of ranks, and writes it to the arrays of all members.
 
-Arrays of up to 4 KB in all are copied into one of two slots instead, and every member reduces all
-of them by itself: one barrier, since the next small meeting uses the other slot.
+Arrays of up to 4 KB together are copied to one of two small buffers, and every member reduces all
+of them itself. That takes one barrier, since the next small meeting uses the other buffer.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from synkhronos._transport.communicators.communicator import (
 )
 
 _LINE = 64  # bytes; chunks begin on cache lines
-_WHOLE_BELOW = 1 << 11  # bytes: smaller arrays are reduced by one member each, in turn
-_SMALL_ALIGN = 16  # bytes; the check word and one small array share a cache line
-_VOID = -1  # a check word of nothing: checks are CRCs, which are positive
-_KEEP = 64  # manifests and plans remembered
+_WHOLE_BELOW = 1 << 11  # bytes: a smaller array is not cut; members take such arrays in turn
+_SMALL_ALIGN = 16  # bytes; the checksum and one small array share a cache line
+_VOID = -1  # a checksum of no arrays: others are CRCs, which are not negative
+_KEEP = 64  # manifests and plans that are kept
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
@@ -54,10 +54,10 @@ Signature = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass
 class _Manifest:
-    """Arrays that this member has brought to a meeting, published under a number."""
+    """Arrays that this member has published under a number."""
 
     number: int
-    refs: tuple[weakref.ref[np.ndarray], ...]  # of arrays in the arena, C-contiguous
+    refs: tuple[weakref.ref[np.ndarray], ...]  # arrays in the arena, C-contiguous
     page: np.ndarray  # count, then offset, dtype number, ndim and shape of each
     small: bool  # reduced in the small_set slots all the same, as those of the other members
     plans: dict[Any, Any] = field(default_factory=dict)
@@ -67,25 +67,25 @@ class _Manifest:
 class _SmallArrays:
     """Small arrays of one signature in the small_set slots."""
 
-    check: int
+    checksum: int
     refs: tuple[weakref.ref[np.ndarray], ...]
     signature: Signature
-    plans: tuple[dict[Members, _SmallPlan], dict[Members, _SmallPlan]]  # for either parity
+    plans: tuple[dict[Members, _SmallPlan], dict[Members, _SmallPlan]]  # for both buffers
 
 
 @dataclass
 class _SmallPlan:
-    """Where the slots are, for one parity and one set of members."""
+    """Views of the small buffers of some members, for one of the two buffers."""
 
     mine: list[np.ndarray]
-    my_check: Any
-    checks: list[Any]
-    columns: list[list[np.ndarray]]  # for each array, every member's slot
-    pairs: list[bool]  # for each array, whether numpy adds it as it is
+    my_checksum: Any
+    checksums: list[Any]
+    columns: list[list[np.ndarray]]  # for each array, the views of all members
+    pairs: list[bool]  # for each array: two members, and numpy adds its dtype directly
 
 
 class SharedMemory(Communicator):
-    """Collectives between the members of one node."""
+    """Moves arrays between the members of one node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -101,24 +101,20 @@ class SharedMemory(Communicator):
         self._small_arrays: dict[int | tuple[int, ...], _SmallArrays] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
-        self._checks = [self._small_buffers(self.rank, parity, ())[0] for parity in (0, 1)]
+        self._checksums = [self._small_buffers(self.rank, parity, ())[0] for parity in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
 
     @property
     def home(self) -> SharedMemory:
-        """The only node."""
         return self
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An array in the arena."""
         return self._node.arena.empty(shape, dtype)
 
     def without_master(self) -> AbstractContextManager[None]:
-        """Run a command that the master takes no part in; see Communicator."""
         return self._node.without_master()
 
     def barrier(self, members: Members = None) -> None:
-        """Wait for all."""
         self._node.step()
         if self._takes_part(members):
             self._node.barrier(members)
@@ -133,18 +129,16 @@ class SharedMemory(Communicator):
 
     @property
     def interrupts(self) -> AbstractContextManager[None]:
-        """A context in which Ctrl-C waits."""
         return self._node.waiter.interrupts
 
     def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
-        """Wait for the end of an exchange of GPUs; see `Node.attend`."""
+        """See Communicator, and `Node.attend` for `beyond`."""
         self._node.attend(done, beyond)
 
     def fail_exchange(self) -> None:
         self._node.fail_exchange()
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
-        """Views of everybody's arrays; see Communicator."""
         self._node.step()
         _, found = self._meet(arrays, None)
         found = [list(arrays) if r == self.rank else list(a) for r, a in enumerate(found)]
@@ -154,7 +148,7 @@ class SharedMemory(Communicator):
     def show(
         self, arrays: Arrays, made: Arrays, root: int
     ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-        """Everybody's arrays, which are equal in kind, and the root's others, made by `empty`."""
+        """Views of all members' arrays (of equal shapes and dtypes), and of the root's `made`."""
         self._node.step()
         _, parts = self._meet([*self._shared(arrays), *made], None)
         rows = [p[: len(arrays)] for p in parts]
@@ -174,8 +168,8 @@ class SharedMemory(Communicator):
         return found
 
     def _show(self, manifest: _Manifest) -> None:
-        """Let the others find it, at the next barrier."""
-        if manifest.number <= self._number - MANIFEST_SLOTS:  # its slot is another's by now
+        """Set the word by which the others find it after the next barrier."""
+        if manifest.number <= self._number - MANIFEST_SLOTS:  # another manifest has its slot by now
             self._announce(manifest)
         self._mine[MANIFEST] = manifest.number
 
@@ -226,7 +220,7 @@ class SharedMemory(Communicator):
         return manifest, [self._brought(r)[1] for r in ranks]
 
     def _shared(self, arrays: Arrays) -> Arrays:
-        """The arrays if they live in the arena, else copies in the staging buffer."""
+        """The arrays if they are in the arena, else copies in the staging buffer."""
         known = self._manifests.get(_key(arrays))
         if known is not None and _same(known.refs, arrays):
             return arrays
@@ -239,7 +233,7 @@ class SharedMemory(Communicator):
         return staged
 
     def _stage(self, signature: Signature) -> list[np.ndarray]:
-        """Arrays of this signature in the staging buffer, which grows and is used again."""
+        """Arrays of this signature in the staging buffer, which grows as needed."""
         found = self._staged.get(signature)
         if found is not None:
             return found
@@ -258,7 +252,6 @@ class SharedMemory(Communicator):
     def broadcast(
         self, arrays: Arrays | None, root: int, members: Members = None
     ) -> list[np.ndarray] | None:
-        """The root's arrays; see Communicator."""
         self._node.step()
         if not self._takes_part(members):
             return None
@@ -273,7 +266,6 @@ class SharedMemory(Communicator):
     def gather(
         self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
     ) -> list[np.ndarray] | None:
-        """Everybody's arrays at the root; see Communicator."""
         self._node.step()
         if not self._takes_part(members):
             return None
@@ -285,7 +277,7 @@ class SharedMemory(Communicator):
     def collect(
         self, arrays: Arrays, root: int, members: Members = None
     ) -> list[list[np.ndarray]] | None:
-        """At the root: everybody's arrays, copied, in the order of ranks."""
+        """At the root: copies of all members' arrays, in the order of ranks."""
         self._node.step()
         if not self._takes_part(members):
             return None
@@ -295,7 +287,6 @@ class SharedMemory(Communicator):
         return result
 
     def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
-        """Everybody's arrays everywhere; see Communicator."""
         self._node.step()
         _, parts = self._meet(self._shared(arrays), None)
         result = self.join(parts, join)
@@ -315,7 +306,6 @@ class SharedMemory(Communicator):
         ]
 
     def scatter(self, arrays: Arrays | None, root: int, edges: Sequence[int]) -> list[np.ndarray]:
-        """Rows of the root's arrays; see Communicator."""
         self._node.step()
         self._publish(self._shared(arrays or ()) if self.rank == root else ())
         self._node.barrier()
@@ -332,7 +322,6 @@ class SharedMemory(Communicator):
         weights: Sequence[float] | None = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
-        """Reduced values at the root; see Communicator."""
         self._node.step()
         if not self._takes_part(members):
             return None
@@ -359,7 +348,6 @@ class SharedMemory(Communicator):
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
-        """Reduced values in place; see Communicator."""
         parity = self._node.step()
         if members is not None and self.rank not in members:
             return
@@ -399,8 +387,8 @@ class SharedMemory(Communicator):
         if plans is None:
             compile_for(shared, self.size if members is None else len(members), op)
             plans = manifest.plans[how] = {}
-        # a member whose arrays are small reads this word where it expects everybody's check
-        self._checks[parity][0] = _VOID
+        # a member with small arrays reads this word in place of a checksum
+        self._checksums[parity][0] = _VOID
         self._node.enter(members)
         plan = self._plan(plans, op, weights, members)
         if starting is not None:
@@ -416,7 +404,7 @@ class SharedMemory(Communicator):
         weights: Sequence[float] | None,
         members: Members,
     ) -> list[Callable[[], None]]:
-        """This member's work, remembered for the arrays that all have brought this time."""
+        """This member's part of the work, kept for the same arrays of all members."""
         ranks = range(self.size) if members is None else members
         key = tuple([self._words[r][MANIFEST] for r in ranks])
         if not all(key):
@@ -435,7 +423,7 @@ class SharedMemory(Communicator):
         ranks: Sequence[int],
         targets: list[np.ndarray] | None,
     ) -> list[list[np.ndarray]]:
-        """This member's chunk of each array: one 1-D view for each rank, then the target's."""
+        """This member's chunk of each array: a 1-D view for each rank, then one of the target."""
         place, turns = list(ranks).index(self.rank), len(ranks)
         found = []
         for i, column in enumerate(zip(*parts, strict=True)):
@@ -462,11 +450,11 @@ class SharedMemory(Communicator):
             plan = small_set.plans[parity][members] = self._small_plan(small_set, parity, members)
         for i, a in enumerate(arrays):
             plan.mine[i][...] = a
-        plan.my_check[0] = small_set.check
-        self._mine[MANIFEST] = 0  # to a member whose arrays are large this one brings none
+        plan.my_checksum[0] = small_set.checksum
+        self._mine[MANIFEST] = 0  # a member with large arrays finds none here
         self._node.enter(members)
-        for check in plan.checks:
-            if check[0] != small_set.check:
+        for word in plan.checksums:
+            if word[0] != small_set.checksum:
                 raise InputError(DIFFER)
         if starting is not None:
             starting()
@@ -482,10 +470,10 @@ class SharedMemory(Communicator):
     def _small_plan(self, small_set: _SmallArrays, parity: int, members: Members) -> _SmallPlan:
         ranks = range(self.size) if members is None else members
         slots = [self._small_buffers(r, parity, small_set.signature) for r in ranks]
-        my_check, mine = slots[list(ranks).index(self.rank)]
+        my_checksum, mine = slots[list(ranks).index(self.rank)]
         columns = [list(column) for column in zip(*[arrays for _, arrays in slots], strict=True)]
         pairs = [len(column) == 2 and column[0].dtype != np.float16 for column in columns]
-        return _SmallPlan(mine, my_check, [check for check, _ in slots], columns, pairs)
+        return _SmallPlan(mine, my_checksum, [word for word, _ in slots], columns, pairs)
 
     def _small_buffers(
         self, rank: int, parity: int, signature: Signature
@@ -505,7 +493,6 @@ class SharedMemory(Communicator):
         edges: Sequence[int],
         weights: Sequence[float] | None = None,
     ) -> list[np.ndarray]:
-        """This member's rows of the reduced values; see Communicator."""
         self._node.step()
         _, parts = self._meet(self._shared(arrays), None)
         _check_equal(parts)
@@ -522,12 +509,12 @@ class SharedMemory(Communicator):
 
 def _new_small(arrays: Arrays) -> _SmallArrays:
     signature = tuple((a.dtype.str, a.shape) for a in arrays)
-    check = zlib.crc32(repr(signature).encode())
-    return _SmallArrays(check, tuple(weakref.ref(a) for a in arrays), signature, ({}, {}))
+    checksum = zlib.crc32(repr(signature).encode())
+    return _SmallArrays(checksum, tuple(weakref.ref(a) for a in arrays), signature, ({}, {}))
 
 
 def _chunk(a: np.ndarray, index: int, place: int, turns: int) -> tuple[int, int]:
-    """Elements (lo, hi) of an array that the member at `place` of `turns` reduces."""
+    """The elements (lo, hi) of an array that member `place` of `turns` reduces."""
     if a.nbytes < _WHOLE_BELOW:
         return (0, a.size) if index % turns == place else (0, 0)
     per_line = max(1, _LINE // a.itemsize)
@@ -549,14 +536,14 @@ def _key(arrays: Arrays) -> int | tuple[int, ...]:
 
 
 def _same(refs: tuple[weakref.ref[np.ndarray], ...], arrays: Arrays) -> bool:
-    for i, a in enumerate(arrays):  # noqa: SIM110 (a generator costs half a microsecond)
+    for i, a in enumerate(arrays):  # noqa: SIM110 (a generator takes 0.5 us longer)
         if refs[i]() is not a:
             return False
     return True
 
 
 def _remember(memory: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keep the latest few; the oldest goes first."""
+    """Keep the latest few entries."""
     if len(memory) >= _KEEP:
         del memory[next(iter(memory))]
     memory[key] = value
@@ -569,7 +556,7 @@ def _check_equal(parts: list[list[np.ndarray]]) -> None:
 
 
 def check_joinable(column: Sequence[tuple[str, tuple[int, ...]]], join: Join) -> None:
-    """Refuse arrays, by dtype and shape, that do not fit behind each other."""
+    """Refuse dtypes and shapes that cannot be joined."""
     skip = 0 if join == "stack" else 1
     found = {(name, len(shape), shape[skip:]) for name, shape in column}
     if len(found) > 1:
