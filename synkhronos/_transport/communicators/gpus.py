@@ -363,7 +363,7 @@ class Gpus(Communicator):
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
-        """See Communicator. Arrays of JAX are not overwritten: the list `arrays` gets fresh ones."""
+        """See Communicator. Arrays of JAX stay as they are: the list `arrays` gets fresh ones."""
         held = [i for i, a in enumerate(arrays) if not isinstance(a, np.ndarray)]
         if not self._can_reduce(arrays, members):
             staged: Any = [np.array(a) if i in held else a for i, a in enumerate(arrays)]
