@@ -30,7 +30,7 @@ def pss(pid: int) -> int:
 
 def all_pss(group: synk.Group) -> list[int]:
     """The same of all members."""
-    return [pss(pid) for pid in (os.getpid(), *(w.pid for w in group._channel.workers))]
+    return [pss(pid) for pid in (os.getpid(), *(w.pid for w in group.channel.workers))]
 
 
 def report(title: str, what: str, before: list[int], after: list[int]) -> int:

@@ -57,7 +57,7 @@ def test_no_ports_and_no_servers() -> None:
         synk.all_reduce(s)
         task = Path(f"/proc/{os.getpid()}/task")
         children = {int(p) for t in task.iterdir() for p in (t / "children").read_text().split()}
-        workers = {group._channel.pid(rank) for rank in range(1, 3)}
+        workers = {group.channel.pid(rank) for rank in range(1, 3)}
         assert children == workers
         assert set(sockets_of(os.getpid())) == before
         for pid in workers:
@@ -123,14 +123,14 @@ def test_no_settings_are_needed_before_the_import(tmp_path: Path) -> None:
 def test_a_call_is_one_round(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """S85, S86: gradient, reduction and update are one command, and no semaphore is in it."""
     posted: list[Any] = []
-    post = group2._channel.post
+    post = group2.channel.post
     x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(2), "w")
     loss = ((x @ w) ** 2).mean()
     step = [(w, w - 0.1 * pytensor.grad(loss, w), "avg", "all")]
     f = synk.function([x], loss, updates=step, mode="FAST_COMPILE")
     d = synk.data(np.eye(2))
     f(d)
-    monkeypatch.setattr(group2._channel, "post", lambda *a: posted.append(a[0]) or post(*a))
+    monkeypatch.setattr(group2.channel, "post", lambda *a: posted.append(a[0]) or post(*a))
     f(d)
     f(d)
     assert len(posted) == 2
@@ -155,7 +155,7 @@ def test_no_row_of_an_epoch_is_dropped(group: synk.Group) -> None:
 
 def test_counters_and_buffers_do_not_wear_out(group2: synk.Group) -> None:
     """S97: counters are 64 bits wide, and lists of rows of any length leave no memory behind."""
-    assert group2._channel.node.words.of[0].itemsize == 8
+    assert group2.channel.node.words.of[0].itemsize == 8
     x = pt.vector("x", dtype="float64")
     f = synk.function([x], x.sum(), mode="FAST_COMPILE")
     d = synk.data(np.ones(1000))

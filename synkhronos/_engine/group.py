@@ -177,11 +177,11 @@ class Group:
 
     def _open(self) -> None:
         """Start the members."""
-        self._channel, self.member = start_members(self._options, self.arena, self.master_cores)
+        self.channel, self.member = start_members(self._options, self.arena, self.master_cores)
         self.size, self.devices = self.member.size, self._options.devices
-        self._transactions = Transactions(self.member, self._channel, _tell_other_groups)
-        self.wake: Callable[[], None] = self._channel.wake
-        self._interrupts = self._channel.interrupts
+        self._transactions = Transactions(self.member, self.channel, _tell_other_groups)
+        self.wake: Callable[[], None] = self.channel.wake
+        self._interrupts = self.channel.interrupts
 
     def __enter__(self) -> Group:
         global _current
@@ -212,7 +212,7 @@ class Group:
             _current = outer
 
     def __repr__(self) -> str:
-        how, state = self._channel.started, self._ended or "alive"
+        how, state = self.channel.started, self._ended or "alive"
         return f"<synkhronos.Group of {self.size}, master rank {self.master}, {how}, {state}>"
 
     @property
@@ -308,7 +308,7 @@ class Group:
     def limited(self, timeout: float) -> Iterator[None]:
         """A context with another limit than the group's, for commands of this thread."""
         check_seconds("timeout", timeout)
-        with self.lock, self._channel.inspector.limited(timeout):
+        with self.lock, self.channel.inspector.limited(timeout):
             yield
 
     def check_idle(self, what: str) -> None:
@@ -329,7 +329,7 @@ class Group:
             member.master_input = master_input
             own, reports = transactions.run(command, what)
             if reports:
-                check_reports(reports, what, self._channel)
+                check_reports(reports, what, self.channel)
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)
@@ -366,7 +366,7 @@ class Group:
             raise
         finally:
             self._interrupts.release()
-            if why := self._channel.broken:
+            if why := self.channel.broken:
                 self._lose(found, why)
             elif writes:
                 self._lose(found, "a member stalled while values were written in place")
@@ -375,10 +375,10 @@ class Group:
         """Raise the error of another member that caused `exc`; else note the rank on `exc`."""
         kind = type(exc)  # isinstance would call methods of the exception, which may raise
         if issubclass(kind, PeerDied | GroupEnded):
-            raise self._channel.loss(what) from None
+            raise self.channel.loss(what) from None
         if issubclass(kind, PeerFailed):
-            reports = self._channel.collect(self._channel.number)
-            check_reports(reports, what, self._channel)
+            reports = self.channel.collect(self.channel.number)
+            check_reports(reports, what, self.channel)
             raise GroupError(f"{what}: the members lost touch with each other") from None
         note_master(exc, self.rank, self.devices[self.rank], what)
 
@@ -406,8 +406,8 @@ class Group:
             if self._transactions.undecided:
                 self._transactions.settle()
             replicas = self.member.replicas
-            self._channel.quit(0.0)
-            self._channel.close()
+            self.channel.quit(0.0)
+            self.channel.close()
             self.member.release()
             try:
                 self._open()
@@ -418,7 +418,7 @@ class Group:
             for function in list(self.functions.values()):
                 function.restart()
             if self._ended:  # close() was called meanwhile, and has ended the old workers only
-                self._channel.quit(0.0)
+                self.channel.quit(0.0)
             return True
 
     def start(self, command: Command, what: str = "a long command") -> Task:
@@ -476,9 +476,9 @@ class Group:
             if self.size == 1:
                 reports = {self.rank: task.command.run(self.member)}
             else:
-                with self._channel.inspector.limited(math.inf):
-                    reports = self._channel.collect(task.number)
-            check_reports(reports, task.what, self._channel)
+                with self.channel.inspector.limited(math.inf):
+                    reports = self.channel.collect(task.number)
+            check_reports(reports, task.what, self.channel)
             self._transactions.commit()
         except BaseException as exc:
             self._recover(exc, task.what)
@@ -502,7 +502,7 @@ class Group:
             self._ended = how
             try:
                 with self._turning:
-                    self._channel.quit(self._options.grace)
+                    self.channel.quit(self._options.grace)
             finally:
                 self._left = True
                 if self.lock.acquire(timeout=LEAVE_SECONDS):
@@ -517,7 +517,7 @@ class Group:
         with self._interrupts:
             self._left = False
             try:
-                self._channel.close()
+                self.channel.close()
             finally:
                 self._undo.close()
                 self.member.release()
@@ -539,12 +539,12 @@ class Task:
 
     def progress(self) -> list[int]:
         """The latest count of each worker, in the order of ranks."""
-        counts = self._group._channel.progress(self.number)
+        counts = self._group.channel.progress(self.number)
         return [n for rank, n in enumerate(counts) if rank != self._group.rank]
 
     def stop(self) -> None:
         """Ask the workers to return."""
-        self._group._channel.stop(self.number)
+        self._group.channel.stop(self.number)
 
     def wait(self) -> dict[int, Any]:
         """Wait for the workers; returns {rank: outcome}. Ctrl-C stops them and undoes the command.

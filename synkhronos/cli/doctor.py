@@ -53,7 +53,7 @@ _KILLED_MASTER = """
 import sys, time
 import synkhronos as synk
 group = synk.Group(2)
-sys.stdout.write(f"{group._channel.pid(1)}\\n")
+sys.stdout.write(f"{group.channel.pid(1)}\\n")
 sys.stdout.flush()
 time.sleep(60)
 """

@@ -6,6 +6,7 @@ makes the same assertions and compares its results with numpy's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._plan.reductions import Reduction, combine
 from synkhronos._plan.rows import edges
+from synkhronos._transport.communicators.communicator import Communicator
 
 Shape = tuple[int, ...]
 
@@ -53,6 +55,7 @@ def check_communicator(
     >>> with synk.Group(2) as group:
     ...     check_communicator(group, ["float32"], ((), (3,)))
     """
+    group.run(_Interface(), "check_communicator")
     for dtype in dtypes:
         group.run(_Verbs(dtype, tuple(shapes)), f"check_communicator {dtype}")
 
@@ -80,6 +83,30 @@ def check_channel(group: Group) -> None:
     task.stop()
     counts = task.wait()
     assert all(c >= 3 for (c,) in counts.values()), counts
+    _check_channel_interface(group)
+
+
+def _check_channel_interface(group: Group) -> None:
+    channel = group.channel
+    before = channel.number
+    group.run(_Echo(0))
+    assert channel.number == before + 1
+    assert channel.committed()
+    assert not channel.broken
+    assert channel.started.split()[0] in ("inline", "fork", "exec")
+    pids = [channel.pid(rank) for rank in range(group.size)]
+    assert pids[group.master] == os.getpid()
+    assert len(set(pids)) == group.size or group.member.communicator.nodes > 1
+    assert {w.pid for w in channel.workers} <= set(pids)
+    assert all(isinstance(channel.device(rank), str) for rank in range(group.size))
+    limits = channel.inspector.limit, channel.inspector.warning
+    with channel.inspector.limited(60.0):
+        assert channel.inspector.limit == 60.0
+        assert group.run(_Echo(1)) == [1] * group.size
+    assert (channel.inspector.limit, channel.inspector.warning) == limits
+    channel.wake()
+    with channel.interrupts:
+        assert group.run(_Echo(2)) == [2] * group.size
 
 
 @dataclass(frozen=True)
@@ -103,6 +130,61 @@ class _Count(Command):
             count += 1
             member.progress(count)
         return (count,)
+
+
+@dataclass(frozen=True)
+class _Interface(Command):
+    """What the engine uses of a communicator apart from moving and reducing arrays."""
+
+    def run(self, member: Member) -> None:
+        comm, home = member.communicator, member.communicator.home
+        assert (comm.rank, comm.size) == (member.rank, member.size)
+        assert 0 <= home.leader < home.size <= comm.size
+        assert (comm.nodes == 1) == (home.size == comm.size)
+        with comm.interrupts:
+            comm.barrier()
+            comm.enter()
+        only = (comm.size - 1,)
+        comm.barrier(only)
+        self._check_subset(comm, only)
+        self._check_shared(comm, home)
+        begun: list[int] = []
+        values = np.full(3, comm.rank + 1.0)
+        comm.all_reduce([values], Reduction.SUM, starting=lambda: begun.append(comm.size))
+        assert begun in ([comm.size], []), "called once; a group of one changes nothing"
+        assert values.tolist() == [comm.size * (comm.size + 1) / 2] * 3
+        assert comm.native([1.0, 2.0]).tolist() == [1.0, 2.0]
+        looks = iter([False, True])
+        comm.attend(lambda: next(looks, True))
+        with comm.without_master():
+            pass
+        comm.barrier()
+
+    def _check_subset(self, comm: Communicator, only: tuple[int, ...]) -> None:
+        mine = comm.rank in only
+        found = comm.broadcast([np.arange(3.0)] if mine else None, only[0], only)
+        assert (found is not None) == mine
+        if found is not None:
+            assert found[0].tolist() == [0.0, 1.0, 2.0]
+        assert (comm.reduce([np.ones(2)], Reduction.SUM, only[0], None, only) is None) != mine
+
+    def _check_shared(self, comm: Communicator, home: Communicator) -> None:
+        array = comm.empty((4,), np.dtype(float))
+        array[:] = home.rank
+        shown = comm.expose([array])
+        comm.barrier()
+        assert [a[0].tolist() for a in shown] == [[float(r)] * 4 for r in range(home.size)]
+        comm.barrier()
+        total = shown[home.leader][0]
+
+        def fill(i: int, lo: int, hi: int) -> None:
+            total[lo:hi] = 1.0
+
+        comm.sum_over_nodes([total], fill)
+        comm.barrier()
+        if comm.nodes > 1:
+            assert total.tolist() == [float(comm.nodes)] * 4
+        comm.barrier()
 
 
 @dataclass(frozen=True)
@@ -207,7 +289,7 @@ def _combined(
     return combine([v.astype("float32") for v in column], op, weights).astype(kind)
 
 
-def _in_arena(comm: Any, value: np.ndarray) -> np.ndarray:
-    array: np.ndarray = comm.empty(value.shape, value.dtype)
+def _in_arena(comm: Communicator, value: np.ndarray) -> np.ndarray:
+    array = comm.empty(value.shape, value.dtype)
     array[...] = value
     return array

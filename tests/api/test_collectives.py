@@ -388,8 +388,8 @@ def test_many_small_variables_travel_together(
     group: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S70: hundreds of variables of all sizes in one command of each verb, whatever its size."""
-    posted, post = [], group._channel.post
-    monkeypatch.setattr(group._channel, "post", lambda *a: posted.append(a[0]) or post(*a))
+    posted, post = [], group.channel.post
+    monkeypatch.setattr(group.channel, "post", lambda *a: posted.append(a[0]) or post(*a))
     draw = np.random.default_rng(0)
     shapes = [tuple(draw.integers(0, 4, draw.integers(0, 4)).tolist()) for _ in range(200)]
     variables = [shared(np.full(s, n, "float64")) for n, s in enumerate(shapes)]

@@ -17,7 +17,7 @@ def posted(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     if group.size == 1:
         return []
     found: list[object] = []
-    channel = getattr(group._channel, "_local", group._channel)
+    channel = getattr(group.channel, "_local", group.channel)
     write = channel._write
 
     def noted(command: object) -> None:

@@ -83,7 +83,7 @@ def test_interrupt_of_a_cell(kernel: KernelManager, cell: Cell) -> None:
 def test_workers_end_with_the_kernel(kernel: KernelManager, cell: Cell, how: str) -> None:
     """A kernel that is restarted or killed with a group open leaves no worker."""
     cell("import synkhronos as synk; g = synk.Group(3)")
-    printed = cell("print(*(g._channel.pid(rank) for rank in (1, 2)))")
+    printed = cell("print(*(g.channel.pid(rank) for rank in (1, 2)))")
     workers = [int(word) for word in printed.split()]
     assert alive(workers) == workers
     if how == "kill":

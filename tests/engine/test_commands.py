@@ -309,7 +309,7 @@ def test_an_interrupt_stops_a_long_command(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(group2._channel, "collect", interrupted)
+        patch.setattr(group2.channel, "collect", interrupted)
         with pytest.raises(KeyboardInterrupt):
             task.wait()
     assert group2.run(Walk_once()) == [1, 1]

@@ -61,7 +61,7 @@ def test_a_dying_member(kind: str, meet: bool) -> None:
     with group:
         d = synk.data(np.arange(4.0))
         synk.all_reduce(shared, "sum")
-        pid = group._channel.pid(2)
+        pid = group.channel.pid(2)
         began = time.monotonic()
         with pytest.raises(synk.WorkerDied) as caught:
             group.run(Fault(kind, (2,), meet), "a test")
@@ -82,7 +82,7 @@ def test_a_dying_member(kind: str, meet: bool) -> None:
 
 
 def test_a_death_while_idle(group2: synk.Group) -> None:
-    os.kill(group2._channel.pid(1), signal.SIGKILL)
+    os.kill(group2.channel.pid(1), signal.SIGKILL)
     with pytest.raises(synk.WorkerDied, match="SIGKILL"):
         _mean()(np.arange(5.0))
 
@@ -92,7 +92,7 @@ def test_a_sibling_notices_a_death_before_the_master() -> None:
     with synk.Group(3) as group:
         task = group.start(Fault("SIGKILL", (1,)))
         until = time.monotonic() + PROMPT
-        words = group._channel.node.words.of[2]
+        words = group.channel.node.words.of[2]
         while words[0] < task.number and time.monotonic() < until:  # REPORTED
             pass
         assert words[0] == task.number
@@ -104,7 +104,7 @@ def test_peers_in_a_long_sleep_are_ended() -> None:
     before = leaks.snapshot()
     with synk.Group(3) as group:
         task = group.start(Fault("sleep", (1,)))
-        os.kill(group._channel.pid(2), signal.SIGKILL)
+        os.kill(group.channel.pid(2), signal.SIGKILL)
         with pytest.raises(synk.WorkerDied, match="rank 2"):
             task.wait()
     leaks.check(before)
@@ -157,10 +157,10 @@ GUARDED = """
     if how == "forked child unknown to Python":  # it holds the lifeline, so PDEATHSIG is alone
         if ctypes.PyDLL(None).fork() == 0:
             time.sleep(600)
-    print(*[w.pid for g in groups for w in g._channel.workers], flush=True)
+    print(*[w.pid for g in groups for w in g.channel.workers], flush=True)
     print("ready", flush=True)
     if how == "stopped":
-        for w in groups[0]._channel.workers:
+        for w in groups[0].channel.workers:
             os.kill(w.pid, 19)
     time.sleep(600)
 """
@@ -284,7 +284,7 @@ def test_an_interrupt_of_the_recovery(
     s = pytensor.shared(np.zeros(3), name="s")
     f = synk.function([], updates=[(s, s + 1)], mode="FAST_COMPILE")
     f()
-    places = {"collect": group2._channel, "_recover": group2, "undo": group2.member}
+    places = {"collect": group2.channel, "_recover": group2, "undo": group2.member}
     for name in moments:
         place = places[name]
         monkeypatch.setattr(place, name, _once(KeyboardInterrupt, getattr(place, name)))
@@ -317,7 +317,7 @@ def test_an_interrupt_before_the_command_is_posted(
     f, d = _mean(), synk.data(np.arange(5.0))
     f(d)
     with monkeypatch.context() as patch:
-        patch.setattr(group2._channel.node, "begin", _once(KeyboardInterrupt, lambda n: None))
+        patch.setattr(group2.channel.node, "begin", _once(KeyboardInterrupt, lambda n: None))
         with pytest.raises(KeyboardInterrupt):
             f(d)
     assert f(d) == 2
@@ -383,7 +383,7 @@ def test_an_interrupt_while_a_reduction_writes(monkeypatch: pytest.MonkeyPatch, 
                 group.run(Fault("ValueError", ()))
         else:
             np.testing.assert_array_equal(s.get_value(), 2.0)
-            os.kill(group._channel.pid(1), signal.SIGKILL)
+            os.kill(group.channel.pid(1), signal.SIGKILL)
             with pytest.raises(synk.WorkerDied):  # before anything has begun
                 synk.all_reduce(s, "sum")
     with synk.Group(1):
@@ -418,10 +418,10 @@ def test_a_death_while_the_master_recovers() -> None:
 def test_a_death_before_a_long_command(monkeypatch: pytest.MonkeyPatch) -> None:
     with synk.Group(2) as group:
         with monkeypatch.context() as patch:
-            patch.setattr(group._channel, "collect", _once(KeyboardInterrupt, len))
+            patch.setattr(group.channel, "collect", _once(KeyboardInterrupt, len))
             with pytest.raises(KeyboardInterrupt):
                 group.run(Fault("sleep", (1,), meet=False))
-        os.kill(group._channel.pid(1), signal.SIGKILL)
+        os.kill(group.channel.pid(1), signal.SIGKILL)
         with pytest.raises(synk.WorkerDied):
             group.start(Fault("ValueError", ()))
         assert not group.alive
@@ -465,7 +465,7 @@ def test_children_reaped_by_someone_else() -> None:
 
 
 def test_a_command_of_too_many_meetings(group2: synk.Group) -> None:
-    node = group2._channel.node
+    node = group2.channel.node
     node.begin(node.number)
     node.step()
     node._base += (1 << 26) - 12  # the meetings of a very long program
@@ -483,7 +483,7 @@ def test_close_anywhere(tmp_path: Path) -> None:
         for how in ("twice", "thread", "death"):
             group = synk.Group(2, start="exec" if how == "thread" else None)
             if how == "death":
-                os.kill(group._channel.pid(1), signal.SIGKILL)
+                os.kill(group.channel.pid(1), signal.SIGKILL)
             if how == "thread":
                 t = threading.Thread(target=group.close); t.start(); t.join()
             group.close(); group.close()

@@ -159,7 +159,7 @@ def test_from_a_thread() -> None:
     thread.start()
     thread.join()
     with made[0] as group:
-        assert group._channel.started == "exec"
+        assert group.channel.started == "exec"
         assert _mean()(np.arange(3.0)) == 1
 
 
@@ -170,7 +170,7 @@ def test_python_threads_choose_exec(caplog: pytest.LogCaptureFixture) -> None:
     thread.start()
     try:
         with caplog.at_level(logging.INFO, "synkhronos"), synk.Group(2) as group:
-            assert group._channel.started == "exec"
+            assert group.channel.started == "exec"
             assert "Python threads" in caplog.text
             assert _mean()(np.arange(3.0)) == 1
     finally:
@@ -180,7 +180,7 @@ def test_python_threads_choose_exec(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_quiet_process_forks(group2: synk.Group) -> None:
     assert not fork_safety.reasons_against_fork()
-    assert group2._channel.started == "fork"
+    assert group2.channel.started == "fork"
 
 
 def test_jax_ran_then_fork_close_fork(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_numba_parallel_ran_before(tmp_path: Path) -> None:
         x = pt.vector("x", dtype="float64")
         f = synk.function([x], x.mean(), mode="FAST_COMPILE")
         assert f(np.arange(5.0)) == 2
-        print(synk._engine.group.current()._channel.started)
+        print(synk._engine.group.current().channel.started)
     """
     assert run_script(tmp_path, text).strip().endswith("exec")
 

@@ -398,7 +398,7 @@ def test_a_restart(start: Start) -> None:
     group = start(2, max_restarts=1)
     net, train, data = trained(group)
     other, twin, _ = trained(group)
-    os.kill(group._channel.pid(1), signal.SIGKILL)
+    os.kill(group.channel.pid(1), signal.SIGKILL)
     train(*data)
     assert group.restarts == 1
     twin(*data)

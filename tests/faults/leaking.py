@@ -68,7 +68,7 @@ def held(group: synk.Group | None) -> Held:
     pids = [os.getpid()]
     shared = Path("/proc/self/maps").read_text().count("memfd:synkhronos")
     if group is not None:
-        pids = [group._channel.pid(rank) for rank in range(group.size)]
+        pids = [group.channel.pid(rank) for rank in range(group.size)]
         group.arena._reclaim()
         shared = os.fstat(group.arena.fd).st_blocks * 512
     folders = [Path(f"/proc/{pid}") for pid in pids]

@@ -63,7 +63,7 @@ class Side:
     functions: dict[str, Any] = field(default_factory=dict)
 
     def pid(self, rank: int) -> int:
-        return int(self.group._channel.pid(rank))
+        return int(self.group.channel.pid(rank))
 
     def workers(self) -> list[int]:
         return [r for r in range(self.crew.size) if r != self.crew.master]

@@ -29,7 +29,7 @@ def processor_seconds(group: synk.Group) -> list[float]:
 
     It is /proc/PID/stat's utime + stime without its rounding; see clock_getcpuclockid(3).
     """
-    return [time.clock_gettime(~group._channel.pid(r) << 3 | 2) for r in range(group.size)]
+    return [time.clock_gettime(~group.channel.pid(r) << 3 | 2) for r in range(group.size)]
 
 
 def used(group: synk.Group) -> None:

@@ -73,7 +73,7 @@ WAYS = {
     """,
     "after a death that nobody has seen": """
         begin()
-        os.kill(group()._channel.pid(1), signal.SIGKILL)
+        os.kill(group().channel.pid(1), signal.SIGKILL)
         end()
     """,
     "beside a worker in C": """

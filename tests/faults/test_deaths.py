@@ -76,7 +76,7 @@ def killed(pid: int, number: int, after: float = 0.1) -> Iterator[list[float]]:
 
 def check(group: synk.Group, state: str, number: int) -> float:
     """Seconds from the death to the exception."""
-    pid = group._channel.pid(VICTIM)
+    pid = group.channel.pid(VICTIM)
     with killed(pid, number) as at:
         if state == "idle":
             time.sleep(0.15)
@@ -123,7 +123,7 @@ def test_how_soon(delays: list[float]) -> None:
 @pytest.mark.parametrize("start", ["exec"])
 def test_a_fresh_interpreter_dies(start: str) -> None:
     group = synk.Group(3, start=start)
-    kill = killed(group._channel.pid(VICTIM), signal.SIGKILL)
+    kill = killed(group.channel.pid(VICTIM), signal.SIGKILL)
     with group, kill, pytest.raises(synk.WorkerDied, match="SIGKILL"):
         group.run(Fault("sleep", (VICTIM,)), "a test")
 
@@ -131,7 +131,7 @@ def test_a_fresh_interpreter_dies(start: str) -> None:
 def test_all_workers_die_at_once() -> None:
     with synk.Group(3) as group:
         for rank in (OTHER, VICTIM):
-            os.kill(group._channel.pid(rank), signal.SIGKILL)
+            os.kill(group.channel.pid(rank), signal.SIGKILL)
         with pytest.raises(synk.WorkerDied) as caught:
             group.run(Stay("barrier"))
         assert VICTIM in caught.value.ranks or OTHER in caught.value.ranks

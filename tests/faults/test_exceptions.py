@@ -40,7 +40,7 @@ def check_error(error: BaseException, group: synk.Group, kind: str, ranks: tuple
     assert isinstance(error, synk.WorkerError)
     assert error.rank == ranks[0]
     assert error.ranks == ranks
-    assert error.pid == group._channel.pid(ranks[0])
+    assert error.pid == group.channel.pid(ranks[0])
     assert "a test" in str(error)
     text = str(error.__cause__)
     assert "faults.py" in text

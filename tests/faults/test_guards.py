@@ -47,7 +47,7 @@ def test_the_end_wakes_all_who_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the abort descriptor, not because they look again after a while."""
     monkeypatch.setattr(waiting, "NAP_MS", 60_000)
     group = synk.Group(3, start="fork")
-    workers = group._channel.workers
+    workers = group.channel.workers
     time.sleep(0.1)  # they sleep
     group.close()
     assert [w.ended for w in workers] == ["exited with code 0"] * 2
@@ -62,7 +62,7 @@ def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_ignore_interrupts() -> None:
     with synk.Group(2, start="fork") as group:
-        status = Path(f"/proc/{group._channel.pid(1)}/status").read_text()
+        status = Path(f"/proc/{group.channel.pid(1)}/status").read_text()
         ignored = int(status.split("SigIgn:")[1].split()[0], 16)
         assert ignored >> (signal.SIGINT - 1) & 1
 

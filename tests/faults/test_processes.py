@@ -64,7 +64,7 @@ REUSED = """
     if how == "nobody":
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     group = synk.Group(3, start=start)
-    pid = group._channel.pid(1)
+    pid = group.channel.pid(1)
     os.kill(pid, signal.SIGKILL)
     if how == "another":
         os.waitpid(pid, 0)

@@ -26,7 +26,7 @@ FAST = "FAST_COMPILE"
 
 def kill(group: synk.Group, *ranks: int) -> None:
     for rank in ranks or range(1, group.size):
-        os.kill(group._channel.pid(rank), signal.SIGKILL)
+        os.kill(group.channel.pid(rank), signal.SIGKILL)
 
 
 def total() -> synk.Function:
@@ -52,7 +52,7 @@ def test_a_death_in_the_middle_of_a_call() -> None:
         x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(3), "w")
         step = synk.function([x], x.sum(), updates=[(w, w + 1)], mode=FAST)
         step(np.ones(6))
-        os.kill(group._channel.pid(1), signal.SIGSTOP)  # it has not reported when it is killed
+        os.kill(group.channel.pid(1), signal.SIGSTOP)  # it has not reported when it is killed
         timer = threading.Timer(0.2, kill, (group, 1))
         timer.start()
         assert step(np.ones(6)) == 6
@@ -165,7 +165,7 @@ def test_it_gives_up_after_the_limit_and_tells_the_first_death() -> None:
         f = total()
         pids = []
         for _ in range(3):
-            pids.append(group._channel.pid(1))
+            pids.append(group.channel.pid(1))
             kill(group)
             try:
                 assert f(np.ones(2)) == 2
@@ -183,7 +183,7 @@ def test_deaths_while_restarting(monkeypatch: pytest.MonkeyPatch) -> None:
     group = synk.Group(3, max_restarts=3)
     with group:
         f = total()
-        channel = type(group._channel)
+        channel = type(group.channel)
         ready, left = channel._await_ready, [1, 2]
 
         def dying(self: Any) -> None:
@@ -218,7 +218,7 @@ def test_closed_during_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     before = leaks.snapshot()
     with synk.Group(2, max_restarts=5) as group:
         f = total()
-        channel = type(group._channel)
+        channel = type(group.channel)
         ready = channel._await_ready
         closers: list[threading.Thread] = []
 

@@ -22,7 +22,7 @@ def test_nor_do_those_that_have_survived_another() -> None:
     """The master is elsewhere, and the others know of the death."""
     with synk.Group(3) as group:
         used(group)
-        os.kill(group._channel.pid(1), signal.SIGKILL)
+        os.kill(group.channel.pid(1), signal.SIGKILL)
         time.sleep(0.2)
         before = processor_seconds(group)
         time.sleep(1)

@@ -32,7 +32,7 @@ TEXT = """
         kept = Checkpoints(folder, step, batches)
         if kept.steps():
             kept.restore()
-        say(b"w%d\\n" % synk._engine.group.current()._channel.pid(1))
+        say(b"w%d\\n" % synk._engine.group.current().channel.pid(1))
         count = kept.steps()[-1] if kept.steps() else 0
         while batches.epoch < EPOCHS:
             for chosen in batches:

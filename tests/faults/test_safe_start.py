@@ -16,7 +16,7 @@ BEGIN = """
     x = pt.matrix("x", dtype="float64")
     def work():
         synk.fork(2)
-        how = synk._engine.group.current()._channel.started
+        how = synk._engine.group.current().channel.started
         f = synk.function([x], (x.T @ x).sum(), mode="FAST_COMPILE")
         for _ in range(5):
             assert f(np.ones((300, 300))) == 300**3

@@ -89,7 +89,7 @@ def test_core_dumps_leave_the_data_out(group2: synk.Group) -> None:
 def test_other_users_see_nothing(group2: synk.Group, tmp_path: Path) -> None:
     """T1: what the members hold open cannot be opened by `nobody`."""
     d = synk.data(np.ones(1000))
-    pids = [os.getpid(), group2._channel.pid(1)]
+    pids = [os.getpid(), group2.channel.pid(1)]
     script = (
         "import os, sys\n"
         "for pid in sys.argv[1:]:\n"

@@ -46,7 +46,7 @@ def test_a_member_that_does_not_come(kind: str, meet: bool) -> None:
         assert caught.value.ranks == (2,)
         assert isinstance(caught.value, TimeoutError)
         assert text.startswith("a test: waited 0.")
-        assert f"rank 2 (pid {group._channel.pid(2)}, " in text
+        assert f"rank 2 (pid {group.channel.pid(2)}, " in text
         assert "faults.py" in text
         assert "rank 1" not in text
         with pytest.raises(synk.GroupTimeout, match="rank 2"):
@@ -69,10 +69,10 @@ def test_it_comes_after_all(group2: synk.Group) -> None:
 def test_a_call_with_a_limit_of_its_own(group2: synk.Group) -> None:
     f = mean()
     assert f(np.arange(5.0), timeout=30) == 2
-    os.kill(group2._channel.pid(1), signal.SIGSTOP)
-    with pytest.raises(synk.GroupTimeout, match=rf"stopped.*kill -CONT {group2._channel.pid(1)}"):
+    os.kill(group2.channel.pid(1), signal.SIGSTOP)
+    with pytest.raises(synk.GroupTimeout, match=rf"stopped.*kill -CONT {group2.channel.pid(1)}"):
         f(np.arange(5.0), timeout=LIMIT)
-    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    os.kill(group2.channel.pid(1), signal.SIGCONT)
     assert f(np.arange(5.0)) == 2
 
 
@@ -101,13 +101,13 @@ def test_every_collective_takes_a_limit() -> None:
         s = pytensor.shared(np.arange(4.0), name="s")
         synk.set_value(1, s, np.arange(4.0) + 10)
         for name, act in COLLECTIVES.items():
-            os.kill(group._channel.pid(1), signal.SIGSTOP)
+            os.kill(group.channel.pid(1), signal.SIGSTOP)
             began = time.monotonic()
             with pytest.raises(synk.GroupTimeout, match=r"^\w+: waited .* rank 1") as caught:
                 act(s, timeout=0.2)
             assert caught.value.ranks == (1,), name
             assert time.monotonic() - began < PROMPT, name
-            os.kill(group._channel.pid(1), signal.SIGCONT)
+            os.kill(group.channel.pid(1), signal.SIGCONT)
             np.testing.assert_array_equal(s.get_value(), np.arange(4.0))
             np.testing.assert_array_equal(synk.get_value(1, s), np.arange(4.0) + 10)
         with pytest.raises(synk.InputError, match="timeout"):
@@ -121,11 +121,11 @@ def test_the_limit_is_for_all_rounds_of_a_collective(group2: synk.Group) -> None
     known, new = (pytensor.shared(np.ones(3), name=name) for name in ("known", "new"))
     synk.broadcast(known)
     known.set_value(np.full(3, 2.0))
-    os.kill(group2._channel.pid(1), signal.SIGSTOP)
+    os.kill(group2.channel.pid(1), signal.SIGSTOP)
     for s in (new, known):
         with pytest.raises(synk.GroupTimeout, match="rank 1"):
             synk.all_reduce(s, "sum", timeout=0.2)
-    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    os.kill(group2.channel.pid(1), signal.SIGCONT)
     for s, total in ((new, 2.0), (known, 4.0)):
         synk.all_reduce(s, "sum", timeout=30)
         np.testing.assert_array_equal(synk.get_value(1, s), total)
@@ -140,11 +140,11 @@ def test_the_limit_is_for_the_shipping_too(group2: synk.Group) -> None:
     x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(3), name="w")
     train = make_train_function((x @ w).mean(), [w], x, None, updates.sgd, 0.5, mode="FAST_COMPILE")
     f, rows = mean(), np.ones((4, 3))
-    os.kill(group2._channel.pid(1), signal.SIGSTOP)
+    os.kill(group2.channel.pid(1), signal.SIGSTOP)
     for call in (lambda: f(np.arange(5.0), timeout=LIMIT), lambda: train(rows, timeout=LIMIT)):
         with pytest.raises(synk.GroupTimeout, match="rank 1"):
             call()
-    os.kill(group2._channel.pid(1), signal.SIGCONT)
+    os.kill(group2.channel.pid(1), signal.SIGCONT)
     assert f(np.arange(5.0)) == 2
     assert train(rows) == 3
     np.testing.assert_array_equal(synk.get_value(1, w), 0.5)
@@ -152,7 +152,7 @@ def test_the_limit_is_for_the_shipping_too(group2: synk.Group) -> None:
 
 def test_a_stopped_member_is_ended_by_close() -> None:
     group = synk.Group(2)
-    os.kill(group._channel.pid(1), signal.SIGSTOP)
+    os.kill(group.channel.pid(1), signal.SIGSTOP)
     began = time.monotonic()
     group.close()
     assert time.monotonic() - began < PROMPT
@@ -194,7 +194,7 @@ def test_who_compiles_has_more_time() -> None:
 
 def test_who_is_stopped_does_not_compile() -> None:
     with synk.Group(2, timeout=0.3) as group:
-        pid = group._channel.pid(1)
+        pid = group.channel.pid(1)
         timer = threading.Timer(0.1, os.kill, (pid, signal.SIGSTOP))
         timer.start()
         with pytest.raises(synk.GroupTimeout, match="stopped"):

@@ -131,7 +131,7 @@ def test_killed_while_writing(kind: Any, trials: Trials) -> None:
                 work.act()
                 work.now = work.following()
             steps = draw.uniform(0.0, 3.0)
-            pid = group._channel.pid(draw.choice((1, 2)))
+            pid = group.channel.pid(draw.choice((1, 2)))
             kill_within(work, pid, steps * (time.monotonic() - began))
         told[judge(work)] += 1
     assert kind is not Updated or not told["torn"], "which needs no second copy"

@@ -80,7 +80,7 @@ KILLED = """
     def kill():
         time.sleep(1.0)
         sys.stdout.write(f"killed {time.monotonic()}\\n"); sys.stdout.flush()
-        os.kill(group._channel.pid(1), signal.SIGKILL)
+        os.kill(group.channel.pid(1), signal.SIGKILL)
     threading.Thread(target=kill, daemon=True).start()
     try:
         while True:

@@ -364,7 +364,7 @@ def test_errors_name_the_device(caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(synk.WorkerError, match=r"rank 2 \(pid \d+\) failed") as caught:
             group.run(Fails(2))
         assert caught.value.device == "cpu"
-        os.kill(group._channel.pid(3), signal.SIGKILL)
+        os.kill(group.channel.pid(3), signal.SIGKILL)
         with pytest.raises(synk.WorkerDied, match=r"rank 3 \(pid \d+, cuda:0\)"):
             group.run(Fails(-1))
     with synk.Group(devices="cuda:0") as group:

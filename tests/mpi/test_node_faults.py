@@ -72,7 +72,7 @@ SERVE = (
     GROUP
     + """
 assert f(np.ones((8, 2)), timeout=60) == 16  # this one compiles
-print("pids", *[group._channel.pid(rank) for rank in range(group.size)])
+print("pids", *[group.channel.pid(rank) for rank in range(group.size)])
 print("ready")
 if sys.argv[2] == "idle":
     time.sleep(2.0)

@@ -73,7 +73,7 @@ def test_a_sampler_stops_when_a_worker_dies_and_the_callback_has_its_draws() -> 
     seen: list[float] = []
     with synk.pymc.parallel(model, members=2) as parallel:
         assert parallel.group is not None
-        [worker] = parallel.group._channel.workers
+        [worker] = parallel.group.channel.workers
 
         def note(trace: Any, draw: Any) -> None:
             seen.append(float(draw.point["mu"]))
@@ -106,7 +106,7 @@ def test_a_death_in_a_chains_own_process_is_reported(tmp_path: Path) -> None:
         def call(self, *args):
             count[0] += os.getpid() != master
             if count[0] == 50:
-                os.kill(self.group._channel.workers[0].pid, 9)
+                os.kill(self.group.channel.workers[0].pid, 9)
             return plain(self, *args)
 
         _round.Round.__call__ = call
@@ -132,7 +132,7 @@ NUTPIE = """
     before = signal.getsignal(signal.SIGURG)
     with synk.pymc.parallel(model, members=2) as parallel:
         inner, counted = parallel._evaluator._round, [0]
-        [worker] = inner.group._channel.workers
+        [worker] = inner.group.channel.workers
 
         class Killing:
             group = inner.group

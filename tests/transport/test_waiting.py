@@ -69,7 +69,7 @@ def test_calls_beside_busy_processes_do_not_yield(monkeypatch: pytest.MonkeyPatc
     """The master's waits sleep instead."""
     yields = []
     with synk.Group(2) as group:
-        waiter = group._channel.node.waiter
+        waiter = group.channel.node.waiter
         waiter.rivals.timed(waiting.clock() - 1.0)
         monkeypatch.setattr(waiting, "runnable", lambda: 1000)
         monkeypatch.setattr(waiting.os, "sched_yield", lambda: yields.append(1))

@@ -30,9 +30,7 @@ try:
 except ImportError:  # PyTensor before 3.3.7
     from pytensor.ifelse import IfElse
 
-MAX_ROUNDS = (
-    20  # a state goes from Same to Rows or Reduced to more factors, which takes a few rounds
-)
+MAX_ROUNDS = 20  # a state goes from Same to Rows or Reduced, then gets factors: a few rounds
 
 
 @transfer.register
