@@ -61,7 +61,7 @@ class OutputPlan:
     whole: str = ""
 
 
-_MET = "the statistics that its members meet for: compute each part at once"
+_MET = "statistics over the rows of all members: compute each part at once"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Plan:
 
     recipe: Recipe
     inputs: tuple[Variable, ...]
-    types: tuple[Any, ...]  # of the inputs as the user made them
+    types: tuple[Any, ...]  # of the inputs that the user has passed
     names: tuple[str | None, ...]
     defaults: tuple[Any, ...]
     scattered: tuple[bool, ...]
@@ -79,17 +79,17 @@ class Plan:
     outputs: tuple[OutputPlan, ...]
     shareds: tuple[SharedVariable, ...]
     pure: bool  # without updates of any kind
-    whole: str  # why a new value cannot be put together from slices; empty if all can
+    whole: str  # why a new value cannot be computed from slices; empty if all can
 
     def undivided(self, subset: Sequence[int]) -> str:
-        """Why these outputs and the updates need parts in one piece; empty if they do not."""
+        """Why these outputs, or an update, need undivided parts; empty if they do not."""
         return self.whole or next((w for i in subset if (w := self.outputs[i].whole)), "")
 
 
 def _finish(proof: Proof) -> tuple[Finish | None, list[Variable]]:
-    """What makes the output of the reduced partials, and of values that all members have alike.
+    """The expression of an output: of reduced partials, and of values equal in all members.
 
-    Those are expressions of shared variables and inputs: each member's compiled function computes
+    The latter follow from shared variables and inputs. Each member's compiled function computes
     them with the partials, before an update changes what they depend on.
     """
     if proof.finished is None:
@@ -385,9 +385,9 @@ def _is_scattered(variable: Variable) -> bool:
 def _of_any_length(
     variables: list[Variable], scattered: list[bool], sliceables: list[SharedVariable]
 ) -> tuple[list[Variable], list[Variable]]:
-    """What the graphs have in place of inputs and of sliceables.
+    """Variables that replace inputs and sliceables in the graphs, with types of any length.
 
-    A length in a type is that of the whole, and PyTensor would compile it in place of a part's.
+    A length in a type is that of all rows, and PyTensor would compile it for a part.
     """
     inputs = [_without_length(v) if s else v for v, s in zip(variables, scattered, strict=True)]
     return inputs, [_without_length(s, s.type(name=s.name)) for s in sliceables]
@@ -523,7 +523,7 @@ def _check_named(
 
 
 def _slicing(value: Variable, rows: list[Variable], infer: bool) -> tuple[Slicing, str]:
-    """How the slices of a part make the part's value; and, if nobody knows, why."""
+    """How slices make a part's value; and if that is unknown, the reason."""
     if not depends_on(value, rows):
         return Slicing((value,), (None,)), ""
     proof = prove(value, rows) if infer else Unproved("")
@@ -535,7 +535,7 @@ def _slicing(value: Variable, rows: list[Variable], infer: bool) -> tuple[Slicin
 
 
 def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Update, str]:
-    """The values of slices make the new value as named, as proved, or not at all (then: why)."""
+    """How slices make a new value, as named or as proved; else the reason why they cannot."""
     by_rows = depends_on(change.new, rows)
     op, shared, whole = change.reduction, change.shared, ""
     if change.everywhere and infer:
@@ -545,7 +545,7 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
             prove(change.new, rows),
             f"the new value of {shared}",
             rows,
-            "Reduce the sum into a variable of its own, and add the term in a second function",
+            "Reduce the sum into a separate variable, and add the term in a second function",
         )
     slicing = Slicing((change.new,), (op,))
     if not change.named or (op is None and by_rows):
@@ -555,7 +555,7 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
     alike = by_rows and has_collectives([change.new]) and _is_alike(change.new, rows, infer)
     if by_rows and not (change.everywhere or alike):
         log.info(
-            "the update of %s depends on scattered rows: each member keeps a value of its own "
+            "the update of %s depends on scattered rows: each member keeps its own value "
             '(reduce it with synk.all_reduce, or give (var, new, reduction, "all"))',
             shared,
         )

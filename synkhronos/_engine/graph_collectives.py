@@ -37,7 +37,7 @@ def has_collectives(variables: Iterable[Variable]) -> bool:
 
 
 @dataclass
-class _Meeting:
+class _Collective:
     """The communicator and weights during a call, and the first error."""
 
     communicator: Communicator
@@ -46,7 +46,7 @@ class _Meeting:
 
 
 _lock = threading.RLock()  # two groups' functions may run in two threads
-_held: list[_Meeting] = []
+_running: list[_Collective] = []
 _buffers: dict[int, np.ndarray] = {}  # communicators are fast with arrays that they know
 
 
@@ -57,22 +57,22 @@ def collective(communicator: Communicator, fractions: Sequence[float]) -> Iterat
     `fractions` are the members' weights in a mean, in the order of ranks; their sum is 1.
     """
     with _lock:
-        meeting = _Meeting(communicator, tuple(fractions))
-        _held.append(meeting)
+        running = _Collective(communicator, tuple(fractions))
+        _running.append(running)
         try:
             yield
         except Exception:
-            if meeting.failure is None:
+            if running.failure is None:
                 raise
         finally:
-            _held.remove(meeting)
-        if meeting.failure is not None:
-            raise meeting.failure
+            _running.remove(running)
+        if running.failure is not None:
+            raise running.failure
 
 
 def is_collective() -> bool:
     """Whether operations combine values of all members now."""
-    return bool(_held)
+    return bool(_running)
 
 
 def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
@@ -80,38 +80,38 @@ def mean_over_members(number: int, values: np.ndarray) -> np.ndarray:
 
     `number` identifies the operation; members check that all compute the same one.
     """
-    if not _held:
+    if not _running:
         return values
-    meeting = _held[-1]
-    if meeting.failure is not None:
-        raise meeting.failure
+    running = _running[-1]
+    if running.failure is not None:
+        raise running.failure
     try:
-        return _mean(meeting, number, values)
+        return _mean(running, number, values)
     except BaseException as exc:
-        meeting.failure = exc
+        running.failure = exc
         raise
 
 
-def deferring_errors(meet: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
-    """Return ``meet(values)``, or after an error the same values.
+def deferring_errors(combine: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> np.ndarray:
+    """Return ``combine(values)``, or after an error the same values.
 
     For programs that log an exception that is raised in them: `collective` raises it when the
     program has ended.
     """
     try:
-        return meet(values)
+        return combine(values)
     except BaseException as exc:
-        if not _held:
+        if not _running:
             raise
-        _held[-1].failure = exc
+        _running[-1].failure = exc
         return values
 
 
-def _mean(meeting: _Meeting, number: int, values: np.ndarray) -> np.ndarray:
+def _mean(running: _Collective, number: int, values: np.ndarray) -> np.ndarray:
     n = values.size
     buffer = _buffers.setdefault(n, np.empty(n + 1))
     buffer[:n], buffer[n] = values.ravel(), number
-    meeting.communicator.all_reduce([buffer], Reduction.AVG, meeting.fractions)
+    running.communicator.all_reduce([buffer], Reduction.AVG, running.fractions)
     if abs(buffer[n] - number) > 1e-6 * (1 + number):
         raise GroupError(
             f"operation {number} met other operations in other members: their graphs were compiled "

@@ -641,7 +641,7 @@ def fork(
     check_options("synk.fork", options, Group)
     if _current is not None and _current.alive:
         raise GroupError(
-            f"{_current!r} is alive: call synk.close() first, or make a second group with "
+            f"{_current!r} is alive already: call synk.close() first, or make a second group with "
             "synk.Group"
         )
     _current = Group(n_parallel, devices, master_rank, profile_workers=profile_workers, **options)

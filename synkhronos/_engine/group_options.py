@@ -76,7 +76,7 @@ class GroupOptions:
         if most and self.launch is not None:
             raise InputError(
                 "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
-                "started anew; let the job restart, from a checkpoint"
+                "restarted; let the job restart, from a checkpoint"
             )
         check_seconds("timeout", self.timeout)
         check_seconds("stall_warning", self.stall_warning)

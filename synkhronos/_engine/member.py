@@ -287,18 +287,18 @@ class Member:
         return self._gpus is not None
 
     def native(self, value: Any) -> Any:
-        """A value as the communicator moves it: an array of numpy's, or on GPUs of JAX's."""
+        """A value in the form in which it moves: an array of numpy, or of JAX on a GPU."""
         return np.asarray(value) if self._gpus is None else self._gpus.native(value)
 
     def adding_up(self, arrays: list[Any]) -> AbstractContextManager[None]:
-        """A context in which JAX's arrays, the caller's alone, are summed over the members.
+        """A context in which arrays of JAX, which only the caller holds, are summed over members.
 
         At its end `arrays` hold the sums.
         """
         if self._gpus is not None:
             return self._gpus.adding_up(arrays)
         if self.size > 1:
-            raise TypeError("only members on GPUs add up arrays of JAX's")
+            raise TypeError("only members on GPUs add up arrays of JAX")
         return nullcontext()
 
     def array(self, entry: Entry) -> Any:

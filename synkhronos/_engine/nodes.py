@@ -372,7 +372,7 @@ def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
         if isinstance(asked, EndLaunch):
             break
         make = first or functools.partial(_make, launch, asked.options)
-        # the first process's settings may change later, and this one's cannot
+        # the script may change the first process's settings later, and not those of this process
         settings = asked.settings if alike else _settings()
         alike |= _serve_group(process, make, settings)
         first = None

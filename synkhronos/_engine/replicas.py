@@ -214,17 +214,17 @@ class Replica:
         sliceables: Sequence[Any],
         lengths: Sequence[int],
     ) -> Answer:
-        """Compute outputs and new values from the values that stand.
+        """Compute outputs and new values from the current values of the shared variables.
 
         Parameters
         ----------
         arguments : arrays
             The part of each scattered input, then the broadcast inputs.
         sliceables : arrays
-            The rows of each sliceable shared variable that this call is about.
+            The selected rows of each sliceable shared variable.
         lengths : sequence of int
-            Of the slices to cut the part into; all see the same shared values, random streams go
-            on from one to the next.
+            Of the slices of the part. All use the same shared values; random streams advance from
+            slice to slice.
         """
         if self.recipe.jax:
             return self._run_jax(variant, arguments, sliceables, lengths)
@@ -245,7 +245,7 @@ class Replica:
         sliceables: Sequence[Any],
         lengths: Sequence[int],
     ) -> Answer:
-        """The same; generators are JAX's meanwhile, and arrays lie where it reads them in place."""
+        """As `run`, with generators of JAX, and arrays where JAX reads them in place."""
         compiled = self.variant(variant)
         before = [s.shared.container.storage[0] for s in self.recipe.streams]
         state = [jax_backend.typified(s) for s in before]
@@ -261,7 +261,7 @@ class Replica:
         return answer
 
     def _placed(self, arrays: Sequence[Any], kind: str = "") -> Sequence[Any]:
-        """Arrays that JAX would copy into fresh memory are copied into memory used again."""
+        """Copy arrays that JAX would copy into new memory to memory that is reused."""
         copied = [i for i, a in enumerate(arrays) if jax_backend.is_copied(a)]
         if not copied or not jax_backend.on_cpu():
             return arrays
@@ -272,7 +272,7 @@ class Replica:
         return found
 
     def _total(self, op: Reduction | None) -> Accumulator | jax_backend.Total:
-        """What combines the values of slices: on a GPU where they lie."""
+        """An accumulator for the values of slices, on the GPU for arrays of JAX there."""
         if self.recipe.jax and op not in (None, Reduction.GATHER) and not jax_backend.on_cpu():
             return jax_backend.Total(op)
         return Accumulator(op)

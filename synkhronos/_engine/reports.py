@@ -35,7 +35,7 @@ def note_master(exc: BaseException, rank: int, device: Device, what: str) -> Non
     ours = WorkerError | WorkerDied | InputError | GroupError
     if issubclass(kind, Exception) and not issubclass(kind, ours):
         on = "" if device.kind == "cpu" else f" on {device}"
-        with contextlib.suppress(Exception):  # where its notes are no list
+        with contextlib.suppress(Exception):  # if its notes are not a list
             exc.add_note(f"synkhronos: raised in rank {rank}{on}, the master, in {what}")
 
 
@@ -58,12 +58,12 @@ def _error(failed: dict[int, Failure], what: str, channel: Channel) -> Exception
 
 
 def outcome_of(exc: BaseException) -> Left | Failure:
-    """What a member reports when a command has raised in it.
+    """The report of a member in which a command has raised.
 
     Raises
     ------
     GroupEnded
-        If that is what was raised: nobody waits for a report.
+        If `exc` is one: the master does not wait for a report.
     """
     kind = type(exc)  # isinstance would call methods of the exception, which may raise
     if issubclass(kind, GroupEnded):
@@ -77,7 +77,7 @@ def _failure_of(exc: BaseException) -> Failure:
     name = _of(type, kind, "__name__")
     try:
         text = "".join(traceback.format_exception(exc))
-    except BaseException:  # what its own methods raise may be anything
+    except BaseException:  # its own methods may raise anything
         text = "".join(traceback.format_tb(_of(BaseException, exc, "__traceback__"))) + name
     try:
         message = str(exc)

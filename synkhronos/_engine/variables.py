@@ -364,7 +364,7 @@ def check_whole(variable: SharedVariable) -> None:
     if torn is variable.container.storage[0]:
         raise StateTorn(
             f"the value of shared variable {variable.name!r} was half written when a member failed "
-            "in the middle of an update in place: set it (set_value) or load a checkpoint before "
+            "during an update in place: set it (set_value) or load a checkpoint before "
             "you use it"
         )
     del _torn[id(variable.container.storage)]

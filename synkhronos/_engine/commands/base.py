@@ -38,15 +38,15 @@ class Command:
 
 
 class CommandCache[C]:
-    """What was made of earlier commands, by what these were made of.
+    """Keeps earlier commands by what they were made from.
 
-    The channel sends the very same object as a number only, so a command that is the same again is
-    not made again.
+    The channel sends a command object that it knows as a number only. So an equal command should
+    be the same object.
 
     Parameters
     ----------
     size : int
-        How many to keep; the oldest is dropped first.
+        Commands to keep; the oldest is dropped first.
     """
 
     def __init__(self, size: int = 1) -> None:
@@ -54,7 +54,7 @@ class CommandCache[C]:
         self._kept: dict[Hashable, C] = {}
 
     def find(self, key: Hashable, variables: Iterable[Entry] = ()) -> C | None:
-        """What was kept for this key, unless the user has set one of the variables since."""
+        """The command kept for this key, unless the user has set one of the variables since."""
         found = self._kept.get(key)
         if found is not None:
             for entry in variables:
@@ -88,6 +88,6 @@ class WithoutMaster(Command):
         return self.command.foreign
 
     def run(self, member: Member) -> Any:
-        """Do it in a worker."""
+        """Run the wrapped command in a worker."""
         with member.communicator.without_master():
             return self.command.run(member)

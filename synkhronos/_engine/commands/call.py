@@ -184,7 +184,7 @@ def compute_call(
 
 
 def part_of(call: Call, member: Member) -> Part:
-    """What this member works on, in a call; values that the user has set are taken."""
+    """This member's part of a call, after it has received the values that the user has set."""
     replica = member.replicas[call.function]
     part = replica.last_part
     if part is not None and part.call is call:
@@ -241,7 +241,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
     participants = _participants(weights, member)
     if recipe.has_collectives and len(participants) < member.size:
         raise InputError(
-            f"function {recipe.name!r}: members meet while they compute it, so each needs a row; "
+            f"function {recipe.name!r} combines values of all members, so each member needs a row; "
             f"they have {weights}"
         )
     takes_part = member.rank in participants
@@ -271,7 +271,7 @@ def _variant(call: Call, recipe: Recipe, rows: bool, lengths: Sequence[int]) -> 
 
 
 def _fractions(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
-    """What each participant's value counts in an average."""
+    """The weight of each participant in an average; the sum is 1."""
     rows = [1.0 if weights is None else weights[r] for r in participants]
     return normalized(rows if any(rows) else [1.0] * len(rows))
 
@@ -356,7 +356,7 @@ def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) 
 def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     """One member compiles and computes first; the others then load from the cache that it fills."""
     if replica.recipe.has_collectives:
-        return _first_met(member, replica, part)
+        return _first_with_collectives(member, replica, part)
     if member.rank != _leader(call, member, replica, part):
         if replica.recipe.jax:  # all but XLA's part, which can be had from the cache
             with member.compiling():
@@ -365,13 +365,13 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
         return _compile_and_compute(member, replica, part)
     answer = _compile_and_compute(member, replica, part)
     for reason in uncacheable(replica.variant(part.variant).function):
-        log.warning("function %s is compiled anew in every member: %s", replica.recipe.name, reason)
+        log.warning("every member compiles function %s by itself: %s", replica.recipe.name, reason)
     member.communicator.barrier()
     return answer
 
 
-def _first_met(member: Member, replica: Replica, part: Part) -> Answer:
-    """The master fills the cache by itself, of what can be cached; that is for nothing else.
+def _first_with_collectives(member: Member, replica: Replica, part: Part) -> Answer:
+    """The master first computes without the others, only to fill the cache as far as possible.
 
     JAX caches no programs that call back into Python.
     """
@@ -385,7 +385,7 @@ def _first_met(member: Member, replica: Replica, part: Part) -> Answer:
 
 
 def _leader(call: Call, member: Member, replica: Replica, part: Part) -> int:
-    """Who compiles what this member needs: in JAX, the first with parts of the same lengths."""
+    """The rank that compiles first for this member; in JAX, one with slices of the same lengths."""
     order = sorted(part.participants, key=lambda rank: (rank != member.master, rank))
     if not replica.recipe.jax or part.weights is None or member.rank not in order:
         return order[0]
@@ -426,7 +426,7 @@ def _run(replica: Replica, part: Part) -> Answer:
         return replica.run(part.variant, part.arguments, part.sliceables, part.lengths)
     except Exception as exc:
         if part.variant.rows and len(part.participants) > 1 and replica.recipe.n_scattered:
-            with contextlib.suppress(Exception):  # where its notes are no list
+            with contextlib.suppress(Exception):  # if its notes are not a list
                 exc.add_note(_shapes(replica.recipe, part))
         raise
 
