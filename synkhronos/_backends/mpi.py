@@ -153,7 +153,7 @@ def is_initialised() -> bool:
 
 @dataclass
 class _Ending:
-    """How this process ends: `failed` with a code other than 0; `alone`: nobody waits."""
+    """How this process ends: `failed` with a code other than 0; `alone` if no process waits."""
 
     failed: bool = False
     alone: bool = False

@@ -1,4 +1,4 @@
-"""What a proof knows of a variable: how its value follows from the values of the parts.
+"""The promises of a proof: how a variable's value follows from its values for the parts.
 
 A call's n rows are divided into parts of n_i rows. V is the variable's value for all rows, and V_i
 its value if only part i is there. Each class is a promise about V:

@@ -36,7 +36,7 @@ Transferred = Value | Sequence[Value] | None
 
 
 class Walk:
-    """What is known of the variables of one graph.
+    """The promises for the variables of one graph.
 
     `values` maps variables to promises. `inlined` maps a variable to another of the same value that
     depends on fewer inputs, or shows how it does: an output of an OpFromGraph to the variable

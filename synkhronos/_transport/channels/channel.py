@@ -1,4 +1,4 @@
-"""What the engine asks of a channel, and what members report on one."""
+"""The interface of channels, and the reports of members on them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Channel(ABC):
         """Ask a long command to return."""
 
     def progress(self, number: int) -> list[int]:
-        """What each rank has counted so far in a long command."""
+        """The latest count of each rank in a long command."""
         del number
         return []
 
@@ -167,7 +167,7 @@ class Channel(ABC):
         """The process id of a member."""
 
     def device(self, rank: int) -> str:
-        """What a member computes on."""
+        """The device of a member."""
         del rank
         return ""
 

@@ -63,7 +63,7 @@ class _FromChild:
     failed: int = 0
     reported: int = 0
     report: bytes = b""
-    dismissed: int = 0  # the latest command that it was told to leave
+    dismissed: int = 0  # the latest command that this leader has told it to leave
 
 
 @dataclass

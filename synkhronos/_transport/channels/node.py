@@ -1,4 +1,4 @@
-"""What the members of one machine share: the arena, control words, waits and barriers."""
+"""One member's access to what its machine's members share: arena, control words, barriers."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Worker:
         self._oom_kills = oom_kills(self._cgroups)
         try:
             self.pidfd = os.pidfd_open(self.pid)
-        except OSError:  # not reaped yet, so nobody reuses the pid
+        except OSError:  # not reaped yet, so the pid is not reused
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             raise

@@ -80,7 +80,7 @@ class Inspector(TimeLimits):
         if waited < min(self.limit, math.inf if self._warned else self.warning):
             return
         others, nodes = self.elsewhere() if self.elsewhere is not None else ((), "")
-        late = self._late(number, alone=not others)
+        late = self._late(number, no_other_node=not others)
         compiling = any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in late)
         if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):
             raise GroupTimeout.of(
@@ -90,15 +90,15 @@ class Inspector(TimeLimits):
             self._warned = True
             log.warning("%s: %s", what, self._report(late, waited, nodes))
 
-    def _late(self, number: int, alone: bool) -> list[Worker]:
+    def _late(self, number: int, no_other_node: bool) -> list[Worker]:
         """The workers that delay the others, or all that have not reported.
 
-        `alone`: True if no other node is late.
+        `no_other_node`: True if no other node is late.
         """
         running = [w for w in self._workers if self._words[w.rank][REPORTED] < number]
         furthest = max(words[BARRIER] for words in self._words)
         behind = [w for w in running if self._words[w.rank][BARRIER] < furthest]
-        return behind or (running if alone else [])
+        return behind or (running if no_other_node else [])
 
     def _report(self, late: list[Worker], waited: float, nodes: str) -> str:
         if not late and not nodes:

@@ -1,4 +1,4 @@
-"""What the engine asks of a communicator."""
+"""The interface of communicators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Communicator(ABC):
     nodes : int
         Machines that the members are on.
     leader : int
-        The member that allocates what a node's members share, as a rank of `home`.
+        The member that allocates arrays for all members of a node, as a rank of `home`.
     on_gpus : bool
         Whether arrays of JAX move between the members as they are.
     """
