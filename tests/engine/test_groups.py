@@ -516,7 +516,7 @@ def test_a_group_that_is_dropped_ends() -> None:
 @pytest.mark.parametrize("bad", [{"devices": [[99_999], [0]]}, {"cores": [99_999]}, {"cores": []}])
 def test_cores_that_are_not_ours(bad: dict[str, Any]) -> None:
     before = leaks.snapshot()
-    with pytest.raises(synk.InputError, match="this process may use cores"):
+    with pytest.raises(synk.InputError, match="this process may only use cores"):
         synk.Group(2, **bad)
     leaks.check(before, patience=0)
 
