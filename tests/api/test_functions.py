@@ -1375,7 +1375,7 @@ def test_updates_that_are_provably_wrong(group2: synk.Group) -> None:
     x, s = matrix(), shared(1.0, "s")
     with pytest.raises(synk.InputError, match="term") as caught:
         make([x], updates=[(s, s + x.sum(), "sum", "all")])
-    assert "variable of its own" in str(caught.value)
+    assert "separate variable" in str(caught.value)
 
 
 def sliced_function(
