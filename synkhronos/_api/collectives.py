@@ -18,7 +18,7 @@ from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._plan.reductions import Reduction, parse
+from synkhronos._plan.reductions import NAMES, Reduction, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
@@ -528,8 +528,10 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
     variables = [_variable(group, v, what) for v in asked]
     if len(set(variables)) < len(variables):
         raise InputError(f"{what}: a variable is listed twice")
-    known = share_variables(group, variables)
-    entries = [known[v] for v in variables]
+    known = group.member.variables
+    if any([known.find(v) is None for v in variables]):
+        share_variables(group, variables)
+    entries = [known.of(v) for v in variables]
     wrong = [e.label for e in entries if not is_array(e)]
     if arrays and wrong:
         raise InputTypeError(f"{what}: the values of {wrong} are no arrays; broadcast takes them")
@@ -591,7 +593,9 @@ def _chosen(array: np.ndarray, rows: Selection) -> np.ndarray:
 
 def reduction(op: str, what: str) -> Reduction:
     """The reduction that a user has named."""
-    found = parse(op, f"{what}: reduction")
+    found = NAMES.get(op) if isinstance(op, str) else None
+    if found is None:
+        found = parse(op, f"{what}: reduction")
     if found is None or found is Reduction.GATHER:
         raise InputError(f"{what}: op={op!r} combines nothing; use avg, sum, prod, min or max")
     return found
