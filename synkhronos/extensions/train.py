@@ -36,12 +36,19 @@ from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
 from synkhronos._transport import serialization
 from synkhronos._transport.communicators.half_precision import FORMATS
-from synkhronos.extensions._step.command import PHASES, Clocks, Install, Join, Step, set_scalar
+from synkhronos.extensions._step.command import (
+    PHASES,
+    Clocks,
+    InstallUpdate,
+    MakeNodeShared,
+    Step,
+    set_scalar,
+)
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.objective import Objective, objective
-from synkhronos.extensions._step.partition import Parting, part
-from synkhronos.extensions._step.resident import InstallResident, JoinResident, ResidentStep
-from synkhronos.extensions._step.resident_recipe import Whole
+from synkhronos.extensions._step.partition import Partition, partition_rule
+from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
+from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions.updates import rule_of
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients, pairs, trainable
 
@@ -82,38 +89,38 @@ class TrainFunction:
         n_outputs: int,
         params: Sequence[SharedVariable],
         goal: Objective,
-        parting: Parting,
-        whole: Whole,
+        partition: Partition,
+        rule: UpdateRule,
         compress: str | None,
     ) -> None:
         self._group = group
         self._goal = goal
         self._compress = compress
-        self._parting = parting
-        self._rule = whole
+        self._partition = partition
+        self._rule = rule
         self._member: Member | None = None  # that the update is installed in
         self._entries: list[tuple[Entry, np.ndarray | None]] = []
-        self._whole: Any = None
+        self._finish: Any = None
         self._resident = False  # parameters and states lie where each member's JAX computes
         self._update: Any = None
         places = [place for _, _, place in goal.partials]
         self._partials = tuple(
-            (parting.leaves.index(place), average)
+            (partition.leaves.index(place), average)
             for _, average, place in goal.partials
-            if place in parting.leaves
+            if place in partition.leaves
         )
         step_of = functools.partial(_step_of, group, plan_.recipe.jax, goal.average, self._partials)
         self._function = GroupFunction(group, plan_, n_outputs, step_of)
         self._number = self._function.number
-        for leaf in parting.leaves:
+        for leaf in partition.leaves:
             if not isinstance(leaf, SharedVariable) and leaf not in (*plan_.inputs, *places):
                 raise InputError(
                     f"the update rule depends on {leaf}, which is no input of the function: list "
                     "it in bcast_inputs"
                 )
         self.params = list(params)
-        states = [v for unit in parting.units for v in unit.everything if v not in self.params]
-        self.state = [*states, *(v for v, _ in parting.states)]
+        states = [v for unit in partition.units for v in unit.everything if v not in self.params]
+        self.state = [*states, *(v for v, _ in partition.states)]
         self.streams = [s for s in plan_.shareds if isinstance(s.type, RandomType)]
 
     def __repr__(self) -> str:
@@ -204,11 +211,11 @@ class TrainFunction:
     ) -> list[np.ndarray]:
         """The factor and the direct terms of the gradient, in the master."""
         goal = self._goal
-        if self._whole is None:
+        if self._finish is None:
             places = [p.type() for p in self.params]
-            self._whole = pytensor.function(
+            self._finish = pytensor.function(
                 [*(v for _, _, v in goal.partials), *places, *self._function.plan.inputs],
-                goal.of_whole(places),
+                goal.full_gradients(places),
                 mode=Mode(linker="py", optimizer="fast_compile"),
                 on_unused_input="ignore",
             )
@@ -217,7 +224,7 @@ class TrainFunction:
             for value, (_, _, place) in zip(partials, goal.partials, strict=True)
         ]
         values = [np.asarray(v) if isinstance(v, Data) else v for v in given]
-        found: list[np.ndarray] = self._whole(*typed, *reduced, *values)
+        found: list[np.ndarray] = self._finish(*typed, *reduced, *values)
         return found
 
     def seconds(self) -> dict[str, list[float]]:
@@ -238,7 +245,7 @@ class TrainFunction:
         """Put the values of the rule's scalars where all members read them."""
         partials = {leaf for leaf, _ in self._partials}
         given: list[Any] = []
-        for i, leaf in enumerate(self._parting.leaves):
+        for i, leaf in enumerate(self._partition.leaves):
             if i in partials:
                 continue
             if isinstance(leaf, SharedVariable):
@@ -253,7 +260,7 @@ class TrainFunction:
         """Make the parameters, states and update known to all members."""
         group, recipe = self._group, self._function.plan.recipe
         self._resident = recipe.jax and group.member.resident
-        variables = [v for unit in self._parting.units for v in unit.everything]
+        variables = [v for unit in self._partition.units for v in unit.everything]
         if self._resident:
             variables = [v for v, _ in self._rule.updates]
         for v in variables:
@@ -261,14 +268,14 @@ class TrainFunction:
         share_variables(group, variables, values=False)
         distribute_in(group, (self._function,))
         flat: Any
-        install: type[Install] | type[InstallResident]
+        install: type[InstallUpdate] | type[InstallResidentUpdate]
         if self._resident:
-            flat, install = self._rule.recipe(recipe.mode, recipe.config), InstallResident
+            flat, install = self._rule.recipe(recipe.mode, recipe.config), InstallResidentUpdate
         else:
             members = group.member.communicator.home.size
-            shapes = shapes_of(self._parting)
+            shapes = shapes_of(self._partition)
             how = recipe.mode, recipe.config, self._compress
-            flat, install = lay_out(self._parting, shapes, members, *how), Install
+            flat, install = lay_out(self._partition, shapes, members, *how), InstallUpdate
         registry = group.member.variables
 
         def numbered(obj: Any) -> int | None:
@@ -313,8 +320,8 @@ class TrainFunction:
         if stale:
             numbers = tuple(e.number for e in stale)
             compared = tuple(e.number for e in stale if e.differs)
-            join = JoinResident(numbers, compared) if self._resident else None
-            self._group.run(join or Join(numbers, self._number, compared), "train")
+            join = MakeEqual(numbers, compared) if self._resident else None
+            self._group.run(join or MakeNodeShared(numbers, self._number, compared), "train")
             trim()  # the values that the arrays have replaced
 
 
@@ -420,9 +427,9 @@ def make_train_function(
             "these rows, with which alone such statistics go. Make it one, or use batch "
             "normalisation that is not synchronised"
         )
-    whole = _whole(goal, kept, update_rule, args, kwargs, clip)
-    parting = part(list(whole.updates), kept, whole.places)
-    whole = replace(whole, leaves=parting.leaves)
+    rule = _applied(goal, kept, update_rule, args, kwargs, clip)
+    partition = partition_rule(list(rule.updates), kept, rule.places)
+    rule = replace(rule, leaves=partition.leaves)
     op = "avg" if goal.average else "sum"
     computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]
     computed += [(g, op) for g in goal.gradients]
@@ -438,7 +445,7 @@ def make_train_function(
         group.infer,
         {"mode": mode, "name": name, "on_unused_input": "ignore"},
     )
-    _check_used(plan_.inputs, [loss, *_variables(outputs)], parting)
+    _check_used(plan_.inputs, [loss, *_variables(outputs)], partition)
     member = group.member
     if compress and plan_.recipe.jax and member.resident and member.communicator.nodes > 1:
         log.warning(
@@ -446,7 +453,7 @@ def make_train_function(
             "adds up what it moves, in their own dtype",
             compress,
         )
-    return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, parting, whole, compress)
+    return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, partition, rule, compress)
 
 
 def make_train_function_pytensor(
@@ -568,22 +575,22 @@ def _rule_updates(
     return dict(pairs(serial(found, params, *args, **kwargs), "the update rule"))
 
 
-def _whole(
+def _applied(
     goal: Objective,
     params: Sequence[SharedVariable],
     rule: Callable[..., Any] | None,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     clip: Clip | None,
-) -> Whole:
+) -> UpdateRule:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
-    whole = _clipped(clip, goal.of_whole(places))
+    whole = _clipped(clip, goal.full_gradients(places))
     updates = _rule_updates(rule, whole, params, args, kwargs)
-    return Whole(tuple(places), tuple(updates.items()), tuple(params))
+    return UpdateRule(tuple(places), tuple(updates.items()), tuple(params))
 
 
-def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], parting: Parting) -> None:
-    used = {*ancestors(list(outputs)), *parting.leaves}
+def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], partition: Partition) -> None:
+    used = {*ancestors(list(outputs)), *partition.leaves}
     for v in inputs:
         if v not in used:
             raise InputError(f"input {v} is used by no output and not by the update rule")

@@ -25,7 +25,7 @@ PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update")
 
 
 @dataclass(frozen=True)
-class Install(Command):
+class InstallUpdate(Command):
     """Make every member's part of a node-shared update; one compiles, then the others load."""
 
     recipe: bytes
@@ -110,7 +110,7 @@ class Clocks(Command):
 
 
 @dataclass(frozen=True)
-class Join(Collective):
+class MakeNodeShared(Collective):
     """Give variables one array in all members of the node.
 
     Attributes
@@ -223,13 +223,13 @@ class Step(Command):
         clock.lap("copy")
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
-            given = Inputs(flat, shares_of(part, member.size, self.average), leaves)
+            given = Inputs(flat, weights_of(part, member.size, self.average), leaves)
             self._update(member, update, given, clock)
         return contribute_call(self.call, member, part, outputs[:n] if rows else [])
 
     def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Clock) -> None:
         comm = member.communicator
-        if update.recipe.parting.levels or comm.nodes > 1:  # all must have published
+        if update.recipe.partition.levels or comm.nodes > 1:  # all must have published
             comm.home.barrier()
             clock.lap("wait")
         given = update.add_up(comm, given)
@@ -242,7 +242,7 @@ class Step(Command):
         clock.lap("update")
         comm.home.barrier()
         if member.rank == member.master:
-            for (shared, _), value in zip(update.recipe.parting.states, states, strict=True):
+            for (shared, _), value in zip(update.recipe.partition.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)
         member.in_place = ()
         clock.lap("wait")
@@ -255,10 +255,10 @@ class Step(Command):
         if self.partials:
             mine = np.zeros(len(self.partials))
             if part.variant.rows:
-                shares = [
-                    shares_of(part, member.size, avg)[member.rank] for _, avg in self.partials
+                weights = [
+                    weights_of(part, member.size, avg)[member.rank] for _, avg in self.partials
                 ]
-                mine[:] = [as_float(v) * s for v, s in zip(values, shares, strict=True)]
+                mine[:] = [as_float(v) * s for v, s in zip(values, weights, strict=True)]
             member.communicator.all_reduce([mine], Reduction.SUM)
             for (leaf, _), value in zip(self.partials, mine, strict=True):
                 leaves[leaf] = np.array(value, leaves[leaf].dtype)
@@ -269,11 +269,11 @@ class Step(Command):
         return self.call.answer(member, own, reports)
 
 
-def shares_of(part: Part, size: int, average: bool) -> list[float]:
+def weights_of(part: Part, size: int, average: bool) -> list[float]:
     """What each member's value counts in that of the whole."""
     found = [0.0] * size
-    for rank, share in zip(part.participants, part.fractions, strict=True):
-        found[rank] = share if average else 1.0
+    for rank, weight in zip(part.participants, part.fractions, strict=True):
+        found[rank] = weight if average else 1.0
     return found
 
 

@@ -46,7 +46,7 @@ class Objective:
     factor: Variable | None = None
     direct: tuple[Variable | None, ...] = ()
 
-    def of_whole(self, reduced: Sequence[Variable]) -> list[Variable]:
+    def full_gradients(self, reduced: Sequence[Variable]) -> list[Variable]:
         """The gradients of the loss over all rows, from the reduced ones."""
         found = []
         g: Any

@@ -1,4 +1,4 @@
-"""Parting an update rule: what can be done element by element, and what needs whole parameters.
+"""Partition an update rule: what can be done element by element, and what needs whole parameters.
 
 A rule gives new values of parameters and states as graphs of their gradients, themselves, and
 scalars. A *unit* is a parameter with the states that belong to it (several parameters where the
@@ -8,7 +8,7 @@ vectors, so that any chunk of a flat vector can be updated by itself. Sums over 
 a unit (a gradient's norm) are *totals*: they are computed chunk by chunk too, level by level where
 one depends on another, and stand as scalars in what follows.
 
-Units whose graphs are alike, but for the names, share one `Loop`: one compiled function.
+Units whose graphs are alike, but for the names, share one `Loop`, which is one compiled function.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeUpdate:
     """A unit that one member updates whole: `outputs` are new values of `everything[targets]`."""
 
     unit: int
@@ -135,7 +135,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Parting:
+class Partition:
     """An update rule, taken apart.
 
     Attributes
@@ -150,7 +150,7 @@ class Parting:
         Derived scalars: expressions of leaves and totals.
     loops : tuple of Loop
         The updates of elementwise units.
-    wholes : tuple of Whole
+    whole_updates : tuple of WholeUpdate
         The updates of the others.
     states : tuple of (SharedVariable, Variable)
         0-d states of the whole rule (a count of steps), and their new values.
@@ -162,7 +162,7 @@ class Parting:
     totals: tuple[Variable, ...]
     scalars: tuple[Variable, ...]
     loops: tuple[Loop, ...]
-    wholes: tuple[Whole, ...]
+    whole_updates: tuple[WholeUpdate, ...]
     states: tuple[tuple[SharedVariable, Variable], ...]
 
 
@@ -174,11 +174,11 @@ _OTHER = -2
 _COMBINES = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
 
 
-def part(
+def partition_rule(
     updates: Iterable[tuple[SharedVariable, Variable]],
     params: Sequence[SharedVariable],
     gradients: Sequence[Variable],
-) -> Parting:
+) -> Partition:
     """Take a rule's updates apart.
 
     Parameters
@@ -198,45 +198,45 @@ def part(
     -----
     A parameter the rule does not change is in no unit.
     """
-    return _Parter(list(updates), list(params), list(gradients)).part()
+    return _Partitioner(list(updates), list(params), list(gradients)).partition()
 
 
 @dataclass
-class _Parter:
+class _Partitioner:
     updates: list[tuple[SharedVariable, Variable]]
     params: list[SharedVariable]
     gradients: list[Variable]
     totals: list[Variable] = field(default_factory=list)
     scalars: list[Variable] = field(default_factory=list)
 
-    def part(self) -> Parting:
+    def partition(self) -> Partition:
         new = dict(self.updates)
         self._check(new)
         self._find_units(new)
         self._walk([v for _, v in self.updates])
         self._number_totals()
         loops: list[Loop] = []
-        wholes = []
+        whole_updates = []
         for number, unit in enumerate(self.units):
             targets = tuple(i for i, v in enumerate(unit.everything) if v in new)
             outputs = [new[unit.everything[i]] for i in targets]
             if not unit.loose and all(self.kind[v] in (number, _FIXED) for v in outputs):
                 self._add(loops, number, outputs, targets)
             else:
-                wholes.append(self._whole(number, outputs, targets))
+                whole_updates.append(self._whole(number, outputs, targets))
         states = [(s, self._of_totals(v)) for s, v in self.updates if s in self.states]
         inner = [x for level in self.levels for x in level.loops]
-        every: list[Loop | Whole] = [*loops, *wholes, *inner]
+        every: list[Loop | WholeUpdate] = [*loops, *whole_updates, *inner]
         graphs = [*self.scalars, *(v for _, v in states), *(v for x in every for v in x.outputs)]
         places = {p for x in every for p in x.places}
-        return Parting(
+        return Partition(
             tuple(self.units),
             tuple(self._leaves(graphs, places)),
             tuple(self.levels),
             tuple(self.totals),
             tuple(self.scalars),
             tuple(loops),
-            tuple(wholes),
+            tuple(whole_updates),
             tuple(states),
         )
 
@@ -510,7 +510,7 @@ class _Parter:
                     replace.append((found, pt.constant(value, dtype="int64")))
         return clone_replace([v], replace=replace)[0] if replace else v
 
-    def _whole(self, number: int, outputs: list[Variable], targets: tuple[int, ...]) -> Whole:
+    def _whole(self, number: int, outputs: list[Variable], targets: tuple[int, ...]) -> WholeUpdate:
         """The unit's graphs as they are, but for scalars that depend on totals."""
         scalars: dict[int, Variable] = {}
         replace: list[tuple[Variable, Variable]] = []
@@ -521,7 +521,7 @@ class _Parter:
             replace.append((v, shaped))
         made = clone_replace(outputs, replace=replace) if replace else outputs
         gradients = tuple(self.gradients[i] for i in self.units[number].params)
-        return Whole(
+        return WholeUpdate(
             number, gradients, tuple(scalars.values()), tuple(scalars), tuple(made), targets
         )
 

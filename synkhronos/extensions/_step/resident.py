@@ -34,7 +34,7 @@ from synkhronos.extensions._step.command import (
     check_votes,
     has_nan,
     scalars,
-    shares_of,
+    weights_of,
 )
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.resident_recipe import ResidentRecipe, summed_in
@@ -118,15 +118,15 @@ class Resident:
                 if known:
                     entry.seen = mine
 
-    def flat(self, gradients: Sequence[Any] | None, share: float) -> list[Any]:
-        """This member's gradients times its share, end to end; zeros where it has none."""
+    def flat(self, gradients: Sequence[Any] | None, weight: float) -> list[Any]:
+        """This member's gradients times its weight, end to end; zeros where it has none."""
         if gradients is None:
             return [
                 jax_backend.blank((sum(self._sizes[i] for i in members),), summed_in(d))
                 for d, members in self._by_dtype.items()
             ]
         return [
-            jax_backend.flat([gradients[i] for i in members], summed_in(d), share)
+            jax_backend.flat([gradients[i] for i in members], summed_in(d), weight)
             for d, members in self._by_dtype.items()
         ]
 
@@ -156,7 +156,7 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class InstallResident(Command):
+class InstallResidentUpdate(Command):
     """Make every member's part of an update in its own memory; one compiles, then the others."""
 
     recipe: bytes
@@ -187,7 +187,7 @@ class InstallResident(Command):
 
 
 @dataclass(frozen=True)
-class JoinResident(Collective):
+class MakeEqual(Collective):
     """Give variables the master's values in all members.
 
     Attributes
@@ -226,10 +226,10 @@ class ResidentStep(Step):
         n = len(self.call.outputs)
         k = n + len(self.partials)
         rows = part.variant.rows
-        share = shares_of(part, member.size, self.average)[member.rank]
+        weight = weights_of(part, member.size, self.average)[member.rank]
         update.own()
         clock.lap("compute")
-        flat = update.flat(outputs[k:] if rows else None, share)
+        flat = update.flat(outputs[k:] if rows else None, weight)
         partials, outputs = outputs[n:k], outputs[:n] if rows else []  # and no gradients any more
         clock.lap("copy")
         with member.uninterrupted():

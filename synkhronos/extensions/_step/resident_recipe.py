@@ -13,7 +13,7 @@ from synkhronos._plan.reductions import Reduction, accumulator
 
 
 @dataclass(frozen=True)
-class Whole:
+class UpdateRule:
     """An update rule as it is, not taken apart.
 
     Attributes
