@@ -41,7 +41,7 @@ class _Posted:
 
 
 class GroupFunction:
-    """What `Function`, `TrainFunction` and PyMC's likelihoods have in common.
+    """The common base of `Function`, `TrainFunction` and PyMC's rounds, which each hold one.
 
     Parameters
     ----------
