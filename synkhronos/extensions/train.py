@@ -1,6 +1,6 @@
 """Training functions: gradient, exact reduction and update of all members in one round.
 
-Parameters and the update rule's states have one value on a node, in shared memory; each member
+Parameters and the update rule's states have one value on each node, in shared memory. Each member
 updates its own chunk of it.
 """
 
@@ -115,8 +115,8 @@ class TrainFunction:
         for leaf in partition.leaves:
             if not isinstance(leaf, SharedVariable) and leaf not in (*plan_.inputs, *places):
                 raise InputError(
-                    f"the update rule depends on {leaf}, which is no input of the function: list "
-                    "it in bcast_inputs"
+                    f"the update rule depends on {leaf}, which is not an input of the function: "
+                    "list it in bcast_inputs"
                 )
         self.params = list(params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
@@ -144,28 +144,29 @@ class TrainFunction:
         batch : optional
             Rows to use, as for a function.
         num_slices : int or "auto"
-            Micro-batches: each member computes its gradient slice by slice.
+            Micro-batches: each member computes its gradient in this many slices.
         timeout : float, optional
-            Seconds that other members may keep the master waiting; default: the group's.
+            Seconds that the master waits for other members. Default: the group's.
 
         Returns
         -------
         object
-            The loss over all rows, before the update; a list of it and the outputs, if there are.
+            The loss over all rows, before the update; with outputs, a list of the loss and these.
 
         Raises
         ------
         InputError
-            Before anything has moved; also when a parameter's values differ between members.
+            An argument is wrong, or a parameter's values differ between members. No value has
+            changed.
         WorkerError
-            A member raised: nothing has changed if it happened while it computed.
+            A member raised. If it did so while it computed, no value has changed.
         StateTorn
             An earlier step failed in the middle of its update.
 
         Notes
         -----
-        Cost: one round. Each member writes its gradients once, reads its chunk of everybody's, and
-        writes its chunk of parameters and states.
+        Cost: one round. Each member writes its gradients once, reads its chunk of all members'
+        gradients, and writes its chunk of parameters and states.
         """
         group = self._group
         with group.lock if timeout is None else group.limited(timeout):
@@ -181,9 +182,9 @@ class TrainFunction:
     def gradients(
         self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
     ) -> list[np.ndarray]:
-        """Compute the gradients of the loss over all rows, without a step.
+        """Compute the gradients of the loss over all rows; no value changes.
 
-        Parameters are those of a call.
+        The parameters are those of a call.
 
         Returns
         -------
@@ -228,11 +229,11 @@ class TrainFunction:
         return found
 
     def seconds(self) -> dict[str, list[float]]:
-        """Where the time of all steps so far has gone: for each phase, every member's seconds.
+        """The seconds that each member has spent in each phase of all steps so far.
 
-        scatter (rows of the inputs), compute (outputs and gradients), copy (gradients that other
-        members read), wait (for others), reduce (norms and other totals), update (gradients
-        reduced and the update made).
+        Phases: scatter (rows of the inputs), compute (outputs and gradients), copy (gradients that
+        other members read), wait (for others), reduce (norms and other totals), update (reduce the
+        gradients and update).
         """
         clocks: Sequence[Sequence[float]] = []
         if self._update is not None:
@@ -242,7 +243,7 @@ class TrainFunction:
         return {phase: [float(c[i]) for c in clocks] for i, phase in enumerate(PHASES)}
 
     def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Put the values of the rule's scalars where all members read them."""
+        """Write the values of the rule's scalars where all members read them."""
         partials = {leaf for leaf, _ in self._partials}
         given: list[Any] = []
         for i, leaf in enumerate(self._partition.leaves):
@@ -293,7 +294,7 @@ class TrainFunction:
         self._member = group.member
 
     def _settle(self) -> None:
-        """Let all members have the same value of every parameter and state, in one array."""
+        """See to it that each parameter and state is one array, with the master's value."""
         changed = [
             (entry, view, shape)
             for (entry, view), shape in zip(self._entries, self._shapes, strict=True)
@@ -303,7 +304,7 @@ class TrainFunction:
             self._join(changed)
 
     def _join(self, changed: Sequence[tuple[Entry, np.ndarray | None, tuple[int, ...]]]) -> None:
-        """Send the master's values where they cannot be written into the members' array here."""
+        """Make variables node-shared again, with the master's values, if writing is not enough."""
         unsent = set(to_send(entry for entry, _, _ in changed))
         stale = [
             entry
@@ -351,34 +352,34 @@ def make_train_function(
     name: str | None = None,
     **kwargs: Any,
 ) -> TrainFunction:
-    """Make a function that trains: one call is one step of all members, in one round.
+    """Make a function that trains: a call is one step of all members, in one round.
 
     Parameters
     ----------
     loss : 0-d variable
         Its reduction over rows is proved from the graph: means, sums, both with penalties, masked
-        and weighted means. Where that cannot be done, gradients are averaged, weighted by rows,
-        with a warning.
+        and weighted means. Without a proof, gradients are averaged, weighted by rows, with a
+        warning.
     params : list of SharedVariable
     x, y : variable or list of them; y may be None
         The scattered inputs.
     update_rule : callable
         One of `extensions.updates`, or any rule ``rule(loss_or_grads, params, ...) -> updates``.
     *args, **kwargs
-        Of the rule. Shared scalars, and 0-d inputs listed in `bcast_inputs`, can change from step
-        to step.
+        Arguments of the rule. Shared scalars, and 0-d inputs in `bcast_inputs`, can change from
+        step to step.
     outputs : list
         More outputs, as for `synk.function`.
     bcast_inputs, updates, givens, mode, name
-        As for `synk.function`; `updates` are of other variables (running means, generators).
+        As for `synk.function`; `updates` change other variables (running means, generators).
     clip : callable, optional
         Takes the list of reduced gradients and returns the list that the rule gets.
     reduction : {"avg", "sum"}, optional
-        How members' gradients make that of the whole, in place of what would be proved.
+        How the gradient over all rows follows from those of the members; replaces the proof.
     compress : {"fp16", "bf16"}, optional
-        On several nodes: gradients travel between them in 16 bits (half precision, or float32's
-        range with 8 bits of precision), and are added up in their own dtype. Between GPUs they
-        travel as they are, and a warning says so.
+        Sends gradients between nodes in 16 bits (half precision, or float32's range with 8 bits of
+        precision), and adds them up in their own dtype. Gradients between GPUs are not compressed;
+        a warning says so.
 
     Returns
     -------
@@ -388,13 +389,13 @@ def make_train_function(
     Raises
     ------
     InputError, InputTypeError
-        The arguments do not go together, or the rule draws random numbers.
+        Arguments are wrong or contradict each other, or the rule draws random numbers.
 
     Notes
     -----
-    Parameters and states have one value on the node: of a rule that is elementwise, each member
-    updates its chunk of one flat vector; the parameters of other rules are shared out whole. Memory
-    beside the values: each member's gradients, twice at most.
+    Parameters and states have one value on each node. If the rule is elementwise, each member
+    updates its chunk of one flat vector; else each member updates some of the parameters. Memory
+    beside the values: each member's gradients, at most twice.
 
     Examples
     --------
@@ -423,9 +424,8 @@ def make_train_function(
     goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
     if not goal.average and has_collectives([loss]):
         raise InputError(
-            f"the loss {loss} holds statistics over the rows of all members, and is no mean over "
-            "these rows, with which alone such statistics go. Make it one, or use batch "
-            "normalisation that is not synchronised"
+            f"the loss {loss} contains statistics over the rows of all members, but is not a mean "
+            "over these rows. Make it a mean, or use batch normalisation that is not synchronised"
         )
     rule = _applied(goal, kept, update_rule, args, kwargs, clip)
     partition = partition_rule(list(rule.updates), kept, rule.places)
@@ -449,8 +449,8 @@ def make_train_function(
     member = group.member
     if compress and plan_.recipe.jax and member.resident and member.communicator.nodes > 1:
         log.warning(
-            "compress=%r compresses nothing here: gradients move from GPU to GPU by NCCL, which "
-            "adds up what it moves, in their own dtype",
+            "compress=%r has no effect here: NCCL moves gradients from GPU to GPU and adds them up "
+            "in their own dtype",
             compress,
         )
     return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, partition, rule, compress)
@@ -473,10 +473,10 @@ def make_train_function_pytensor(
     name: str | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Make the serial twin of `make_train_function`: one process, plain PyTensor.
+    """Make a training function of plain PyTensor, in one process.
 
-    Parameters are the same but for `compress`; `reduction` has no meaning here. Reductions of
-    outputs, and of `updates`, are left out. ``train`` takes no `num_slices` and no `timeout`.
+    The parameters are those of `make_train_function`, without `compress`; `reduction` and the
+    reductions of outputs and `updates` are ignored. ``train`` has no `num_slices` and `timeout`.
 
     Returns
     -------
@@ -485,7 +485,7 @@ def make_train_function_pytensor(
 
     Notes
     -----
-    Cost: that of the plain function; `batch` copies the rows.
+    Cost: the plain function, and for `batch` a copy of the rows.
 
     Examples
     --------
@@ -538,7 +538,7 @@ def _inputs(x: Any, y: Any) -> list[Any]:
 
 
 def _replaced(loss: Any, outputs: Sequence[Any], givens: Any) -> tuple[Any, list[Any]]:
-    """Carry the givens out before gradients are taken."""
+    """Apply the givens, before gradients are taken."""
     if givens is None:
         return loss, list(outputs)
     found = list(givens.items() if isinstance(givens, dict) else givens)
@@ -593,4 +593,4 @@ def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], partition: P
     used = {*ancestors(list(outputs)), *partition.leaves}
     for v in inputs:
         if v not in used:
-            raise InputError(f"input {v} is used by no output and not by the update rule")
+            raise InputError(f"input {v} is used neither by an output nor by the update rule")

@@ -1,4 +1,4 @@
-"""What a node-shared update is made of, and the flat vectors that hold its values."""
+"""The recipe of a node-shared update, and the flat vectors that hold its values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synkhronos.extensions._step.partition import Partition
 
 @dataclass(frozen=True)
 class FlatRecipe:
-    """All that a member needs to make its part of a node-shared update.
+    """Everything that a member needs to make a node-shared update.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class FlatRecipe:
     compress: str | None
 
     def for_node(self, members: int) -> FlatRecipe:
-        """The same on a node of another number of members."""
+        """The same for a node with another number of members."""
         if members == self.members:
             return self
         return lay_out(self.partition, self.shapes, members, self.mode, self.config, self.compress)
@@ -62,7 +62,7 @@ def lay_out(
     config: dict[str, Any],
     compress: str | None = None,
 ) -> FlatRecipe:
-    """Decide where everything lies on a node of so many members."""
+    """Lay out all variables for a node of so many members."""
 
     def size(unit: int, k: int) -> int:
         return int(np.prod(shapes[partition.units[unit].everything[k]], dtype=np.int64))
@@ -88,7 +88,7 @@ def lay_out(
 
 
 class Arrays:
-    """The flat vectors: this member's gradients, and the values, which are the node's."""
+    """The flat vectors: gradients of this member, values of the node."""
 
     def __init__(self, recipe: FlatRecipe) -> None:
         units = recipe.partition.units

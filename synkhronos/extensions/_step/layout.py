@@ -1,9 +1,9 @@
-"""Where parameters, states and gradients lie in flat vectors, and who updates what. Pure numpy.
+"""Lay parameters, states and gradients out in flat vectors; assign chunks to members. Pure numpy.
 
-A *bucket* holds units one behind the other: a flat vector of gradients for each member, and one of
-parameters and one of each kind of state for the node. Units begin on cache lines. The bucket is cut
-into chunks, one for each member. Units that are updated whole have buckets of their own; one member
-updates each.
+A *bucket* holds units one after the other: a flat vector of gradients for each member, and for the
+node one of parameters and one of each kind of state. Units begin on cache lines. The bucket is cut
+into chunks, one for each member. A unit that is updated as a whole has its own bucket, which one
+member updates.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from synkhronos._plan.rows import edges
 
 # Elements; 64 bytes of the smallest dtype are a cache line, and what JAX can alias.
 ALIGN = 64
-# Elements below which a bucket is one member's: a meeting of several costs more than it saves.
+# Elements below which one member updates a bucket: more members would cost more than they save.
 _ALONE_BELOW = 1 << 12
-# Elements from which on a member's gradient is read where it was computed; smaller ones are copied
-# into its flat vector, where one call of the compiled loop serves many.
+# Elements from which a member's gradient is read where it was computed. Others are copied into the
+# flat vector, where one call of the compiled loop updates many.
 _DIRECT_FROM = 1 << 14
 
 
@@ -41,7 +41,7 @@ class Segment:
     lo, hi : int
         In elements of the bucket.
     param : int, or None
-        The parameter whose gradient is read where it was computed, from element `at` on.
+        The parameter whose gradient is read where it was computed, from element `at`.
     at : int
     use : int
         Which of the loop's uses gives the scalars.
@@ -56,7 +56,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Copy:
-    """A piece of a parameter's gradient that the member's flat vector gets."""
+    """A piece of a parameter's gradient that is copied to the member's flat vector."""
 
     param: int
     at: int
@@ -67,13 +67,13 @@ class Copy:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Units one behind the other.
+    """Units one after the other.
 
     Attributes
     ----------
     placements : tuple of Placement
     length : int
-        Elements, cache lines filled up.
+        Elements, rounded up to cache lines.
     borders : tuple of int
         Member r updates elements borders[r] to borders[r + 1].
     """
@@ -83,7 +83,7 @@ class Bucket:
     borders: tuple[int, ...]
 
     def pieces(self, rank: int) -> list[tuple[int, int, Placement]]:
-        """The parts of a member's chunk that hold something: (lo, hi, placement)."""
+        """The pieces of a member's chunk that hold elements: (lo, hi, placement)."""
         lo, hi = self.borders[rank], self.borders[rank + 1]
         found = []
         for placement in self.placements:
@@ -93,7 +93,7 @@ class Bucket:
         return found
 
     def segments(self, rank: int, alike: bool) -> list[Segment]:
-        """A member's work: long pieces by themselves, runs of short ones in one call.
+        """The calls of a member: one for each long piece, one for each run of short ones.
 
         `alike`: all uses have the same scalars, so that pieces can share one call.
         """
@@ -129,7 +129,7 @@ def bucket(units: Sequence[tuple[int, int, int]], members: int, turn: int) -> Bu
 
 
 def copies(buckets: Sequence[Bucket], rank: int, direct: Sequence[Sequence[Segment]]) -> list[Copy]:
-    """What a member must copy into its flat vectors: all but what it reads where it is."""
+    """The pieces that a member copies into its flat vectors: all that it does not read in place."""
     found = []
     for number, (b, segments) in enumerate(zip(buckets, direct, strict=True)):
         kept = {s.param: (s.lo, s.hi) for s in segments if s.param is not None}
@@ -142,7 +142,7 @@ def copies(buckets: Sequence[Bucket], rank: int, direct: Sequence[Sequence[Segme
 
 
 def assign_owners(sizes: Sequence[int], members: int) -> list[int]:
-    """Which member updates each whole unit: the largest first, to whoever has least.
+    """The member that updates each unit: the largest first, to the member with the fewest elements.
 
     >>> assign_owners([5, 3, 9], 2)
     [1, 1, 0]

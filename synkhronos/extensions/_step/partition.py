@@ -5,8 +5,8 @@ scalars. A *unit* is a parameter with the states that belong to it (several para
 rule mixes them). A unit is *elementwise* where each element of its new values depends on the same
 element of its gradient, parameter and states, and on scalars: such units are rewritten for 1-D
 vectors, so that any chunk of a flat vector can be updated by itself. Sums over all elements of
-a unit (a gradient's norm) are *totals*: they are computed chunk by chunk too, level by level where
-one depends on another, and stand as scalars in what follows.
+a unit (a gradient's norm) are *totals*. They are computed chunk by chunk too, level by level if one
+depends on another, and are scalars in later expressions.
 
 Units whose graphs are alike, but for the names, share one `Loop`, which is one compiled function.
 """
@@ -56,7 +56,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Use:
-    """A loop's use for a unit: which scalars stand for its scalar placeholders."""
+    """The use of a loop for a unit: the scalars that replace its placeholders."""
 
     unit: int
     scalars: tuple[int, ...]
@@ -69,11 +69,11 @@ class Loop:
     Attributes
     ----------
     gradient : Variable
-        Stands for the reduced gradient; a vector, as are `values`.
+        Placeholder of the reduced gradient; a vector, as are `values`.
     values : tuple of Variable
-        Stand for the parameter and the states of a unit.
+        Placeholders of the parameter and the states of a unit.
     scalars : tuple of Variable
-        Stand for derived scalars, which may be others for each unit.
+        Placeholders of derived scalars, which can differ between units.
     outputs : tuple of Variable
         New values of `values[i]` for i in `targets`; or totals of the vectors, 0-d.
     """
@@ -119,7 +119,7 @@ class Level:
 
 @dataclass(frozen=True)
 class WholeUpdate:
-    """A unit that one member updates whole: `outputs` are new values of `everything[targets]`."""
+    """A unit that one member updates: `outputs` are new values of `everything[targets]`."""
 
     unit: int
     gradients: tuple[Variable, ...]
@@ -130,13 +130,13 @@ class WholeUpdate:
 
     @property
     def places(self) -> tuple[Variable, ...]:
-        """All placeholders (the unit's variables stand for themselves)."""
+        """All placeholders; the unit's variables have none."""
         return (*self.gradients, *self.scalars)
 
 
 @dataclass(frozen=True)
 class Partition:
-    """An update rule, taken apart.
+    """A partitioned update rule.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Partition:
         0-d shared variables and call inputs that the graphs depend on.
     levels : tuple of Level
     totals : tuple of Variable
-        Stand for the totals, level after level, in `scalars` and `states`.
+        Placeholders of the totals, level after level, in `scalars` and `states`.
     scalars : tuple of Variable
         Derived scalars: expressions of leaves and totals.
     loops : tuple of Loop
@@ -179,24 +179,24 @@ def partition_rule(
     params: Sequence[SharedVariable],
     gradients: Sequence[Variable],
 ) -> Partition:
-    """Take a rule's updates apart.
+    """Partition the updates of a rule.
 
     Parameters
     ----------
     updates : pairs of SharedVariable and its new value
     params : sequence of SharedVariable
     gradients : sequence of Variable
-        Stand for the reduced gradients in the updates, one for each parameter, of its type.
+        Placeholders of the reduced gradients in the updates, one for each parameter, of its type.
 
     Raises
     ------
     InputError
-        The rule draws random numbers, or depends on something that is no scalar, no parameter and
-        no state.
+        The rule draws random numbers, or depends on a variable that is not a scalar, a parameter or
+        a state.
 
     Notes
     -----
-    A parameter the rule does not change is in no unit.
+    A parameter that the rule does not change does not belong to a unit.
     """
     return _Partitioner(list(updates), list(params), list(gradients)).partition()
 
@@ -243,7 +243,7 @@ class _Partitioner:
     def _check(self, new: dict[SharedVariable, Variable]) -> None:
         for shared, value in new.items():
             if not isinstance(shared, SharedVariable) or not hasattr(shared.type, "dtype"):
-                raise InputError(f"the update rule changes {shared}, which is no shared array")
+                raise InputError(f"the update rule changes {shared}, which is not a shared array")
             try:
                 new[shared] = shared.type.filter_variable(value)
             except TypeError as exc:
@@ -254,12 +254,12 @@ class _Partitioner:
         for variable in ancestors(list(new.values())):
             if variable.owner is not None and isinstance(variable.owner.op, RandomVariable):
                 raise InputError(
-                    "the update rule draws random numbers: members would part. Add the noise to "
-                    "the gradient, or use the two functions of extensions.updates"
+                    "the update rule draws random numbers, so that members would differ. Add the "
+                    "noise to the gradient, or use the two functions of extensions.updates"
                 )
 
     def _find_units(self, new: dict[SharedVariable, Variable]) -> None:
-        """Which updated variables depend on which others, other than by totals."""
+        """Group updated variables that depend on each other, other than by totals."""
         owner: dict[Variable, int] = {}
         for i, (p, g) in enumerate(zip(self.params, self.gradients, strict=True)):
             if p in new:
@@ -287,7 +287,7 @@ class _Partitioner:
                 self.own[v] = number
         for s in self.states:
             if s.type.ndim:
-                raise InputError(f"the update rule keeps {s}, which belongs to no parameter")
+                raise InputError(f"the update rule keeps {s}, which does not belong to a parameter")
 
     def _unit(
         self,
@@ -318,7 +318,7 @@ class _Partitioner:
         reads: dict[SharedVariable, set[Variable]],
         owner: dict[Variable, int],
     ) -> bool:
-        """Whether a 0-d state depends on no parameter: one for all of them."""
+        """Whether a 0-d state is independent of all parameters."""
         return shared not in owner and not any(v in owner for v in reads[shared])
 
     def _reads(self, root: Variable) -> set[Variable]:
@@ -336,7 +336,7 @@ class _Partitioner:
         return found
 
     def _walk(self, roots: list[Variable]) -> None:
-        """What is known of every variable, and the totals with their levels."""
+        """Classify each variable, and find the totals and their levels."""
         self.kind: dict[Variable, int] = {}
         self.level: dict[Variable, int] = {}
         self.found: list[tuple[int, Variable]] = []  # level and output of every total
@@ -539,7 +539,7 @@ class _Partitioner:
         return found
 
     def _leaves(self, graphs: list[Variable], places: set[Variable]) -> list[Variable]:
-        """The variables from outside that the graphs depend on: 0-d all."""
+        """The outside variables, all 0-d, that the graphs depend on."""
         inner = {*places, *self.totals, *self.own}
         found = [
             v
@@ -549,8 +549,8 @@ class _Partitioner:
         for v in found:
             if getattr(v.type, "ndim", 1):
                 raise InputError(
-                    f"the update rule depends on {v}, which is no parameter, no state and no "
-                    "scalar: give it to the gradient, or as a state of the rule"
+                    f"the update rule depends on {v}, which is not a parameter, a state or a "
+                    "scalar: use it in the gradient, or make it a state of the rule"
                 )
         return found
 
@@ -576,7 +576,7 @@ def _is_scalar(v: Variable) -> bool:
 
 
 def _flat(v: Any) -> Any:
-    """The one value of a variable that has one, 0-d, whatever the dimensions it was given."""
+    """The value of a variable of one element, as a 0-d variable."""
     while v.owner is not None and isinstance(v.owner.op, Alloc | DimShuffle):
         v = v.owner.inputs[0]
     if v.type.ndim == 0:
@@ -590,7 +590,7 @@ def _flat(v: Any) -> Any:
 
 
 def _alike(a: Loop, b: Loop) -> bool:
-    """Whether two loops compute the same of their placeholders."""
+    """Whether two loops compute the same expressions of their placeholders."""
     mine, others = list(a.places), list(b.places)
     if a.targets != b.targets or len(mine) != len(others) or len(a.outputs) != len(b.outputs):
         return False

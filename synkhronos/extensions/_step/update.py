@@ -1,4 +1,4 @@
-"""A member's part of a node-shared update: totals, derived scalars, its chunks, its whole units."""
+"""A node-shared update in one member: totals, derived scalars, chunks, whole units."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.layout import Placement, Segment, copies
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 
-_FUSED = 4  # members whose gradients the compiled loop of an update sums itself
+_FUSED = 4  # up to this many members, the compiled loop of an update sums the gradients
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a step's update depends on, beside the gradients in the flat vectors.
+    """The inputs of one update, beside the gradients in the flat vectors.
 
     Attributes
     ----------
     flat : list of array, or None
-        This member's gradients where they were computed; None: all are in the flat vectors.
+        This member's gradients, where they were computed. None: all are in the flat vectors.
     weights : list of float
-        What each member's gradient counts.
+        The weight of each member's gradient.
     leaves : list of array
         The values of the rule's scalars, 0-d.
     """
@@ -50,7 +50,7 @@ class Inputs:
 
 @dataclass
 class _Call:
-    """One call of a compiled loop: all that is known before the step."""
+    """One call of a compiled loop, with everything that is known before the step."""
 
     function: Any
     bucket: int
@@ -62,12 +62,12 @@ class _Call:
 
 
 class FlatUpdate:
-    """A member's part of a node-shared update.
+    """A node-shared update in one member.
 
     Attributes
     ----------
     views : dict
-        The array of every parameter and state, as all members of the node have it.
+        The node-shared array of each parameter and state.
     entries : list of (Entry, array)
         The same, as this member knows the variables.
     clocks : list of array
@@ -92,15 +92,15 @@ class FlatUpdate:
         self._rank = rank
         self._published = gradients
         self._totals_over_nodes = totals
-        # on several nodes the gradients are added up before the update
+        # on several nodes gradients are added up before the update
         self._gradients = [totals] if totals else gradients
         self._members = len(self._gradients)
         self._mine = gradients[rank]
-        self._held = values  # the memory lives as long as its owner's arrays
+        self._held = values  # keeps the owner's memory alive
         self._buckets, self.views = Arrays(recipe).sorted(values)
 
     def compile(self) -> None:
-        """Compile what this member calls, and call it once on nothing."""
+        """Compile the functions that this member calls, and call each once on dummy values."""
         partition, buckets = self.recipe.partition, self.recipe.buckets
         with configured(self.recipe.config):
             self._updates: list[_Call] = []
@@ -147,12 +147,12 @@ class FlatUpdate:
             {loop.gradient: reduced},
         )
         places = (*gradients, *weights, *loop.values, *loop.scalars, *self.recipe.partition.leaves)
-        with np.errstate(all="ignore"):  # numba compiles at the first call: let it be this one
+        with np.errstate(all="ignore"):  # numba compiles at the first call, here
             function(*[np.ones((1,) * v.type.ndim, v.type.dtype) for v in places])
         return function
 
     def _summed(self, gradient: Variable) -> tuple[list[Variable], list[Variable], Variable]:
-        """Every member's gradient and weight, and their sum in the order of ranks."""
+        """Placeholders for each member's gradient and weight, and the sum in the order of ranks."""
         if self._members == 1 or self._members > _FUSED:
             g = gradient.type()
             return [g], [], g
@@ -193,7 +193,7 @@ class FlatUpdate:
         )
 
     def _stage(self, level: int) -> tuple[list[int], Any]:
-        """The scalars that the totals of the first `level` levels give: which, and how."""
+        """The scalars that the first `level` levels of totals determine: indices and function."""
         partition = self.recipe.partition
         counts = [len(x.combines) for x in partition.levels]
         have, before = sum(counts[:level]), sum(counts[: max(0, level - 1)])
@@ -210,7 +210,7 @@ class FlatUpdate:
         return numbers, self._small(partition.totals[:have], outputs) if outputs else None
 
     def _small(self, totals: Sequence[Variable], outputs: list[Variable]) -> Any:
-        """A function of a few scalars, which are not worth a compiler's time."""
+        """A function of a few scalars; compiling it would cost more than it saves."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
         return pytensor.function(
             [*totals, *places.values()],
@@ -226,10 +226,10 @@ class FlatUpdate:
         return self._function(inputs, whole.outputs, places)
 
     def publish(self, gradients: Sequence[Any] | None) -> list[np.ndarray] | None:
-        """Copy to this member's flat vectors what others read of its gradients.
+        """Copy the gradients that other members read to this member's flat vectors.
 
         Returns the gradients as flat arrays, for the pieces that only this member reads. Without
-        gradients (no rows) they are zeros.
+        rows the flat vectors become zero.
         """
         if gradients is None:
             for vector in self._mine:
@@ -241,9 +241,9 @@ class FlatUpdate:
         return flat
 
     def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
-        """On several nodes: all members' gradients, added up on every node.
+        """On several nodes: add all members' gradients up, on every node.
 
-        Members add up their node's, stretch by stretch, and the leaders those of the nodes.
+        Members add up the gradients of their node, chunk by chunk; leaders those of the nodes.
         """
         if not self._totals_over_nodes:
             return given
@@ -262,9 +262,9 @@ class FlatUpdate:
     def scalars(
         self, comm: Communicator, given: Inputs
     ) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
-        """Compute the totals level by level: the derived scalars, and the new 0-d states.
+        """Compute totals level by level; returns the derived scalars and the new 0-d states.
 
-        Every member calls it, after all have published.
+        All members call it, after all have published.
         """
         found: dict[int, np.ndarray] = {}
         totals: list[np.ndarray] = []
@@ -293,7 +293,7 @@ class FlatUpdate:
             part = mine[picked]
             comm.home.all_reduce([part], Reduction(op))
             mine[picked] = part
-        if comm.nodes > 1:  # to the last bit, which the order of additions decides
+        if comm.nodes > 1:  # equal to the last bit, on which the order of additions has influence
             found = comm.broadcast([mine], 0)
             assert found is not None
             mine = found[0]
@@ -302,7 +302,7 @@ class FlatUpdate:
         return [np.array(v, p.type.dtype) for v, p in zip(mine, places, strict=True)]
 
     def apply(self, given: Inputs, scalars: dict[int, np.ndarray]) -> None:
-        """Write the new values of this member's chunks, and of its whole units."""
+        """Write the new values of this member's chunks and whole units."""
         for call in self._updates:
             for target, value in zip(call.targets, self._run(call, given, scalars), strict=True):
                 if _address(value) != _address(target):
@@ -328,7 +328,7 @@ class FlatUpdate:
         return found
 
     def _sum(self, gradients: list[np.ndarray], weights: list[float]) -> np.ndarray:
-        """The weighted sum of many members' gradients, in memory that is used again."""
+        """The weighted sum of many members' gradients, in a buffer that is used again."""
         first = gradients[0]
         memory = self._reduced.get(first.dtype.num)
         if memory is None or memory.size < first.size:
@@ -366,7 +366,7 @@ class FlatUpdate:
 
 
 def _host_mode(mode: Any) -> Any:
-    """Where the update of shared memory is computed: JAX cannot write to it, NUMBA can."""
+    """The mode of the update of shared memory: NUMBA instead of JAX, which cannot write to it."""
     return "NUMBA" if runs_jax(mode) else mode
 
 
@@ -376,7 +376,7 @@ def _address(a: Any) -> int:
 
 
 class _Unlocked:
-    """Memory that numba shall take for writable: another signature would be compiled anew."""
+    """Memory that says it is writable: numba compiles anew for read-only arrays."""
 
     def __init__(self, a: np.ndarray) -> None:
         self._owner = a
@@ -384,7 +384,7 @@ class _Unlocked:
 
 
 def _flat(gradient: Any) -> np.ndarray:
-    """A gradient as a 1-D array, without a copy where its memory is in order."""
+    """A gradient as a 1-D array, without a copy if it is C-contiguous."""
     array = np.asarray(gradient)
     flat = array.reshape(-1)
     return flat if flat.flags.writeable else np.asarray(_Unlocked(flat))
