@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -144,6 +145,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if NODES > 1:
         items[:] = [i for i in items if {"group", "group2"} & set(getattr(i, "fixturenames", ()))]
     items.sort(key=lambda item: "jax" in item.nodeid.lower() or "/gpu/" in item.nodeid)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is imported by now from garbage collection, here and in all forks.
+
+    Else each group that is forked copies the memory of all that its collector visits, which makes
+    tests with groups take 1.7 times the processor time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

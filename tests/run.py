@@ -3,7 +3,8 @@
     python -P tests/run.py default | quick | all
 
 First the tests that may run beside others, in as many processes as there are cores; then those
-with the marker `alone`, one after the other.
+with the marker `alone`, one after the other. Of a run of pytest the first process writes to the
+terminal.
 """
 
 from __future__ import annotations

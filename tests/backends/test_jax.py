@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from synkhronos._host.arena import aligned_empty
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
 
-pytest.importorskip("jax")
 pytestmark = [
+    # not imported here: groups of other tests are forked from this process
+    pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed"),
     pytest.mark.slow,
     # PyTensor says so of every graph that checks shapes
     pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning"),

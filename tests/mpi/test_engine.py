@@ -65,7 +65,7 @@ def check(
     ("nodes", "members", "files", "only"),
     [
         (2, 1, ["api/test_functions.py"], "float32 or batch or gather or update"),
-        (2, 2, COLLECTIVES, _NOT_SHARED),
+        (2, 2, COLLECTIVES, "communicator or channel or every_verb or weighted"),
     ],
 )
 def test_parts_of_the_engine(

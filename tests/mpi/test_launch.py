@@ -38,7 +38,12 @@ GROUPS = """
 
 
 @pytest.mark.parametrize(
-    ("ranks", "members"), [pytest.param(2, 1, marks=pytest.mark.thorough), (3, 1), (2, 2)]
+    ("ranks", "members"),
+    [
+        pytest.param(2, 1, marks=pytest.mark.thorough),
+        pytest.param(3, 1, marks=pytest.mark.thorough),
+        (2, 2),
+    ],
 )
 def test_groups_one_after_the_other(
     mpi: Launcher, tmp_path: Path, ranks: int, members: int

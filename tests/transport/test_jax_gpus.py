@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ from synkhronos._engine.group_options import GroupOptions
 from synkhronos._plan.reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
 
-pytest.importorskip("jax")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    # not imported here: groups of other tests are forked from this process
+    pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed"),
+    pytest.mark.slow,
+]
 
 Start = Callable[..., synk.Group]
 

@@ -1,4 +1,4 @@
-"""The recipe of an update of parameters in each GPU's own memory."""
+"""What a member needs to update parameters that stay in its own GPU's memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from synkhronos._plan.reductions import Reduction, accumulator
 
 
 @dataclass(frozen=True)
-class UpdateRule:
-    """An update rule applied to reduced gradients.
+class Whole:
+    """An update rule as it is, not taken apart.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class UpdateRule:
     leaves: tuple[Variable, ...] = ()
 
     def recipe(self, mode: Any, config: dict[str, Any]) -> ResidentRecipe:
-        """The recipe for members whose parameters lie in GPU memory."""
+        """What members need of it."""
         shapes = [tuple(np.shape(v.get_value(borrow=True))) for v in self.params]
         changed = [tuple(np.shape(v.get_value(borrow=True))) for v, _ in self.updates]
         return ResidentRecipe(
@@ -42,7 +42,7 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class ResidentRecipe:
-    """Everything that a member needs to update parameters in its own memory.
+    """All that a member needs to update parameters in its own memory.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class ResidentRecipe:
     leaves : tuple of Variable
         The rule's scalars.
     of_places : tuple of tuple
-        The shapes of `places`.
+        Their shapes.
     shapes : tuple of tuple
-        The shapes of the updated variables.
+        Of what is updated.
     """
 
     places: tuple[Variable, ...]
