@@ -77,7 +77,7 @@ class Arguments:
                     f"dimensions, found {value!r}"
                 )
             return value
-        if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # no tensor, or a sparse one
+        if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # not a tensor, or a sparse one
             return kind.filter(value)
         if value is None:
             raise InputTypeError(f"{self._what}: input {self._label(index)} is None: give a value")
@@ -115,7 +115,7 @@ class Arguments:
         return rows, len(selection)
 
     def _shifted(self, index: int, value: Data, rows: Selection, whole: bool) -> Selection:
-        """Rows of minibatch Data: the lowest row of the batch is its row 0."""
+        """Rows of minibatch Data, which begin at the lowest row of the batch."""
         low, high = (0 if whole else rows.lowest()), rows.highest()
         if (whole and len(value) != len(rows)) or high - low >= max(len(value), 1) > 0 < len(rows):
             raise BatchError(

@@ -1,4 +1,4 @@
-"""num_slices="auto": the fewest slices that keep a member's temporaries within a budget."""
+"""num_slices="auto": the smallest number that keeps a member's temporaries within a budget."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BUDGET_BYTES = 256 << 20
 
 
 class Temporaries:
-    """How many bytes the intermediate values of a function take, for any number of rows.
+    """Estimates the bytes of a function's intermediate values, for any number of rows.
 
-    The estimate is the sum over all intermediate values of the graph as written: an upper bound,
-    since compiled functions fuse operations and free what they no longer need.
+    The estimate is the sum over all intermediate values of the graph as written. It is an upper
+    bound: compiled functions fuse operations and free values early.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -36,21 +36,22 @@ class Temporaries:
             places,
             _bytes_of(graph),
             givens=list(zip(inputs, places, strict=True)),
-            mode=Mode(linker="py", optimizer="None"),  # shapes are not worth compiling
+            # compiling shapes would cost more than it saves
+            mode=Mode(linker="py", optimizer="None"),
             on_unused_input="ignore",
         )
         self._shareds = [*recipe.sliceables, *streams]
         self._n_sliceables = len(recipe.sliceables)
 
     def fewest_slices(self, values: Sequence[Any], rows: int | None) -> int:
-        """How many slices a part of `rows` rows needs.
+        """The number of slices that a member with `rows` rows needs.
 
         Parameters
         ----------
         values : arrays
             The inputs in the recipe's order: the scattered first.
         rows : int or None
-            None where only sliceable shared variables have rows.
+            None if only sliceable shared variables have rows.
         """
         state = [s.container.storage[0] for s in self._shareds]
         sliced = state[: self._n_sliceables]

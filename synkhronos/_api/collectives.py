@@ -1,4 +1,4 @@
-"""Collectives: the values of shared variables moved and combined between members."""
+"""Collectives: move and combine the values of shared variables between members."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._plan.reductions import Reduction, parse
+from synkhronos._plan.reductions import NAMES, Reduction, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
 
-_REPLACING = ("scatter", "set_value")  # whatever members held, they get other values
+_REPLACING = ("scatter", "set_value")  # members lose the values that they hold
 
 
 @retried
@@ -41,7 +41,7 @@ def broadcast(
     shared_vars : shared variable, name, or list of them
     values : array or Data, or a list with one for each variable, optional
     nccl : bool
-        Accepted as in 2017; the group knows its fastest transport.
+        Accepted as in 2017, without effect: the group chooses the fastest transport.
     timeout : float, optional
         Seconds that other members may keep the master waiting; default: the group's. After that
         `GroupTimeout` names them, and all values are as before.
@@ -76,15 +76,15 @@ def scatter(
     *,
     timeout: float | None = None,
 ) -> None:
-    """Divide the rows of values over the members: each gets its part as its own value.
+    """Divide the rows of values over the members: the rows of a member become its own value.
 
     Parameters
     ----------
     shared_vars : shared variable, name, or list of them
     values : array or Data, or a list with one for each variable, optional
-        The master's own values unless given; all with the same number of rows.
+        Default: the master's own values. All must have the same number of rows.
     batch : as in a call, optional
-        Rows to select before they are divided.
+        The rows to divide.
     timeout : float, optional
         As for `broadcast`.
 
@@ -124,7 +124,7 @@ def scatter(
 def gather(
     shared_vars: Variables, nd_up: int = 1, nccl: bool = True, *, timeout: float | None = None
 ) -> Any:
-    """Bring all members' values to the master.
+    """Fetch all members' values to the master.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def reduce(
     shared_vars : shared variable, name, or list of them
     op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
     in_place : bool
-        Set the master's variables to the results, else return them.
+        Set the master's variables to the results. False: return the results.
     weights : sequence of float, optional
         For avg: one for each rank.
     timeout : float, optional
@@ -223,11 +223,11 @@ def reduce(
     Returns
     -------
     None, numpy.ndarray, or list of them
-        Averages of integers are float64, and rounded where they are put in place.
+        Averages of integers are float64; `in_place` rounds them.
 
     Notes
     -----
-    Cost: one round; the members divide the work. Values are combined in the order of ranks.
+    Cost: one round; the members divide the work. They combine values in the order of ranks.
 
     Examples
     --------
@@ -263,15 +263,15 @@ def all_reduce(
         Equal shapes and dtypes in all members.
     op : {"avg" (or "mean"), "sum", "prod", "min", "max"}
     weights : sequence of float, optional
-        For avg: one for each rank, such as the rows that its part had.
+        For avg: one for each rank, such as its number of rows.
     timeout : float, optional
         As for `broadcast`.
 
     Notes
     -----
-    Cost: one round for all variables. The values live in shared memory from the first time on, and
-    each member reduces its own chunk of them in place, in the order of ranks: results are
-    bit-equal in all members. Averages of integers are rounded.
+    Cost: one round for all variables. The first call moves the values into shared memory. Each
+    member then reduces its own chunk in place, in the order of ranks, so that results are equal in
+    all members, bit by bit. Averages of integers are rounded.
 
     Examples
     --------
@@ -309,7 +309,7 @@ def reduce_scatter(
     *,
     timeout: float | None = None,
 ) -> None:
-    """Combine all members' values, and give each member its rows of the result.
+    """Combine all members' values; each member gets its rows of the result.
 
     Parameters are those of `all_reduce`; the rows are divided as a call divides its inputs.
 
@@ -521,18 +521,24 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
     single = _is_single(shared_vars)
     given: Any = shared_vars
     if not single and not isinstance(given, list | tuple):
-        raise InputTypeError(f"{what}: {given!r} is no shared variable, name, or list of them")
+        raise InputTypeError(
+            f"{what}: {given!r} is not a shared variable, a name, or a list of them"
+        )
     asked = [given] if single else list(given)
     if any(not (f.shipped or f.refused) for f in group.functions.values()):
         distribute_in(group, ())
     variables = [_variable(group, v, what) for v in asked]
     if len(set(variables)) < len(variables):
         raise InputError(f"{what}: a variable is listed twice")
-    known = share_variables(group, variables)
-    entries = [known[v] for v in variables]
+    known = group.member.variables
+    if any([known.find(v) is None for v in variables]):
+        share_variables(group, variables)
+    entries = [known.of(v) for v in variables]
     wrong = [e.label for e in entries if not is_array(e)]
     if arrays and wrong:
-        raise InputTypeError(f"{what}: the values of {wrong} are no arrays; broadcast takes them")
+        raise InputTypeError(
+            f"{what}: the values of {wrong} are not arrays; only broadcast takes them"
+        )
     # broadcast sends all values, whether they are new or not
     new = None if what == "broadcast" else new_values(entries, warn=what not in _REPLACING)
     return Operands(group, what, entries, single, new)
@@ -543,11 +549,11 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
         return group.member.variables.named(asked).variable
     if isinstance(asked, SharedVariable):
         return asked
-    raise InputTypeError(f"{what}: {asked!r} is no shared variable and no name of one")
+    raise InputTypeError(f"{what}: {asked!r} is not a shared variable and not the name of one")
 
 
 def _check_lengths(found: Operands, lengths: set[int] | None) -> None:
-    """A variable whose type fixes its length takes no value of another."""
+    """A variable whose type fixes its length cannot take another length."""
     for entry in found.entries:
         kind: Any = entry.variable.type
         if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
@@ -591,7 +597,9 @@ def _chosen(array: np.ndarray, rows: Selection) -> np.ndarray:
 
 def reduction(op: str, what: str) -> Reduction:
     """The reduction that a user has named."""
-    found = parse(op, f"{what}: reduction")
+    found = NAMES.get(op) if isinstance(op, str) else None
+    if found is None:
+        found = parse(op, f"{what}: reduction")
     if found is None or found is Reduction.GATHER:
         raise InputError(f"{what}: op={op!r} combines nothing; use avg, sum, prod, min or max")
     return found
@@ -610,7 +618,7 @@ def as_weights(
         found = tuple(float(w) for w in weights)
     except (TypeError, ValueError):
         raise InputTypeError(
-            f"weights={weights!r} is no list of numbers: give one for each of the {size} ranks"
+            f"weights={weights!r} is not a list of numbers: give one for each of the {size} ranks"
         ) from None
     if len(found) != size or min(found) < 0 or not 0 < sum(found) < math.inf:
         raise InputError(
@@ -622,6 +630,8 @@ def as_weights(
 
 def _check_rank(group: Group, rank: int) -> None:
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
-        raise InputTypeError(f"rank={rank!r} is no rank: the rank comes first, then the variables")
+        raise InputTypeError(
+            f"rank={rank!r} is not a rank. The first argument is the rank, the second the variables"
+        )
     if not 0 <= rank < group.size:
         raise InputError(f"rank={rank}: the group has ranks 0 to {group.size - 1}")

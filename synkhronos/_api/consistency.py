@@ -1,4 +1,4 @@
-"""Whether the members hold equal values, and making local statistics equal."""
+"""Compare the members' values; make local statistics equal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
     Parameters
     ----------
     shared_vars : shared variable, name, or list of them
-        Random generators are left out: each member has a stream of its own. Variables that were
+        Random generators are ignored, because each member has its own stream. Variables that were
         made to differ on purpose (`scatter`, local updates) are reported like any other.
     timeout : float, optional
         Seconds that other members may keep the master waiting, in each round; default: the group's.
@@ -74,14 +74,15 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
     Raises
     ------
     GroupError
-        Which variables differ from the master's in which ranks, in how many elements, and the
-        largest absolute difference. The group goes on, and no value has changed.
+        The message names the variables that differ from the master's, and for each the ranks, the
+        number of elements and the largest absolute difference. No value has changed, and the group
+        can be used further.
 
     Notes
     -----
-    Cost: one round; each member reads its values once, about 1 s for a GB. Values set in the
-    master since the last call are sent first, as a call would. Where something differs, one more
-    round for each rank that does, which sends the values in question.
+    Cost: one round; each member reads its values once, about 1 s for a GB. The round also sends the
+    values that were set in the master since the last call, as a call would. One more round for each
+    rank that differs fetches the differing values.
 
     Examples
     --------
@@ -125,22 +126,22 @@ def sync(
     Parameters
     ----------
     shared_vars : shared variable, name, or list of them
-        Floats are combined. Integers and bools (counters) are not: they must be equal in all
-        members.
+        Floats are combined. Integers and bools (counters) are not combined: they must be equal in
+        all members.
     op : {"avg", "sum", "prod", "min", "max"}
     weights : sequence of float, optional
-        For avg: one for each rank, such as the rows that it has seen.
+        For avg: one for each rank, such as the number of its rows so far.
     timeout : float, optional
         Seconds that other members may keep the master waiting, in each round; default: the group's.
 
     Raises
     ------
     GroupError
-        Integers differ; nothing has changed then. Said as by `check_consistency`.
+        Integers differ. Nothing has changed; the message is that of `check_consistency`.
 
     Notes
     -----
-    Cost: one round for the floats, as `all_reduce`; one more where there are integers.
+    Cost: one round for the floats, as for `all_reduce`; one more if there are integers.
 
     Examples
     --------
@@ -161,8 +162,8 @@ def sync(
         differing = _differing(found)
         if differing:
             raise GroupError(
-                "sync: integers are not averaged and must be equal in all members; these differ:\n"
-                "  "
+                "sync: integers are not averaged and must be equal in all members; these differ:"
+                "\n  "
                 + "\n  ".join(_describe(found.group, differing))
                 + "\nGive all members the master's with synk.broadcast"
             )
@@ -179,7 +180,7 @@ def _comparable(entries: Sequence[Entry]) -> list[Entry]:
     found = [e for e in entries if not e.is_stream]
     wrong = [e.label for e in found if not is_array(e)]
     if wrong:
-        raise InputTypeError(f"check_consistency: the values of {wrong} are no arrays")
+        raise InputTypeError(f"check_consistency: the values of {wrong} are not arrays")
     return found
 
 
@@ -192,7 +193,7 @@ def _differing(found: Operands) -> dict[Entry, list[int]]:
 
 
 def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
-    """A line for each variable and rank; the values of one rank at a time are fetched."""
+    """A line for each variable and rank; fetches the values of one rank at a time."""
     lines: dict[Entry, list[str]] = {e: [] for e in differing}
     for rank in sorted({r for ranks in differing.values() for r in ranks}):
         wanted = [e for e, ranks in differing.items() if rank in ranks]
@@ -204,13 +205,13 @@ def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
 
 
 def difference(mine: np.ndarray, other: np.ndarray) -> str:
-    """In words, how another member's value differs from the master's.
+    """Describe how another member's value differs from the master's.
 
     >>> difference(np.array([1, 2, 250], "uint8"), np.array([1, 4, 0], "uint8"))
     '2 of 3 elements, by at most 250'
     """
     if mine.shape != other.shape or mine.dtype != other.dtype:
-        return f"{other.dtype} {other.shape} in place of {mine.dtype} {mine.shape}"
+        return f"{other.dtype} {other.shape} instead of {mine.dtype} {mine.shape}"
     unequal = (_bytes_of(mine) != _bytes_of(other)).reshape(mine.size, -1).any(axis=1)
     a, b = mine.reshape(-1)[unequal], other.reshape(-1)[unequal]
     return f"{len(a)} of {mine.size} elements, by at most {_largest_gap(a, b)}"
@@ -219,7 +220,7 @@ def difference(mine: np.ndarray, other: np.ndarray) -> str:
 def _largest_gap(a: np.ndarray, b: np.ndarray) -> str:
     if a.dtype.kind == "b":
         return "1"
-    if a.dtype.kind in "iu":  # unsigned, no difference of two integers is out of range
+    if a.dtype.kind in "iu":  # unsigned: every difference of two integers fits
         gaps = (np.maximum(a, b) - np.minimum(a, b)).view(a.dtype.str.replace("i", "u"))
         return str(gaps.max())
     finite = np.isfinite(a) & np.isfinite(b)

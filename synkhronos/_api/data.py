@@ -1,4 +1,4 @@
-"""Data: an array in shared memory that every member can read; the input of functions."""
+"""Data: an array in shared memory that every member can read; an input of functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _stamps = itertools.count()
 
 
 class _ReadOnly(np.ndarray):
-    """The contents of Data that other nodes have copies of."""
+    """The contents of Data in a group of several nodes."""
 
     def __array_finalize__(self, made_of: Any) -> None:
         if isinstance(made_of, np.ndarray) and not isinstance(made_of, _ReadOnly):
@@ -35,10 +35,10 @@ class _ReadOnly(np.ndarray):
 class Data:
     """A numpy-like array that all members of a group see.
 
-    Made by `synk.data`. The dtype and the number of dimensions are fixed, the shape is not. The
-    memory is freed when the last reference goes, views included.
+    Made by `synk.data`. The dtype and the number of dimensions are fixed, the shape can change. The
+    memory is freed with the last reference to the Data or to a view.
 
-    After the end of its group it can be read and written; what changes the shape raises
+    After the end of the group, Data can be read and written; methods that change the shape raise
     GroupClosed.
 
     Attributes
@@ -48,7 +48,7 @@ class Data:
     minibatch : bool
         The rows are those of a call's batch.
     stamp : int
-        Another number whenever the place in memory or the shape changes; no two Data share one.
+        A new number whenever the place in memory or the shape changes; unique among all Data.
 
     Examples
     --------
@@ -82,8 +82,8 @@ class Data:
     def data(self) -> np.ndarray:
         """The array itself, a view of shared memory; write to it in place.
 
-        In a group of several nodes it is read-only: write to the Data itself, ``d[...] = value``,
-        or by `set_value`, so that the other nodes get it.
+        In a group of several nodes it is read-only: write with ``d[...] = value`` or `set_value`,
+        which send the values to the other nodes.
         """
         if self.group.arena.tracks_changes:
             return self._view.view(_ReadOnly)
@@ -101,7 +101,7 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The present shape."""
+        """The current shape."""
         return self._view.shape
 
     @property
@@ -111,12 +111,12 @@ class Data:
 
     @property
     def alloc_size(self) -> int:
-        """The number of elements that memory is held for."""
+        """The number of elements that fit into the allocated memory."""
         return self._memory.size
 
     @property
     def ref(self) -> ArrayRef | FileRef:
-        """How members find the array."""
+        """The name by which members find the array."""
         if self._ref is None:
             self._ref = self.group.arena.ref(self._view, self._generation)
         return self._ref
@@ -141,11 +141,11 @@ class Data:
 
     @property
     def writable(self) -> np.ndarray:
-        """The array itself, for those who call `wrote` after they have written."""
+        """The array itself; call `wrote` after each write."""
         return self._view
 
     def wrote(self, key: Any = ...) -> None:
-        """After a write to `writable`: other nodes get that part of it with the next command."""
+        """Note a write to `writable`: the next command sends these elements to the other nodes."""
         arena = self.group.arena
         if arena.tracks_changes and not isinstance(self._ref, FileRef):
             arena.mark_dirty(_written(self._view, key))
@@ -159,7 +159,7 @@ class Data:
         return f"<synkhronos.Data{name} {self._dtype} {self.shape}{flag}>"
 
     def condition_data(self, input_data: Any, force_cast: bool = False) -> np.ndarray:
-        """Convert an array as `set_value` would, and return it; nothing is changed.
+        """Return an array as `set_value` would store it; the Data do not change.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class Data:
         Raises
         ------
         InputTypeError
-            Another number of dimensions, or a dtype that does not cast safely.
+            The array has another number of dimensions, or its dtype does not cast safely.
 
         Examples
         --------
@@ -197,12 +197,12 @@ class Data:
         Parameters
         ----------
         input_data : array_like, of this ndim
-            A numpy.memmap is not loaded: each member maps its file (mode "c", whose changes are
-            the user's alone, is copied).
+            A numpy.memmap is not loaded: each member maps its file. One of mode "c" is copied,
+            because its changes are not in the file.
         force_cast : bool
             Also cast to a smaller dtype.
         oversize : float, at least 1
-            Hold memory for at least that many times the elements, for growth.
+            Allocate memory for this many times the elements, for later growth.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class Data:
 
         Notes
         -----
-        Cost: one copy; no meeting with the workers.
+        Cost: one copy; no communication with the workers.
 
         Examples
         --------
@@ -230,7 +230,7 @@ class Data:
         self.wrote()
 
     def set_length(self, length: int, oversize: float = 1) -> None:
-        """Change the length of axis 0; the rows that remain keep their contents.
+        """Change the length of axis 0; remaining rows keep their contents.
 
         >>> import synkhronos as synk
         >>> with synk.Group(1):
@@ -243,14 +243,14 @@ class Data:
         self.set_shape((length, *self.shape[1:]), oversize)
 
     def set_shape(self, shape: Sequence[int] | int, oversize: float = 1) -> None:
-        """Change the shape; what lies in both shapes keeps its contents, new elements are 0.
+        """Change the shape; elements inside both shapes keep their values, new ones are 0.
 
         Raises
         ------
         InputError
-            Another number of dimensions, or a negative size.
+            The shape has another number of dimensions, or a negative size.
         MemoryError
-            With what was asked and what is free.
+            The message says how much was asked for and how much is free.
 
         Examples
         --------
@@ -266,7 +266,7 @@ class Data:
         self.reshape(tuple(int(s) for s in wanted), oversize, keep=True)
 
     def free_memory(self) -> None:
-        """Give all memory back; the length becomes 0 (0-d Data becomes 0).
+        """Free the memory; the length becomes 0 (0-d Data become 0).
 
         >>> import synkhronos as synk
         >>> with synk.Group(1):
@@ -280,9 +280,9 @@ class Data:
         self.reshape((0,) * self._ndim, 1, keep=False)
 
     def reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
-        """Take another shape; `keep`: what lies in both shapes keeps its contents."""
+        """Change the shape; `keep`: elements inside both shapes keep their values."""
         if not oversize >= 1:
-            raise InputError(f"oversize={oversize}: hold memory for at least 1 times the elements")
+            raise InputError(f"oversize={oversize}: must be at least 1")
         if shape == self.shape and self._memory.size >= int(self.size * oversize) > 0:
             return
         self.group.check("Data")
@@ -291,7 +291,7 @@ class Data:
         mapped = isinstance(self._ref, FileRef)
         fits = want <= self._memory.size and not mapped
         if keep and fits and shape[1:] != old.shape[1:]:
-            fits = False  # rows of another length would overwrite one another
+            fits = False  # moving rows of another length in place would overwrite some
         if not fits:
             self._memory = self.group.arena.empty((want,), self._dtype)
             self.group.arena.generation += 1
@@ -309,7 +309,7 @@ class Data:
         self._generation = self.group.arena.generation
 
     def _mappable(self, value: Any) -> bool:
-        """Whether the members can map the array's file for themselves."""
+        """Whether each member can map the array's file."""
         return (
             isinstance(value, np.memmap)
             and value.filename is not None
@@ -341,11 +341,11 @@ class Data:
 
 
 def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
-    """An array; numbers and lists have no dtype of their own and take `dtype` if they fit."""
+    """Make an array; plain numbers and lists take `dtype` if they fit."""
     try:
         value = np.asarray(given)
     except ValueError as exc:
-        raise InputTypeError(f"a ragged list is no array ({exc})") from None
+        raise InputTypeError(f"a ragged list is not an array ({exc})") from None
     if not isinstance(given, int | float | complex | list | tuple):
         return value
     if value.dtype.kind in "iu" and dtype.kind in "fc":
@@ -360,7 +360,7 @@ def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def _written(array: np.ndarray, key: Any) -> np.ndarray:
-    """A view that holds all elements of `array[key]`, with what lies between the picked rows."""
+    """A view of all elements of `array[key]`, and of those between the picked rows."""
     found: list[Any] = []
     for each in key if isinstance(key, tuple) else (key,):
         if isinstance(each, np.ndarray) and not each.ndim:
@@ -380,7 +380,7 @@ def _written(array: np.ndarray, key: Any) -> np.ndarray:
 
 
 def _span(picks: np.ndarray, length: int) -> slice:
-    """The rows from the lowest that is picked to the highest, by numbers or a mask."""
+    """The rows from the lowest to the highest of `picks`, which are indices or a mask."""
     rows = picks.nonzero()[0] if picks.dtype == bool else picks.astype(np.intp)
     if not rows.size:
         return slice(0)

@@ -1,4 +1,4 @@
-"""Functions: made like pytensor.function, called with data that is scattered over the members."""
+"""Functions: made like pytensor.function; calls divide their inputs over the members."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synkhronos._errors import InputError, InputTypeError
 
 
 class Function:
-    """A compiled function that every member of a group has; made by `synk.function`.
+    """A function that all members of a group run together; made by `synk.function`.
 
     Attributes
     ----------
@@ -49,17 +49,17 @@ class Function:
 
     @property
     def output_modes(self) -> Any:
-        """The reduction of each output, in the form in which the outputs were given.
+        """The reduction of each output, in the structure of the outputs.
 
-        "inferred" where the members' values are reduced in parts and finished by the master.
+        "inferred": the members' values are reduced, and the master computes the output from them.
         """
         return self._function.outputs.modes()
 
     @property
     def update_modes(self) -> dict[SharedVariable, str | None]:
-        """How the values of slices (and of members, for "all" updates) make each new value.
+        """The reduction over slices of each update (over members too for "all" updates).
 
-        "inferred" where slices are reduced in parts and finished after.
+        "inferred": the values of slices are reduced, and the new value is computed from them.
         """
         updates = self._function.plan.recipe.updates
         return {u.shared: mode_name(u.reduction, u.slicing.finish) for u in updates}
@@ -89,30 +89,31 @@ class Function:
         output_subset : sequence of int (or keys), optional
             Compute these outputs only, in this order.
         batch : int, slice, index list or array, boolean mask, optional
-            Rows of the scattered inputs to use, selected before they are divided.
+            The rows of the scattered inputs to use; they are selected, then divided.
         batch_s : the same, or one for each member, optional
             Rows of each member's sliceable shared variables.
         num_slices : int or "auto"
-            Cut each member's part into so many pieces, computed one after the other from the
-            same values. "auto": the fewest that keep its temporaries below 256 MB.
+            Each member computes its rows in this many slices, one after the other, all from the
+            same values of shared variables. "auto": the smallest number that keeps the member's
+            temporaries below 256 MB.
         timeout : float, optional
-            Seconds that other members may keep the master waiting; default: the group's.
+            Seconds that the master waits for other members. Default: the group's.
 
         Returns
         -------
         object
-            Reduced outputs as the outputs were given: one array, a list, or a dict.
+            Reduced outputs in the structure of the outputs: one array, a list, or a dict.
 
         Raises
         ------
         InputError, BatchError, InputTypeError
-            Before anything has moved.
+            An argument is wrong. Nothing has been sent.
         WorkerError
-            A member raised; no value of any member has changed.
+            A member raised. No value has changed in any member.
 
         Notes
         -----
-        Cost: one round; a copy of numpy inputs; for each output of more than 64 KB one reduction.
+        Cost: one round; a copy of numpy inputs; one reduction for each output above 64 KB.
         """
         function = self._function
         with function.group.lock if timeout is None else function.group.limited(timeout):
@@ -120,7 +121,7 @@ class Function:
             return function.call(args, kwargs, output_subset, batch, batch_s, num_slices)
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function in the master only, as pytensor.function would.
+        """Run the function only in the master, as pytensor.function would.
 
         Parameters
         ----------
@@ -130,8 +131,8 @@ class Function:
         Returns
         -------
         object
-            The outputs, not reduced. Updates change the master's variables, whose values then
-            travel to the other members with the next call.
+            The outputs, not reduced. Updates change the master's variables; the next call sends
+            their values to the other members.
 
         Examples
         --------
@@ -139,7 +140,7 @@ class Function:
         >>> x = pt.vector("x", dtype="float64")
         >>> with synk.Group(2):
         ...     f = synk.function([x], (x.sum(), None), mode="FAST_COMPILE")
-        ...     f([1.0, 2.0]), f.as_pytensor([1.0, 2.0])  # the master's part, and all rows
+        ...     f([1.0, 2.0]), f.as_pytensor([1.0, 2.0])  # the master's rows; all rows
         (array(1.), array(3.))
         """
         function = self._function
@@ -197,8 +198,8 @@ class Function:
         flags = [minibatch] * n if isinstance(minibatch, bool) else list(minibatch)
         if len(flags) != n:
             raise InputError(
-                f"{what} has {n} inputs, minibatch={minibatch} is for {len(flags)}: "
-                "give one bool for all, or one for each"
+                f"{what} has {n} inputs, and minibatch= has {len(flags)} values: "
+                "give one bool for all inputs, or one for each"
             )
         with function.group.active():
             made = tuple(
@@ -222,19 +223,19 @@ def function(
     Parameters
     ----------
     inputs : list of Variable or In
-        Scattered: each member gets its part of the rows. 0-d inputs are broadcast.
+        Each member gets some of the rows of these. 0-d inputs are broadcast.
     outputs : Variable, list or dict of them, or pairs (variable, reduction)
         reduction is "avg" (or "mean"), "sum", "prod", "min", "max", "gather" (concatenate over
-        members) or None (the master's own value). Without one it is inferred from the graph where
-        it can be proved, else "avg", weighted by rows, with a warning.
+        members) or None (the master's own value). Default: the reduction that is proved from the
+        graph, else "avg", weighted by rows, with a warning.
     bcast_inputs : list of Variable or In, optional
-        Every member gets these whole.
+        Each member gets all of these.
     updates : dict or list of (shared, new[, reduction[, "all"]]), optional
-        Applied in each member, to its own replica; `reduction` says how the values of slices
-        combine. With "all" the value is reduced over the members too, like an output.
+        Each member applies these to its own replica; `reduction` combines the values of slices.
+        With "all" the value is reduced over the members too, like an output.
     givens : dict or list of pairs, optional
     sliceable_shareds : list of SharedVariable, optional
-        Shared variables whose rows `batch_s` and `num_slices` select.
+        Shared variables of which `batch_s` and `num_slices` select rows.
     **kwargs
         For pytensor.function: name, mode, on_unused_input, allow_input_downcast, ...
 
@@ -247,12 +248,12 @@ def function(
     NotForked
         There is no group.
     InputError, InputTypeError
-        The arguments do not go together.
+        The arguments are wrong, or contradict each other.
 
     Notes
     -----
-    Cost: nothing is shipped or compiled before the first call, or `distribute`. Then the master
-    compiles first and the others load the machine code from PyTensor's cache.
+    Cost: the first call, or `distribute`, ships and compiles. The master compiles first; the others
+    load the machine code from PyTensor's cache.
 
     Examples
     --------

@@ -30,15 +30,18 @@ _BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
 
 @dataclass(frozen=True)
 class _Posted:
-    """A call that may be posted again as it is, once `staged` holds its new rows."""
+    """A call that may be posted again as it is, once `staged` holds its new arrays and rows.
+
+    `staged` is None where the call takes all rows of Data.
+    """
 
     call: Call
     command: Command
-    staged: Staged
+    staged: Staged | None
 
 
 class GroupFunction:
-    """What `Function`, `TrainFunction` and PyMC's likelihoods have in common.
+    """The common base of `Function`, `TrainFunction` and PyMC's rounds, which each hold one.
 
     Parameters
     ----------
@@ -125,9 +128,9 @@ class GroupFunction:
         found = None
         if plain:
             stamps = tuple([a.stamp if type(a) is Data else -1 for a in args])
-            key = stamps, subset, num_slices, self.group.member.edition
+            key = stamps, subset, batch is None, num_slices, self.group.member.edition
             found = self._posted.find(key, self.entries)
-            if found is not None and not found.staged.rewrite(args, batch):
+            if found is not None and found.staged and not found.staged.rewrite(args, batch):
                 found = None
         if found is None:
             call = self.make(args, kwargs, subset, batch, batch_s, num_slices, plain)
@@ -149,10 +152,14 @@ class GroupFunction:
     ) -> None:
         """Remember a call whose repetition changes only what is staged."""
         self._posted.clear()
-        if not (call.first or call.new or call.slice_lengths):
+        if call.first or call.new or call.slice_lengths:
+            return
+        staged = None
+        if batch is not None or any([type(a) is not Data for a in args]):
             staged = self._staging.staged(call, self.arguments.order, args, batch)
-            if staged is not None:
-                self._posted.keep(key, _Posted(call, command, staged))
+            if staged is None:
+                return
+        self._posted.keep(key, _Posted(call, command, staged))
 
     def compiled(self, call: Call) -> None:
         """Note that the members have computed this call, and compiled what it needs."""

@@ -1,4 +1,4 @@
-"""synk.data: which kind of Data is asked for."""
+"""synk.data: makes Data or ScatteredData."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def data(
     Parameters
     ----------
     value : array_like or callable, optional
-        Its contents. A numpy.memmap is mapped by each member and not loaded; on several nodes the
-        file is opened under the same name on each. With `scatter` also a loader: ``value(start,
-        stop)`` returns these rows, of the `shape` and `dtype` given. On several nodes it runs in
-        every member, for the member's rows; on one machine once, in the master, for all.
+        The contents. Each member maps a numpy.memmap and does not load it; on several nodes the
+        file must have the same name on each. With `scatter` also a loader: ``value(start, stop)``
+        returns these rows, of the given `shape` and `dtype`. On several nodes it runs in every
+        member, for the member's rows; on one machine it runs once, in the master, for all rows.
     var : Variable, optional
-        The input it is for: gives dtype, ndim and name.
+        The input that the Data are for: gives dtype, ndim and name.
     dtype, ndim : optional
-        Else from `var`, else from `value` (ndim also from `shape`).
+        Default: those of `var`, else those of `value` (ndim also from `shape`).
     shape : sequence of int, optional
-        The shape, filled with 0, where there is no value.
+        The shape of Data without a value; they are filled with 0.
     minibatch : bool
         The array holds only the rows of a call's batch: the lowest row of the batch is its row 0.
     force_cast : bool
@@ -54,8 +54,8 @@ def data(
         Hold memory for that many times the elements.
     name : str, optional
     scatter : bool
-        On several nodes, each keeps only the rows that its members compute on. Such Data stay as
-        they are, and batches of them are in ascending order. On one machine it changes nothing.
+        On several nodes, each keeps only the rows that its members compute on. Such Data cannot be
+        changed, and batches of them must be in ascending order. On one machine it has no effect.
 
     Returns
     -------
@@ -64,14 +64,14 @@ def data(
     Raises
     ------
     InputTypeError
-        dtype and ndim cannot be told, or the value does not fit them.
+        dtype and ndim are unknown, or the value does not fit them.
     MemoryError
-        With what was asked and what is free.
+        The message says how much was asked for and how much is free.
 
     Notes
     -----
-    Cost: one copy of the value; no meeting with the workers. On several nodes what has been
-    written travels with the next call to all of them; with `scatter`, at once, each row to one.
+    Cost: one copy of the value; no communication with the workers. On several nodes the next call
+    sends what has been written to all nodes; with `scatter`, each row is sent at once, to one node.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def _check_scattered(
     if not ndim or minibatch:
         raise InputError("synk.data: scatter=True is for rows, all of them: not 0-d, no minibatch")
     if loader and shape is None:
-        raise InputError("synk.data: a loader needs shape= (of the whole) and dtype= or var=")
+        raise InputError("synk.data: a loader needs shape= (of all rows) and dtype= or var=")
 
 
 def _kind(
@@ -131,9 +131,9 @@ def _kind(
     if ndim is None and shape is not None:
         ndim = len(shape)
     if dtype is None or ndim is None:
-        raise InputTypeError("no dtype and ndim: give var, value, or both")
+        raise InputTypeError("dtype and ndim are unknown: give var, value, or both dtype and ndim")
     if ndim < 0 or (shape is not None and len(shape) != ndim) or min(shape or (0,)) < 0:
-        raise InputError(f"synk.data: shape={shape} does not go with ndim={ndim}")
+        raise InputError(f"synk.data: shape={shape} does not fit ndim={ndim}")
     found = np.dtype(dtype)
     if found.name not in _DTYPES:
         raise InputTypeError(f"PyTensor has no dtype {found}")

@@ -1,4 +1,4 @@
-"""A function's outputs as its user has asked for them, made of the values that members computed."""
+"""Outputs as the user asked for them, made from the values that the members computed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from synkhronos._plan.reductions import Reduction
 
 
 class Outputs:
-    """The outputs of a plan: which are wanted, how they are finished, in what structure.
+    """The outputs of a plan: selects, finishes and structures them.
 
-    Only the first `n` are the user's (None: all); calls compute the others too.
+    Only the first `n` belong to the user (None: all). Calls compute the others too.
 
     Attributes
     ----------
     kept : tuple of int
-        The recipe's outputs that belong to the others: they stay in the members.
+        The recipe's outputs for the others; their values stay in the members.
     """
 
     def __init__(self, plan: Plan, n: int | None, what: str) -> None:
@@ -30,22 +30,23 @@ class Outputs:
         self._what = what
         self._everything = tuple(range(len(self._outputs)))
         self.kept = () if n is None else tuple([o.partials[0] for o in plan.outputs[n:]])
-        # whether the computed values are the user's, one by one
+        # the computed values are the user's, one by one
         self._in_order = [o.partials for o in self._outputs] == [(i,) for i in self._everything]
         self._finishing = any(o.finish is not None for o in self._outputs)
 
     def modes(self) -> Any:
-        """The reduction of each, in the structure of the outputs."""
+        """The reduction of each output, in the structure of the outputs."""
         return self.structured([mode_name(o.mode, o.finish) for o in self._outputs])
 
     def subset(self, wanted: Sequence[Any] | None) -> tuple[int, ...]:
-        """The numbers of the outputs that are wanted by number or key; None: all."""
+        """The indices of the outputs that the user names by index or key; None: all."""
         n = len(self._outputs)
         if wanted is None:
             return self._everything
         if isinstance(wanted, str) or not isinstance(wanted, Iterable):
             raise InputTypeError(
-                f"{self._what}: output_subset={wanted!r} is no list of outputs: give [{wanted!r}]"
+                f"{self._what}: output_subset={wanted!r} is not a list of outputs; give "
+                f"[{wanted!r}]"
             )
         found = []
         for one in wanted:
@@ -64,7 +65,7 @@ class Outputs:
     def finishing(
         self, computed: tuple[int, ...], subset: tuple[int, ...]
     ) -> Callable[[list[Any]], list[Any]] | None:
-        """What makes outputs of the reduced values where more than a choice is to be done."""
+        """A function that makes outputs of the reduced values; None: `chosen` is enough."""
         if not self._finishing:
             return None
         return lambda values: self._finished(computed, subset, values)
@@ -83,7 +84,7 @@ class Outputs:
     def chosen(
         self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[Any]
     ) -> list[Any]:
-        """The wanted ones of values that need no finishing."""
+        """The values of the wanted outputs; only where `finishing` is None."""
         if subset is self._everything and self._in_order:
             return values
         at = computed.index
@@ -101,7 +102,7 @@ class Outputs:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """Outputs that are one expression are computed once, and returned as arrays of their own."""
+    """Copies where one value is returned for several outputs: the user may write into each."""
     seen: set[int] = set()
     found = []
     for value in values:
@@ -111,7 +112,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def mode_name(op: Reduction | None, finish: Any) -> str | None:
-    """How users read a reduction."""
+    """The name of a reduction for the user."""
     if finish is not None:
         return "inferred"
     return None if op is None else str(op)

@@ -1,4 +1,4 @@
-"""Data of which each node keeps its own rows only: more than one machine's memory holds."""
+"""Data of which each node keeps only its own rows, so that they can exceed one node's memory."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Loader = Callable[[int, int], Any]  # rows start to stop, of the whole
 
 @dataclass(frozen=True)
 class Load(Command):
-    """Let each member bring its own rows into the memory of its node.
+    """Each member writes its own rows into the memory of its node.
 
     Attributes
     ----------
     number : int
         Under which members know the rows.
     shape, dtype
-        Of the whole.
+        Of all rows.
     loader : callable, optional
-        Else the master hands the whole over.
+        None: the master sends the rows.
     """
 
     number: int
@@ -41,11 +41,11 @@ class Load(Command):
 
     @property
     def foreign(self) -> bool:
-        """A loader is the user's function."""
+        """Whether it holds a function of the user's."""
         return self.loader is not None
 
     def run(self, member: Member) -> None:
-        """Allocate in the node's first member, fill by all, so that each touches its own first."""
+        """Allocate in the node's leader. Each member fills, and so first touches, its own rows."""
         comm = member.communicator
         home, borders = comm.home, edges(self.shape[0], member.size)
         first = member.rank - home.rank
@@ -76,8 +76,8 @@ class Load(Command):
 class ScatteredData(Data):
     """Data whose rows are divided among the nodes; made by ``synk.data(..., scatter=True)``.
 
-    Each member has the rows that it gets of the whole in a call without `batch`. A batch is the
-    rows of it that each member has: it must be in ascending order.
+    Each member has the rows that it computes on in a call without `batch`. Each member computes the
+    rows of a batch that it has; a batch must be in ascending order.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class ScatteredData(Data):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """The shape of all rows together."""
         return self._shape
 
     @property
     def size(self) -> int:
-        """The number of elements of the whole."""
+        """The number of elements of all rows."""
         return int(np.prod(self._shape, dtype=np.int64))
 
     @property
     def ref(self) -> Any:
-        """How members find their rows."""
+        """The name by which members find their rows."""
         return self._source
 
     def __len__(self) -> int:
@@ -125,15 +125,15 @@ class ScatteredData(Data):
         self._refuse("to write to it")
 
     def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
-        """Refused: make another Data."""
+        """Raise InputError: scattered Data cannot be set."""
         self._refuse("to set it")
 
     def set_shape(self, shape: Sequence[int] | int, oversize: float = 1) -> None:
-        """Refused: make another Data."""
+        """Raise InputError: scattered Data keep their shape."""
         self._refuse("to give it another shape")
 
     def free_memory(self) -> None:
-        """Refused: the memory is freed with the last reference, when functions are next shipped."""
+        """Raise InputError: the next shipping of functions frees the memory of dropped Data."""
         self._refuse("to free it; drop the last reference instead (del)")
 
     def _refuse(self, what: str) -> NoReturn:

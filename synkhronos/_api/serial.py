@@ -1,4 +1,4 @@
-"""A function in one process: what the master runs by itself."""
+"""A function that only the master runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from synkhronos._engine.replicas import compiled, configured
 
 
 class Serial:
-    """A plan compiled as pytensor.function would, but for updates: they put new values in place.
+    """A plan, compiled as pytensor.function would, except that updates set new value objects.
 
-    (PyTensor's own may write into the old ones, which the group would not notice; and in JAX they
-    would draw the same random numbers in each call.)
+    PyTensor's own updates may write into the old value, which the group would not notice. In JAX
+    they would also draw the same random numbers in each call.
     """
 
     def __init__(self, plan_: Plan) -> None:

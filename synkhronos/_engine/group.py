@@ -31,6 +31,7 @@ from synkhronos._errors import (
     WorkerDied,
 )
 from synkhronos._host import cores as _cores
+from synkhronos._transport.channels.channel import Failure, Left
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 
 log = logging.getLogger("synkhronos")
@@ -328,8 +329,9 @@ class Group:
                 transactions.settle()
             member.master_input = master_input
             own, reports = transactions.run(command, what)
-            if reports:
-                check_reports(reports, what, self.channel)
+            for outcome in reports.values():
+                if type(outcome) is Failure or type(outcome) is Left:
+                    check_reports(reports, what, self.channel)  # raises
             answer = command.answer(member, own, reports)
             if then is not None:
                 answer = then(answer)

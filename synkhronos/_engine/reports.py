@@ -17,16 +17,12 @@ _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
     """Raise the error of a member that has raised, or has left the command."""
-    for outcome in reports.values():
-        if type(outcome) is Failure or type(outcome) is Left:
-            break
-    else:
-        return
     failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
     if failed:
         raise _error(failed, what, channel)
     left = [r for r, o in reports.items() if isinstance(o, Left)]
-    raise GroupError(f"{what}: ranks {left} left the command although no member raised")
+    if left:
+        raise GroupError(f"{what}: ranks {left} left the command although no member raised")
 
 
 def note_master(exc: BaseException, rank: int, device: Device, what: str) -> None:

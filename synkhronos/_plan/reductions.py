@@ -34,8 +34,12 @@ COMBINE: dict[Reduction, np.ufunc] = {
     Reduction.MAX: np.maximum,
 }
 
-# A synonym, and the names of 2017 for reductions through the CPU.
-_OLD_NAMES = {f"c_{op}": op for op in Reduction} | {"mean": Reduction.AVG}
+# All names that users may pass: also a synonym, and those of 2017 for reductions through the CPU.
+NAMES = (
+    {str(op): op for op in Reduction}
+    | {f"c_{op}": op for op in Reduction}
+    | {"mean": Reduction.AVG}
+)
 
 
 def parse(name: Any, what: str = "reduction") -> Reduction | None:
@@ -46,11 +50,8 @@ def parse(name: Any, what: str = "reduction") -> Reduction | None:
     """
     if name is None:
         return None
-    if isinstance(name, str):
-        try:
-            return Reduction(_OLD_NAMES.get(name, name))
-        except ValueError:
-            pass
+    if isinstance(name, str) and name in NAMES:
+        return NAMES[name]
     known = ", ".join(repr(str(op)) for op in Reduction)
     raise InputError(f"{what} {name!r} is not known: use one of {known}, 'mean' for 'avg', or None")
 

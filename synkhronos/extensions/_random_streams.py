@@ -17,7 +17,7 @@ from synkhronos._engine.variables import new_values, stream
 from synkhronos._errors import InputError
 
 _DTYPES = ("uint32", "uint64")  # of what states have
-_POOL = 1 << 16  # words of a seed, numpy's default being 4: more is hostile
+_POOL = 1 << 16  # words of a seed (numpy's default is 4); a larger number is an attack
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SetStates(Collective):
     Attributes
     ----------
     states : tuple of tuple of str
-        A row for each rank; or one alone, the master's, from which the others' streams follow.
+        One row for each rank; or only the master's row, from which the other streams follow.
     """
 
     states: tuple[tuple[str, ...], ...]
@@ -79,7 +79,7 @@ def fetch_states(group: Group | None, variables: Sequence[Any]) -> list[tuple[st
 def set_states(
     group: Group | None, variables: Sequence[Any], states: Sequence[Sequence[str]]
 ) -> None:
-    """Set shared generators: a row for each rank, or the master's alone.
+    """Set shared generators from one row for each rank, or from only the master's row.
 
     Notes
     -----
@@ -97,7 +97,7 @@ def set_states(
 
 
 def describe(generator: np.random.Generator) -> str:
-    """All there is to a generator, as JSON.
+    """The complete state of a generator, as JSON.
 
     >>> draws = np.random.default_rng(5)
     >>> _ = draws.normal(size=3)
@@ -107,7 +107,7 @@ def describe(generator: np.random.Generator) -> str:
     bits = generator.bit_generator
     name = type(bits).__name__
     if getattr(np.random, name, None) is not type(bits):
-        raise InputError(f"the state of a {type(bits)} cannot be saved: use one of numpy's own")
+        raise InputError(f"the state of a {type(bits)} cannot be saved: use one of numpy")
     found: dict[str, Any] = {"kind": name, "state": bits.state}
     seeds = bits.seed_seq
     if isinstance(seeds, np.random.SeedSequence):  # what the generator's `spawn` goes on from
@@ -116,11 +116,11 @@ def describe(generator: np.random.Generator) -> str:
 
 
 def rebuild(text: str) -> np.random.Generator:
-    """The generator that has been described; what is no description raises."""
+    """Make the generator that a description describes; raises for any other text."""
     found = json.loads(text, object_hook=_array)
     kind = getattr(np.random, found["kind"])
     if not issubclass(kind, np.random.BitGenerator):
-        raise ValueError(f"{found['kind']} is no kind of generator")
+        raise ValueError(f"{found['kind']} is not a bit generator of numpy")
     bits = kind(_seeds(found.get("seeds")))
     bits.state = found["state"]
     return np.random.Generator(bits)

@@ -1,4 +1,4 @@
-"""Batches of row numbers: shuffled, every row once an epoch, continued where they were saved."""
+"""Batches of row numbers: shuffled, each row once in an epoch; they can be saved and continued."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy as np
 
 from synkhronos._errors import InputError, InputTypeError
 
-_SAME = ("n", "seed", "shuffle")  # what decides the order, and so must not change in between
+_SAME = ("n", "seed", "shuffle")  # they determine the order, and must not change between runs
 
 
 class Batches:
-    """The rows 0 to n-1 in batches, in another order each epoch.
+    """The rows 0 to n-1 in batches, in another order in each epoch.
 
-    Each `for` loop goes through one epoch. A loop that is left early leaves its epoch: the next
-    loop begins the next one. `state` and `restore` continue in the middle of an epoch.
+    Each `for` loop is one epoch. If a loop ends early, the next loop begins the next epoch. `state`
+    and `restore` continue in the middle of an epoch.
 
     Parameters
     ----------
     n : int, at least 1
-        How many rows there are.
+        The number of rows.
     size : int, at least 1
-        Rows in a batch.
+        The number of rows in a batch.
     seed : int, not negative
-        The order of an epoch is a function of this and of the epoch's number, and of nothing else:
-        no other draw, and no version of numpy, changes it.
+        The order of an epoch depends only on the seed and the epoch's number, not on other draws
+        or the version of numpy.
     shuffle : bool
         False: every epoch in the order 0 to n-1.
     last : {"keep", "drop"}
-        Whether rows that do not fill the last batch make a shorter one or are left out.
+        "keep": the last batch may be shorter. "drop": rows that do not fill a batch are not used.
 
     Raises
     ------
     InputError, InputTypeError
-        Numbers that cannot be, or a `size` that leaves no batch at all.
+        A number is out of range, or `size` is larger than `n` and `last` is "drop".
 
     Notes
     -----
-    Cost: 8 bytes a row; a sort of n numbers when an epoch begins (0.1 s for a million rows).
+    Cost: 8 bytes for each row; a sort of n numbers at the start of an epoch (0.1 s for 10^6 rows).
 
     Examples
     --------
@@ -73,16 +73,16 @@ class Batches:
         self.shuffle = bool(shuffle)
         self.last = last
         self._epoch = 0
-        self._row = 0  # how many rows of the epoch have been handed out
+        self._row = 0  # rows of the epoch that loops have had
         self._walk: Walk | None = None
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch under way; between two loops, of the one that comes next."""
+        """The number of the current epoch; between two loops, that of the next one."""
         return self._epoch
 
     def __len__(self) -> int:
-        """How many batches a whole epoch has."""
+        """The number of batches in an epoch."""
         return self._count(0)
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -101,7 +101,7 @@ class Batches:
         )
 
     def walk(self) -> Walk:
-        """Begin a pass through an epoch, as a loop does."""
+        """Begin an epoch, as a loop does."""
         broken_off = self._walk is not None and self._walk.begun
         if broken_off or not self._count(self._row):
             self._epoch, self._row = self._epoch + 1, 0
@@ -122,7 +122,7 @@ class Batches:
         return np.argsort(bits.random_raw(self.n), kind="stable")
 
     def state(self) -> dict[str, Any]:
-        """What comes next, as a dict that goes into JSON.
+        """The position in the epoch, as a dict for JSON.
 
         Inside a loop: the batch after the one at hand.
 

@@ -1,14 +1,14 @@
-"""Checkpoints: all that a training run needs to go on, in folders that are whole or not there.
+"""Checkpoints: the complete state of a training run, each in a folder that is written atomically.
 
 ::
 
     folder/step-00000012/arrays.safetensors    the values
                          meta.json             the rest, and checksums of both
 
-A checkpoint is written under a name that begins with a dot, forced to the disk, and renamed: a
-kill at any moment leaves the ones before it, and perhaps leavings that the next save clears away.
-Which one is the latest is found by listing, and a number in each says in what order they were saved
-(after going back to step 5, step 6 is later than the step 9 of before).
+A checkpoint is written under a name that begins with a dot, flushed to the disk with fsync, and
+renamed. A kill at any moment leaves the earlier checkpoints intact; the next save removes the
+remains. A serial number in each checkpoint gives the order of saving: after a return to step
+5, a new step 6 is later than the earlier step 9.
 """
 
 from __future__ import annotations
@@ -56,34 +56,33 @@ _ERRNO = re.compile(r"os error ([0-9]+)")
 
 
 class Checkpoints:
-    """The checkpoints of one training run, in a folder of their own.
+    """The checkpoints of one training run, in their own folder.
 
     Parameters
     ----------
     folder : path
-        Made by the first save. One process at a time writes there.
+        The first save makes it. Only one process at a time may write there.
     variables : list or dict of shared variables, or a train function
-        Parameters, optimizer state, counters, random generators. Names tell them apart in the
-        files: those of the variables, which must then be unique, or the keys of the dict. Of a
-        train function its `params`, `state` and `streams`; one without a name of its own is
-        called by its place there.
+        Parameters, optimizer state, counters, random generators. The files identify them by name:
+        the variables' names, which must be unique, or the keys of the dict. A train function gives
+        its `params`, `state` and `streams`; the name of an unnamed one is its position there.
     batches : Batches, optional
-        Their cursor is kept too.
+        Their position is saved too.
     keep : int or None
-        How many checkpoints stay, the last ones saved. None: all.
+        The number of checkpoints to keep, the latest ones. None: all.
 
     Raises
     ------
     BackendMissing
         safetensors is not installed.
     InputError, InputTypeError
-        Names that are missing or not unique, or what is no shared variable.
+        Names are missing or not unique, or an object is not a shared variable.
 
     Notes
     -----
-    What is saved is the master's values, and the states of the random generators in every member.
-    Where a variable's values were made to differ, a log line says so. Restored values go to all
-    members. Without a group the same files serve, as of a group of one.
+    A checkpoint holds the master's values, and the states of the random generators of all members.
+    A log line names variables whose values differ between members. `restore` sets the values in all
+    members. Without a group, files are those of a group of one.
 
     Examples
     --------
@@ -118,7 +117,7 @@ class Checkpoints:
         self._said: set[str] = set()
 
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, in the order of their saving.
+        """The steps that have checkpoints, in the order of saving.
 
         >>> import tempfile, pytensor
         >>> from synkhronos.extensions.checkpoints import Checkpoints
@@ -130,27 +129,27 @@ class Checkpoints:
         return [step for _, step, _ in self._listed()]
 
     def save(self, step: int, **meta: Any) -> Path:
-        """Write a checkpoint; one of the same step is replaced.
+        """Write a checkpoint; it replaces one of the same step.
 
         Parameters
         ----------
         step : int, not negative
         **meta
-            What else to keep, for JSON; numpy's numbers and arrays become Python's.
+            More values to save as JSON; numpy's numbers and arrays become Python's.
 
         Returns
         -------
         Path
-            The checkpoint's folder. It is on the disk, whatever happens next.
+            The checkpoint's folder, which is flushed to the disk.
 
         Raises
         ------
         InputError
-            What JSON does not take; nothing is written then.
+            A value cannot be JSON. Nothing has been written.
         StateTorn
             A value is half written.
         OSError
-            The disk is full, for one. The checkpoints before are whole.
+            For example, the disk is full. The earlier checkpoints are intact.
 
         Notes
         -----
@@ -192,26 +191,26 @@ class Checkpoints:
         return place
 
     def restore(self, step: int | None = None) -> dict[str, Any]:
-        """Set everything as it was when the checkpoint was saved.
+        """Set all variables, generators and batches to a checkpoint.
 
         Parameters
         ----------
         step : int, optional
-            The last one saved unless given.
+            Default: the latest one saved.
 
         Returns
         -------
         dict
-            What `save` was given: "step" and its keywords.
+            The arguments of `save`: "step" and the keywords.
 
         Raises
         ------
         InputError
-            There is no such checkpoint; or it holds other variables, dtypes, shapes or rows than
-            these. Nothing has been set then.
+            The checkpoint does not exist, or it holds other variables, dtypes, shapes or rows.
+            Nothing has been set.
         CheckpointError
-            The checkpoint is damaged, or of another format. Nothing has been set, and no older one
-            is taken in its place: name one, if you want it.
+            The checkpoint is damaged, or has another format. Nothing has been set. An older one is
+            not restored instead; pass its step to restore it.
 
         Notes
         -----
@@ -367,7 +366,7 @@ class Checkpoints:
         self._clear()
 
     def _clear(self) -> None:
-        """Remove leavings: half-written, replaced, or half-removed checkpoints."""
+        """Remove checkpoints that are half written, replaced, or half removed."""
         leavings = [path for path in self.folder.iterdir() if self._left_over(path)]
         if leavings:  # their names are on the disk before anything in them goes
             _force(self.folder)
@@ -382,7 +381,7 @@ class Checkpoints:
         return path.name.startswith(_LEAVINGS) or (newer.name != path.name and newer.exists())
 
     def _listed(self) -> list[tuple[int | None, int, Path]]:
-        """(serial, step, folder) in the order of saving; what cannot be read comes last."""
+        """(serial, step, folder) in the order of saving; unreadable ones are last."""
         found = []
         for step, path in _folders(self.folder).items():
             serial = None
@@ -436,7 +435,7 @@ def _read_meta(place: Path) -> dict[str, Any]:
 
 
 def _complete(body: dict[str, Any]) -> bool:
-    """Whether a checkpoint's body has all its parts, each of its kind."""
+    """Whether a checkpoint's body has all entries, each of the right type."""
     kinds = {"step": int, "serial": int, "values": dict, "streams": dict, "size": int}
     kinds |= {"master": int, "meta": dict, "blake2b": str}
     if "batches" not in body or any(type(body.get(p)) is not kind for p, kind in kinds.items()):

@@ -1,15 +1,15 @@
 """A loader: a thread reads the next batch into shared memory while the members use this one.
 
-Two sets of Data take turns. The consumer's thread does all that concerns the group and the arena;
-the reading thread fills numpy arrays and nothing else. Between the two stand two queues::
+Two sets of Data alternate. Only the consumer's thread uses the group and the arena; the reading
+thread only fills numpy arrays. Two queues connect them::
 
     consumer                                     thread
-    todo: a batch, and where it may be written   reads and writes it
-    takes it, or raises what the source raised   done: what has been read
+    todo: a batch, and arrays to write it to     reads and writes it
+    takes it, or raises the source's exception   done: the batch
     todo: None                                   ends
 
-Both sides sleep while they wait, and look twice a second whether the other is still there. (The
-queues are simple ones, made in C: an interrupt leaves no lock of theirs taken.)
+Both threads sleep while they wait, and check twice a second that the other still runs. The queues
+are `queue.SimpleQueue`, written in C: an interrupt cannot leave a lock of theirs taken.
 """
 
 from __future__ import annotations
@@ -36,53 +36,53 @@ from synkhronos.extensions.batches import Batches, Walk
 
 log = logging.getLogger("synkhronos")
 
-LOOK_SECONDS = 0.5  # between two looks at whether the other side is still there
-JOIN_SECONDS = 5.0  # for a read under way to end, before it is left to itself
+LOOK_SECONDS = 0.5  # between two checks that the other thread still runs
+JOIN_SECONDS = 5.0  # to wait for the end of a read before the thread is abandoned
 _NO_SOURCES = (list, tuple, str, bytes, dict)
-_LONG_ROW_BYTES = 1 << 16  # from here on a row alone is worth reading ahead
+_LONG_ROW_BYTES = 1 << 16  # one row of this size is worth reading ahead
 
 
 class Loader:
-    """Batches of data too large for memory, or slow to read, ready when they are needed.
+    """Reads batches ahead, of data that are too large for memory or slow to read.
 
-    Each `for` loop goes through one epoch of the batches and yields Data, one for each source,
-    that hold exactly the rows of the batch. A Data may be used until the next step of the loop:
-    then it is filled with the batch after the next. Loops over one loader use the same Data.
+    Each `for` loop is one epoch of the batches. It yields Data, one for each source, that hold
+    exactly the rows of the batch. A Data is valid until the next iteration; then the thread
+    overwrites it. All loops over one loader use the same Data.
 
     Parameters
     ----------
     sources : source, or list or tuple of them
-        Arrays, `numpy.memmap`, all that has a length and takes an int64 array as index (h5py,
-        zarr), or functions of such an array that return an array, or a tuple of several. Alone, a
-        source that gives one array yields a Data and no tuple.
+        Arrays, `numpy.memmap`, objects with a length that take an int64 array as index (h5py,
+        zarr), or functions of such an array that return an array, or a tuple of several. A single
+        source of one array yields a Data, not a tuple.
     batches : Batches
     sort : bool
-        Ask the sources for rows in rising order (h5py demands it, disks like it); the batch still
-        has its own order.
+        Ask the sources for rows in ascending order (h5py requires it, disks read it faster). The
+        rows of the batch keep their order.
 
     Attributes
     ----------
     waited : float
-        Seconds that loops have waited for the sources so far.
+        Seconds that loops have waited for the sources.
 
     Raises
     ------
     NotForked
     InputError, InputTypeError
-        What is no source, or sources and batches of unequal length.
+        An object is not a source, or sources and batches have different lengths.
     MemoryError
         Two batches do not fit into shared memory.
 
     Notes
     -----
-    Cost: shared memory for two batches; a thread while a loop runs, asleep when both batches are
-    read; one copy of each row, by the thread (numpy lets the master compute meanwhile; a source in
-    Python does not). The rows are the master's to read: no worker takes part.
+    Cost: shared memory for two batches; a thread while a loop runs, which sleeps when both batches
+    are read; one copy of each row, by the thread. The master can compute during copies by numpy,
+    but not while a source runs Python code. Only the master reads; workers take no part.
 
-    What a source raises is raised in the loop, with its traceback. Leaving the loop in any way
-    ends the thread, as do `close` and the end of the group; a read that does not end within 5
-    seconds is left alone, with a word in the log. The batches' `state` says which batch comes next
-    in the loop, however far the thread has read.
+    An exception of a source is raised in the loop, with its traceback. The end of the loop ends the
+    thread, as do `close` and the end of the group. If a read does not end within 5 seconds, the
+    thread is abandoned and a log line says so. The batches' `state` names the next batch of the
+    loop, independent of how far the thread has read.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Loader:
     def __init__(self, sources: Any, batches: Batches, sort: bool = False) -> None:
         self._group = current("Loader")
         if not isinstance(batches, Batches):
-            raise InputTypeError(f"Loader: {batches!r} are no Batches")
+            raise InputTypeError(f"Loader: {batches!r} is not a Batches object")
         self._listed = isinstance(sources, list | tuple)
         given = sources if isinstance(sources, list | tuple) else [sources]
         self._sources = [Source(s, i, batches.n) for i, s in enumerate(given)]
@@ -116,7 +116,7 @@ class Loader:
             self._allocate(kinds)
 
     def __len__(self) -> int:
-        """How many batches a whole epoch has."""
+        """The number of batches in an epoch."""
         return len(self.batches)
 
     def __enter__(self) -> Loader:

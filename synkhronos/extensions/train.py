@@ -1,6 +1,6 @@
 """Training functions: gradient, exact reduction and update of all members in one round.
 
-Parameters and the update rule's states have one value on a node, in shared memory; each member
+Parameters and the update rule's states have one value on each node, in shared memory. Each member
 updates its own chunk of it.
 """
 
@@ -36,12 +36,19 @@ from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
 from synkhronos._transport import serialization
 from synkhronos._transport.communicators.half_precision import FORMATS
-from synkhronos.extensions._step.command import PHASES, Clocks, Install, Join, Step, set_scalar
+from synkhronos.extensions._step.command import (
+    PHASES,
+    Clocks,
+    InstallUpdate,
+    MakeNodeShared,
+    Step,
+    set_scalar,
+)
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.objective import Objective, objective
-from synkhronos.extensions._step.partition import Parting, part
-from synkhronos.extensions._step.resident import InstallResident, JoinResident, ResidentStep
-from synkhronos.extensions._step.resident_recipe import Whole
+from synkhronos.extensions._step.partition import Partition, partition_rule
+from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
+from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions.updates import rule_of
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients, pairs, trainable
 
@@ -82,38 +89,38 @@ class TrainFunction:
         n_outputs: int,
         params: Sequence[SharedVariable],
         goal: Objective,
-        parting: Parting,
-        whole: Whole,
+        partition: Partition,
+        rule: UpdateRule,
         compress: str | None,
     ) -> None:
         self._group = group
         self._goal = goal
         self._compress = compress
-        self._parting = parting
-        self._rule = whole
+        self._partition = partition
+        self._rule = rule
         self._member: Member | None = None  # that the update is installed in
         self._entries: list[tuple[Entry, np.ndarray | None]] = []
-        self._whole: Any = None
+        self._finish: Any = None
         self._resident = False  # parameters and states lie where each member's JAX computes
         self._update: Any = None
         places = [place for _, _, place in goal.partials]
         self._partials = tuple(
-            (parting.leaves.index(place), average)
+            (partition.leaves.index(place), average)
             for _, average, place in goal.partials
-            if place in parting.leaves
+            if place in partition.leaves
         )
         step_of = functools.partial(_step_of, group, plan_.recipe.jax, goal.average, self._partials)
         self._function = GroupFunction(group, plan_, n_outputs, step_of)
         self._number = self._function.number
-        for leaf in parting.leaves:
+        for leaf in partition.leaves:
             if not isinstance(leaf, SharedVariable) and leaf not in (*plan_.inputs, *places):
                 raise InputError(
-                    f"the update rule depends on {leaf}, which is no input of the function: list "
-                    "it in bcast_inputs"
+                    f"the update rule depends on {leaf}, which is not an input of the function: "
+                    "list it in bcast_inputs"
                 )
         self.params = list(params)
-        states = [v for unit in parting.units for v in unit.everything if v not in self.params]
-        self.state = [*states, *(v for v, _ in parting.states)]
+        states = [v for unit in partition.units for v in unit.everything if v not in self.params]
+        self.state = [*states, *(v for v, _ in partition.states)]
         self.streams = [s for s in plan_.shareds if isinstance(s.type, RandomType)]
 
     def __repr__(self) -> str:
@@ -137,28 +144,29 @@ class TrainFunction:
         batch : optional
             Rows to use, as for a function.
         num_slices : int or "auto"
-            Micro-batches: each member computes its gradient slice by slice.
+            Micro-batches: each member computes its gradient in this many slices.
         timeout : float, optional
-            Seconds that other members may keep the master waiting; default: the group's.
+            Seconds that the master waits for other members. Default: the group's.
 
         Returns
         -------
         object
-            The loss over all rows, before the update; a list of it and the outputs, if there are.
+            The loss over all rows, before the update; with outputs, a list of the loss and these.
 
         Raises
         ------
         InputError
-            Before anything has moved; also when a parameter's values differ between members.
+            An argument is wrong, or a parameter's values differ between members. No value has
+            changed.
         WorkerError
-            A member raised: nothing has changed if it happened while it computed.
+            A member raised. If it did so while it computed, no value has changed.
         StateTorn
             An earlier step failed in the middle of its update.
 
         Notes
         -----
-        Cost: one round. Each member writes its gradients once, reads its chunk of everybody's, and
-        writes its chunk of parameters and states.
+        Cost: one round. Each member writes its gradients once, reads its chunk of all members'
+        gradients, and writes its chunk of parameters and states.
         """
         group = self._group
         with group.lock if timeout is None else group.limited(timeout):
@@ -174,9 +182,9 @@ class TrainFunction:
     def gradients(
         self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
     ) -> list[np.ndarray]:
-        """Compute the gradients of the loss over all rows, without a step.
+        """Compute the gradients of the loss over all rows; no value changes.
 
-        Parameters are those of a call.
+        The parameters are those of a call.
 
         Returns
         -------
@@ -204,11 +212,11 @@ class TrainFunction:
     ) -> list[np.ndarray]:
         """The factor and the direct terms of the gradient, in the master."""
         goal = self._goal
-        if self._whole is None:
+        if self._finish is None:
             places = [p.type() for p in self.params]
-            self._whole = pytensor.function(
+            self._finish = pytensor.function(
                 [*(v for _, _, v in goal.partials), *places, *self._function.plan.inputs],
-                goal.of_whole(places),
+                goal.full_gradients(places),
                 mode=Mode(linker="py", optimizer="fast_compile"),
                 on_unused_input="ignore",
             )
@@ -217,15 +225,15 @@ class TrainFunction:
             for value, (_, _, place) in zip(partials, goal.partials, strict=True)
         ]
         values = [np.asarray(v) if isinstance(v, Data) else v for v in given]
-        found: list[np.ndarray] = self._whole(*typed, *reduced, *values)
+        found: list[np.ndarray] = self._finish(*typed, *reduced, *values)
         return found
 
     def seconds(self) -> dict[str, list[float]]:
-        """Where the time of all steps so far has gone: for each phase, every member's seconds.
+        """The seconds that each member has spent in each phase of all steps so far.
 
-        scatter (rows of the inputs), compute (outputs and gradients), copy (gradients that other
-        members read), wait (for others), reduce (norms and other totals), update (gradients
-        reduced and the update made).
+        Phases: scatter (rows of the inputs), compute (outputs and gradients), copy (gradients that
+        other members read), wait (for others), reduce (norms and other totals), update (reduce the
+        gradients and update).
         """
         clocks: Sequence[Sequence[float]] = []
         if self._update is not None:
@@ -235,10 +243,10 @@ class TrainFunction:
         return {phase: [float(c[i]) for c in clocks] for i, phase in enumerate(PHASES)}
 
     def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Put the values of the rule's scalars where all members read them."""
+        """Write the values of the rule's scalars where all members read them."""
         partials = {leaf for leaf, _ in self._partials}
         given: list[Any] = []
-        for i, leaf in enumerate(self._parting.leaves):
+        for i, leaf in enumerate(self._partition.leaves):
             if i in partials:
                 continue
             if isinstance(leaf, SharedVariable):
@@ -253,7 +261,7 @@ class TrainFunction:
         """Make the parameters, states and update known to all members."""
         group, recipe = self._group, self._function.plan.recipe
         self._resident = recipe.jax and group.member.resident
-        variables = [v for unit in self._parting.units for v in unit.everything]
+        variables = [v for unit in self._partition.units for v in unit.everything]
         if self._resident:
             variables = [v for v, _ in self._rule.updates]
         for v in variables:
@@ -261,14 +269,14 @@ class TrainFunction:
         share_variables(group, variables, values=False)
         distribute_in(group, (self._function,))
         flat: Any
-        install: type[Install] | type[InstallResident]
+        install: type[InstallUpdate] | type[InstallResidentUpdate]
         if self._resident:
-            flat, install = self._rule.recipe(recipe.mode, recipe.config), InstallResident
+            flat, install = self._rule.recipe(recipe.mode, recipe.config), InstallResidentUpdate
         else:
             members = group.member.communicator.home.size
-            shapes = shapes_of(self._parting)
+            shapes = shapes_of(self._partition)
             how = recipe.mode, recipe.config, self._compress
-            flat, install = lay_out(self._parting, shapes, members, *how), Install
+            flat, install = lay_out(self._partition, shapes, members, *how), InstallUpdate
         registry = group.member.variables
 
         def numbered(obj: Any) -> int | None:
@@ -286,7 +294,7 @@ class TrainFunction:
         self._member = group.member
 
     def _settle(self) -> None:
-        """Let all members have the same value of every parameter and state, in one array."""
+        """See to it that each parameter and state is one array, with the master's value."""
         changed = [
             (entry, view, shape)
             for (entry, view), shape in zip(self._entries, self._shapes, strict=True)
@@ -296,7 +304,7 @@ class TrainFunction:
             self._join(changed)
 
     def _join(self, changed: Sequence[tuple[Entry, np.ndarray | None, tuple[int, ...]]]) -> None:
-        """Send the master's values where they cannot be written into the members' array here."""
+        """Make variables node-shared again, with the master's values, if writing is not enough."""
         unsent = set(to_send(entry for entry, _, _ in changed))
         stale = [
             entry
@@ -313,8 +321,8 @@ class TrainFunction:
         if stale:
             numbers = tuple(e.number for e in stale)
             compared = tuple(e.number for e in stale if e.differs)
-            join = JoinResident(numbers, compared) if self._resident else None
-            self._group.run(join or Join(numbers, self._number, compared), "train")
+            join = MakeEqual(numbers, compared) if self._resident else None
+            self._group.run(join or MakeNodeShared(numbers, self._number, compared), "train")
             trim()  # the values that the arrays have replaced
 
 
@@ -344,34 +352,34 @@ def make_train_function(
     name: str | None = None,
     **kwargs: Any,
 ) -> TrainFunction:
-    """Make a function that trains: one call is one step of all members, in one round.
+    """Make a function that trains: a call is one step of all members, in one round.
 
     Parameters
     ----------
     loss : 0-d variable
         Its reduction over rows is proved from the graph: means, sums, both with penalties, masked
-        and weighted means. Where that cannot be done, gradients are averaged, weighted by rows,
-        with a warning.
+        and weighted means. Without a proof, gradients are averaged, weighted by rows, with a
+        warning.
     params : list of SharedVariable
     x, y : variable or list of them; y may be None
         The scattered inputs.
     update_rule : callable
         One of `extensions.updates`, or any rule ``rule(loss_or_grads, params, ...) -> updates``.
     *args, **kwargs
-        Of the rule. Shared scalars, and 0-d inputs listed in `bcast_inputs`, can change from step
-        to step.
+        Arguments of the rule. Shared scalars, and 0-d inputs in `bcast_inputs`, can change from
+        step to step.
     outputs : list
         More outputs, as for `synk.function`.
     bcast_inputs, updates, givens, mode, name
-        As for `synk.function`; `updates` are of other variables (running means, generators).
+        As for `synk.function`; `updates` change other variables (running means, generators).
     clip : callable, optional
         Takes the list of reduced gradients and returns the list that the rule gets.
     reduction : {"avg", "sum"}, optional
-        How members' gradients make that of the whole, in place of what would be proved.
+        How the gradient over all rows follows from those of the members; replaces the proof.
     compress : {"fp16", "bf16"}, optional
-        On several nodes: gradients travel between them in 16 bits (half precision, or float32's
-        range with 8 bits of precision), and are added up in their own dtype. Between GPUs they
-        travel as they are, and a warning says so.
+        Sends gradients between nodes in 16 bits (half precision, or float32's range with 8 bits of
+        precision), and adds them up in their own dtype. Gradients between GPUs are not compressed;
+        a warning says so.
 
     Returns
     -------
@@ -381,13 +389,13 @@ def make_train_function(
     Raises
     ------
     InputError, InputTypeError
-        The arguments do not go together, or the rule draws random numbers.
+        Arguments are wrong or contradict each other, or the rule draws random numbers.
 
     Notes
     -----
-    Parameters and states have one value on the node: of a rule that is elementwise, each member
-    updates its chunk of one flat vector; the parameters of other rules are shared out whole. Memory
-    beside the values: each member's gradients, twice at most.
+    Parameters and states have one value on each node. If the rule is elementwise, each member
+    updates its chunk of one flat vector; else each member updates some of the parameters. Memory
+    beside the values: each member's gradients, at most twice.
 
     Examples
     --------
@@ -416,13 +424,12 @@ def make_train_function(
     goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
     if not goal.average and has_collectives([loss]):
         raise InputError(
-            f"the loss {loss} holds statistics over the rows of all members, and is no mean over "
-            "these rows, with which alone such statistics go. Make it one, or use batch "
-            "normalisation that is not synchronised"
+            f"the loss {loss} contains statistics over the rows of all members, but is not a mean "
+            "over these rows. Make it a mean, or use batch normalisation that is not synchronised"
         )
-    whole = _whole(goal, kept, update_rule, args, kwargs, clip)
-    parting = part(list(whole.updates), kept, whole.places)
-    whole = replace(whole, leaves=parting.leaves)
+    rule = _applied(goal, kept, update_rule, args, kwargs, clip)
+    partition = partition_rule(list(rule.updates), kept, rule.places)
+    rule = replace(rule, leaves=partition.leaves)
     op = "avg" if goal.average else "sum"
     computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]
     computed += [(g, op) for g in goal.gradients]
@@ -438,15 +445,15 @@ def make_train_function(
         group.infer,
         {"mode": mode, "name": name, "on_unused_input": "ignore"},
     )
-    _check_used(plan_.inputs, [loss, *_variables(outputs)], parting)
+    _check_used(plan_.inputs, [loss, *_variables(outputs)], partition)
     member = group.member
     if compress and plan_.recipe.jax and member.resident and member.communicator.nodes > 1:
         log.warning(
-            "compress=%r compresses nothing here: gradients move from GPU to GPU by NCCL, which "
-            "adds up what it moves, in their own dtype",
+            "compress=%r has no effect here: NCCL moves gradients from GPU to GPU and adds them up "
+            "in their own dtype",
             compress,
         )
-    return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, parting, whole, compress)
+    return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, partition, rule, compress)
 
 
 def make_train_function_pytensor(
@@ -466,10 +473,10 @@ def make_train_function_pytensor(
     name: str | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Make the serial twin of `make_train_function`: one process, plain PyTensor.
+    """Make a training function of plain PyTensor, in one process.
 
-    Parameters are the same but for `compress`; `reduction` has no meaning here. Reductions of
-    outputs, and of `updates`, are left out. ``train`` takes no `num_slices` and no `timeout`.
+    The parameters are those of `make_train_function`, without `compress`; `reduction` and the
+    reductions of outputs and `updates` are ignored. ``train`` has no `num_slices` and `timeout`.
 
     Returns
     -------
@@ -478,7 +485,7 @@ def make_train_function_pytensor(
 
     Notes
     -----
-    Cost: that of the plain function; `batch` copies the rows.
+    Cost: the plain function, and for `batch` a copy of the rows.
 
     Examples
     --------
@@ -531,7 +538,7 @@ def _inputs(x: Any, y: Any) -> list[Any]:
 
 
 def _replaced(loss: Any, outputs: Sequence[Any], givens: Any) -> tuple[Any, list[Any]]:
-    """Carry the givens out before gradients are taken."""
+    """Apply the givens, before gradients are taken."""
     if givens is None:
         return loss, list(outputs)
     found = list(givens.items() if isinstance(givens, dict) else givens)
@@ -568,22 +575,22 @@ def _rule_updates(
     return dict(pairs(serial(found, params, *args, **kwargs), "the update rule"))
 
 
-def _whole(
+def _applied(
     goal: Objective,
     params: Sequence[SharedVariable],
     rule: Callable[..., Any] | None,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     clip: Clip | None,
-) -> Whole:
+) -> UpdateRule:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
-    whole = _clipped(clip, goal.of_whole(places))
+    whole = _clipped(clip, goal.full_gradients(places))
     updates = _rule_updates(rule, whole, params, args, kwargs)
-    return Whole(tuple(places), tuple(updates.items()), tuple(params))
+    return UpdateRule(tuple(places), tuple(updates.items()), tuple(params))
 
 
-def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], parting: Parting) -> None:
-    used = {*ancestors(list(outputs)), *parting.leaves}
+def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], partition: Partition) -> None:
+    used = {*ancestors(list(outputs)), *partition.leaves}
     for v in inputs:
         if v not in used:
-            raise InputError(f"input {v} is used by no output and not by the update rule")
+            raise InputError(f"input {v} is used neither by an output nor by the update rule")

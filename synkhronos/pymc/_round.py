@@ -30,7 +30,7 @@ _F8 = np.dtype(np.float64)
 
 
 @dataclass(frozen=True)
-class Install(Command):
+class AllocateResults(Command):
     """Give every member a vector for each part's result, which the master reads in place.
 
     Attributes
@@ -138,7 +138,7 @@ class Round:
                 if is_smooth(v)
             }
         self._arrays: list[tuple[list[Data], list[Data]]] = [([], []) for _ in self._functions]
-        group.run(Install(self._number, (size + 1,) * len(self._functions)), self._what)
+        group.run(AllocateResults(self._number, (size + 1,) * len(self._functions)), self._what)
 
     def _make(self, part: Any) -> GroupFunction:
         outputs, mode = part.compiled_for(self._mode)

@@ -83,7 +83,7 @@ def test_every_rank_and_variable_is_named() -> None:
 def test_values_made_to_differ_on_purpose_are_reported(group2: synk.Group) -> None:
     s = shared(np.zeros(5), "s")
     synk.scatter(s, np.arange(5.0))
-    with pytest.raises(synk.GroupError, match=r"s \(rank 1\): float64 \(2,\) in place of float64 "):
+    with pytest.raises(synk.GroupError, match=r"s \(rank 1\): float64 \(2,\) instead of float64 "):
         check_consistency(s)
 
 
@@ -141,7 +141,7 @@ def test_a_bit_is_enough() -> None:
         (np.array(-(2**63)), np.array(2**63 - 1), "by at most 18446744073709551615"),
         (np.array([True, False]), np.array([True, True]), "1 of 2 elements, by at most 1"),
         (np.array(3 + 4j, "complex64"), np.array(0j, "complex64"), "by at most 5"),
-        (np.zeros(2, "float32"), np.zeros(2), "float64 (2,) in place of float32 (2,)"),
+        (np.zeros(2, "float32"), np.zeros(2), "float64 (2,) instead of float32 (2,)"),
     ],
 )
 def test_how_differences_are_described(mine: Any, other: Any, said: str) -> None:

@@ -375,7 +375,7 @@ def test_bad_sources(group2: synk.Group, sources: Any, said: str) -> None:
 
 
 def test_bad_batches_and_no_group(group2: synk.Group) -> None:
-    with pytest.raises(synk.InputTypeError, match="no Batches"):
+    with pytest.raises(synk.InputTypeError, match="not a Batches"):
         Loader(X, [[1, 2]])  # type: ignore[arg-type]
     group2.close()
     with pytest.raises(synk.NotForked):

@@ -36,12 +36,14 @@ from synkhronos._transport.channels.control_words import (
     OFFSET,
     PID,
     POSTED,
+    PRINTED,
     PROGRESS,
     QUIT,
     READY,
     REPORTED,
     RESULTS,
     STOPPING,
+    TAILS,
     ControlWords,
     progress_of,
 )
@@ -302,9 +304,10 @@ class LocalChannel(Channel):
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
         self._await_reports(number, self.what)
         self._all_reported = True
-        self._reader.drain()
         found: dict[int, Any] = {}
         for rank, words in self._pairs:
+            if words[PRINTED] != self._master_words[TAILS + rank]:
+                self._reader.drain()
             length = words[LENGTH]
             if length:
                 found[rank] = self._outcome(rank, length, words[OFFSET], lent)

@@ -25,14 +25,14 @@ PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update")
 
 
 @dataclass(frozen=True)
-class Install(Command):
-    """Make every member's part of a node-shared update; one compiles, then the others load."""
+class InstallUpdate(Command):
+    """Make a node-shared update in all members; the master compiles, then the others load."""
 
     recipe: bytes
     number: int
 
     def run(self, member: Member) -> None:
-        """Allocate, show each other, compile."""
+        """Allocate arrays, map those of the other members, compile."""
         comm, mine = member.communicator, member.rank == member.master
         home = comm.home
         leads = home.rank == comm.leader
@@ -68,7 +68,7 @@ class Install(Command):
 
 
 def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
-    """The rule's scalars where the master writes them, or in this node's copy of that."""
+    """The rule's scalars: in the memory that the master writes, or this node's copy of it."""
     comm, mine = member.communicator, member.rank == member.master
     made = [comm.empty((), dtype) for dtype in dtypes] if mine else []
     if comm.nodes == 1:
@@ -93,32 +93,32 @@ def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
 
 @dataclass(frozen=True)
 class Clocks(Command):
-    """What each member's phases have taken."""
+    """Fetch the seconds that each member has spent in each phase."""
 
     number: int
     pure = True
 
     def run(self, member: Member) -> list[float]:
-        """This member's."""
+        """The seconds of this member."""
         return [float(c) for c in member.updates[self.number].clocks[member.communicator.home.rank]]
 
     def answer(
         self, member: Member, own: list[float], reports: dict[int, list[float]]
     ) -> list[list[float]]:
-        """By rank."""
+        """The seconds of all members, by rank."""
         return [own if r == member.rank else reports[r] for r in range(member.size)]
 
 
 @dataclass(frozen=True)
-class Join(Collective):
-    """Give variables one array in all members of the node.
+class MakeNodeShared(Collective):
+    """Make variables node-shared: one array in all members of a node.
 
     Attributes
     ----------
     update : int
-        Which update's arrays.
+        The number of the update whose arrays the variables take.
     compared : tuple of int
-        Variables whose values the members may hold differently: they must be equal.
+        Variables whose values may differ between members; unequal values raise InputError.
     """
 
     update: int
@@ -165,14 +165,14 @@ def check_votes(member: Member, compared: list[Entry], equal: list[bool]) -> Non
     }
     if unequal:
         raise InputError(
-            f"the step needs one value of each parameter and state; ranks with other values "
-            f"than the master's: {unequal}. synk.broadcast gives all members the master's, "
+            f"a step needs one value of each parameter and state. Ranks with other values than "
+            f"the master's: {unequal}. synk.broadcast gives all members the master's values, "
             "synk.all_reduce their mean"
         )
 
 
 def has_nan(value: Any) -> bool:
-    """Whether a value may hold what is unequal to itself."""
+    """Whether a value may hold NaN."""
     return np.asarray(value).dtype.kind in "fc"
 
 
@@ -183,13 +183,13 @@ class Step(Command):
     Attributes
     ----------
     call : Call
-        Computes outputs, and as its extra outputs the gradients.
+        It computes outputs, and gradients as extra outputs.
     update : int
     average : bool
-        Whether the gradient of the whole is the mean, weighted by rows, or the sum.
+        Whether the gradient over all rows is the mean, weighted by rows, or the sum.
     partials : tuple of (int, bool)
-        The call's first extra outputs are partial values of the loss: which leaf each stands for
-        once it is reduced, and whether it is averaged or summed.
+        The call's first extra outputs are partial values of the loss. For each: the leaf that its
+        reduced value replaces, and whether it is averaged or summed.
     """
 
     call: Call
@@ -204,15 +204,15 @@ class Step(Command):
 
     @property
     def pure(self) -> bool:  # type: ignore[override]
-        """What it changes in place cannot be undone; the rest is the call's."""
+        """As the call: nobody can undo the changes in place."""
         return self.call.pure
 
     def run(self, member: Member) -> Any:
-        """Compute, publish, meet, update this member's chunks."""
+        """Compute gradients, publish them, update this member's chunks."""
         update: FlatUpdate = member.updates[self.update]
         clock = Clock(update.clocks[member.communicator.home.rank])
         for entry, view in update.entries:
-            if entry.storage[0] is not view:  # of a command that failed: the value is the same
+            if entry.storage[0] is not view:  # after a failed command; the value is the same
                 entry.storage[0] = view
         part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
         n = len(self.call.outputs)
@@ -223,13 +223,13 @@ class Step(Command):
         clock.lap("copy")
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
-            given = Inputs(flat, shares_of(part, member.size, self.average), leaves)
+            given = Inputs(flat, weights_of(part, member.size, self.average), leaves)
             self._update(member, update, given, clock)
         return contribute_call(self.call, member, part, outputs[:n] if rows else [])
 
     def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Clock) -> None:
         comm = member.communicator
-        if update.recipe.parting.levels or comm.nodes > 1:  # all must have published
+        if update.recipe.partition.levels or comm.nodes > 1:  # all must have published
             comm.home.barrier()
             clock.lap("wait")
         given = update.add_up(comm, given)
@@ -242,7 +242,7 @@ class Step(Command):
         clock.lap("update")
         comm.home.barrier()
         if member.rank == member.master:
-            for (shared, _), value in zip(update.recipe.parting.states, states, strict=True):
+            for (shared, _), value in zip(update.recipe.partition.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)
         member.in_place = ()
         clock.lap("wait")
@@ -250,15 +250,15 @@ class Step(Command):
     def with_partials(
         self, member: Member, given: list[np.ndarray], part: Part, values: list[Any]
     ) -> list[np.ndarray]:
-        """The rule's scalars, with the partial values of the loss over all members."""
+        """The rule's scalars, and the reduced partial values of the loss."""
         leaves = list(given)
         if self.partials:
             mine = np.zeros(len(self.partials))
             if part.variant.rows:
-                shares = [
-                    shares_of(part, member.size, avg)[member.rank] for _, avg in self.partials
+                weights = [
+                    weights_of(part, member.size, avg)[member.rank] for _, avg in self.partials
                 ]
-                mine[:] = [as_float(v) * s for v, s in zip(values, shares, strict=True)]
+                mine[:] = [as_float(v) * s for v, s in zip(values, weights, strict=True)]
             member.communicator.all_reduce([mine], Reduction.SUM)
             for (leaf, _), value in zip(self.partials, mine, strict=True):
                 leaves[leaf] = np.array(value, leaves[leaf].dtype)
@@ -269,23 +269,23 @@ class Step(Command):
         return self.call.answer(member, own, reports)
 
 
-def shares_of(part: Part, size: int, average: bool) -> list[float]:
-    """What each member's value counts in that of the whole."""
+def weights_of(part: Part, size: int, average: bool) -> list[float]:
+    """The weight of each member's value in the value over all rows."""
     found = [0.0] * size
-    for rank, share in zip(part.participants, part.fractions, strict=True):
-        found[rank] = share if average else 1.0
+    for rank, weight in zip(part.participants, part.fractions, strict=True):
+        found[rank] = weight if average else 1.0
     return found
 
 
 class Clock:
-    """Adds up where the time of steps goes."""
+    """Adds up the seconds of each phase."""
 
     def __init__(self, seconds: np.ndarray) -> None:
         self._seconds = seconds
         self._at = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        """The time since the last lap was spent on this."""
+        """Add the time since the last lap to a phase."""
         now = time.perf_counter()
         self._seconds[PHASES.index(phase)] += now - self._at
         self._at = now

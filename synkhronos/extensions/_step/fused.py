@@ -22,7 +22,7 @@ from synkhronos.extensions._step.resident_recipe import ResidentRecipe
 
 
 class Fused:
-    """One program for outputs and new values; nothing has to move between the two.
+    """One program for outputs and new values, without communication.
 
     Parameters
     ----------
@@ -77,13 +77,13 @@ class Fused:
 
     @staticmethod
     def serves(call: Call, member: Member) -> bool:
-        """Whether a step of this call can be made so."""
+        """Whether a step of this call can be one program."""
         recipe = member.replicas[call.function].recipe
         apart = call.sliced or recipe.updates or recipe.streams or recipe.sliceables
         return member.size == 1 and not apart
 
     def prepare(self, member: Member, arguments: Sequence[Any], entries: Sequence[Entry]) -> None:
-        """Compile for values of these shapes, if they are new; nothing is overwritten yet."""
+        """Compile for values of these shapes, if they are new; overwrites nothing."""
         bring(member, self._replica)
         held = [np.shape(v) for v in self._held()]
         key = tuple([np.shape(a) for a in arguments]), tuple(held)
@@ -103,7 +103,7 @@ class Fused:
     def __call__(
         self, arguments: Sequence[Any], values: Sequence[Any], leaves: Sequence[np.ndarray]
     ) -> Any:
-        """Outputs, then new values; the memory of `values` is theirs now."""
+        """Compute outputs, then new values, which take over the memory of `values`."""
         scalars = [leaves[i] for i in self._scalars]
         with jax_backend.wide():
             found = self._function(*arguments, *values, *self._held(), *scalars)

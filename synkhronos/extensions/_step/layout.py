@@ -1,9 +1,9 @@
-"""Where parameters, states and gradients lie in flat vectors, and who updates what. Pure numpy.
+"""Lay parameters, states and gradients out in flat vectors; assign chunks to members. Pure numpy.
 
-A *band* holds units one behind the other: a flat vector of gradients for each member, and one of
-parameters and one of each kind of state for the node. Units begin on cache lines. The band is cut
-into chunks, one for each member. Units that are updated whole have bands of their own; one member
-updates each.
+A *bucket* holds units one after the other: a flat vector of gradients for each member, and for the
+node one of parameters and one of each kind of state. Units begin on cache lines. The bucket is cut
+into chunks, one for each member. A unit that is updated as a whole has its own bucket, which one
+member updates.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from synkhronos._plan.rows import edges
 
 # Elements; 64 bytes of the smallest dtype are a cache line, and what JAX can alias.
 ALIGN = 64
-# Elements below which a band is one member's: a meeting of several costs more than it saves.
+# Elements below which one member updates a bucket: more members would cost more than they save.
 _ALONE_BELOW = 1 << 12
-# Elements from which on a member's gradient is read where it was computed; smaller ones are copied
-# into its flat vector, where one call of the compiled loop serves many.
+# Elements from which a member's gradient is read where it was computed. Others are copied into the
+# flat vector, where one call of the compiled loop updates many.
 _DIRECT_FROM = 1 << 14
 
 
 @dataclass(frozen=True)
-class Tenant:
-    """A parameter's place in a band, in elements."""
+class Placement:
+    """A parameter's place in a bucket, in elements."""
 
     unit: int
     param: int
@@ -34,14 +34,14 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Segment:
-    """A range of a band that one call updates.
+    """A range of a bucket that one call updates.
 
     Attributes
     ----------
     lo, hi : int
-        In elements of the band.
+        In elements of the bucket.
     param : int, or None
-        The parameter whose gradient is read where it was computed, from element `at` on.
+        The parameter whose gradient is read where it was computed, from element `at`.
     at : int
     use : int
         Which of the loop's uses gives the scalars.
@@ -56,52 +56,52 @@ class Segment:
 
 @dataclass(frozen=True)
 class Copy:
-    """A piece of a parameter's gradient that the member's flat vector gets."""
+    """A piece of a parameter's gradient that is copied to the member's flat vector."""
 
     param: int
     at: int
-    band: int
+    bucket: int
     lo: int
     size: int
 
 
 @dataclass(frozen=True)
-class Band:
-    """Units one behind the other.
+class Bucket:
+    """Units one after the other.
 
     Attributes
     ----------
-    tenants : tuple of Tenant
+    placements : tuple of Placement
     length : int
-        Elements, cache lines filled up.
+        Elements, rounded up to cache lines.
     borders : tuple of int
         Member r updates elements borders[r] to borders[r + 1].
     """
 
-    tenants: tuple[Tenant, ...]
+    placements: tuple[Placement, ...]
     length: int
     borders: tuple[int, ...]
 
-    def pieces(self, rank: int) -> list[tuple[int, int, Tenant]]:
-        """The parts of a member's chunk that hold something: (lo, hi, tenant)."""
+    def pieces(self, rank: int) -> list[tuple[int, int, Placement]]:
+        """The pieces of a member's chunk that hold elements: (lo, hi, placement)."""
         lo, hi = self.borders[rank], self.borders[rank + 1]
         found = []
-        for tenant in self.tenants:
-            a, b = max(lo, tenant.start), min(hi, tenant.start + tenant.size)
+        for placement in self.placements:
+            a, b = max(lo, placement.start), min(hi, placement.start + placement.size)
             if a < b:
-                found.append((a, b, tenant))
+                found.append((a, b, placement))
         return found
 
     def segments(self, rank: int, alike: bool) -> list[Segment]:
-        """A member's work: long pieces by themselves, runs of short ones in one call.
+        """The calls of a member: one for each long piece, one for each run of short ones.
 
-        `alike`: all uses have the same scalars, so that pieces may share a call.
+        `alike`: all uses have the same scalars, so that pieces can share one call.
         """
         found: list[Segment] = []
-        for a, b, tenant in self.pieces(rank):
-            use = self.tenants.index(tenant)
+        for a, b, placement in self.pieces(rank):
+            use = self.placements.index(placement)
             if b - a >= _DIRECT_FROM:
-                found.append(Segment(a, b, tenant.param, a - tenant.start, use))
+                found.append(Segment(a, b, placement.param, a - placement.start, use))
             elif alike and found and found[-1].param is None:
                 found[-1] = Segment(found[-1].lo, b, None, 0, found[-1].use)
             else:
@@ -109,31 +109,31 @@ class Band:
         return found
 
 
-def band(units: Sequence[tuple[int, int, int]], members: int, turn: int) -> Band:
-    """Lay (unit, param, size) out; a small band goes to one member, in turn.
+def bucket(units: Sequence[tuple[int, int, int]], members: int, turn: int) -> Bucket:
+    """Lay (unit, param, size) out; a small bucket goes to one member, in turn.
 
-    >>> b = band([(0, 0, 100), (1, 1, 5000)], 2, 0)
-    >>> b.length, b.borders, [t.start for t in b.tenants]
+    >>> b = bucket([(0, 0, 100), (1, 1, 5000)], 2, 0)
+    >>> b.length, b.borders, [t.start for t in b.placements]
     (5184, (0, 2624, 5184), [0, 128])
     """
-    tenants, at = [], 0
+    placements, at = [], 0
     for unit, param, size in units:
-        tenants.append(Tenant(unit, param, at, size))
+        placements.append(Placement(unit, param, at, size))
         at += -(-size // ALIGN) * ALIGN
     if at < _ALONE_BELOW:
         owner = turn % members
         borders = tuple(0 if r <= owner else at for r in range(members + 1))
     else:
         borders = tuple(n * ALIGN for n in edges(at // ALIGN, members))
-    return Band(tuple(tenants), at, borders)
+    return Bucket(tuple(placements), at, borders)
 
 
-def copies(bands: Sequence[Band], rank: int, direct: Sequence[Sequence[Segment]]) -> list[Copy]:
-    """What a member must copy into its flat vectors: all but what it reads where it is."""
+def copies(buckets: Sequence[Bucket], rank: int, direct: Sequence[Sequence[Segment]]) -> list[Copy]:
+    """The pieces that a member copies into its flat vectors: all that it does not read in place."""
     found = []
-    for number, (b, segments) in enumerate(zip(bands, direct, strict=True)):
+    for number, (b, segments) in enumerate(zip(buckets, direct, strict=True)):
         kept = {s.param: (s.lo, s.hi) for s in segments if s.param is not None}
-        for t in b.tenants:
+        for t in b.placements:
             lo, hi = kept.get(t.param, (t.start, t.start))
             for a, z in ((t.start, lo), (hi, t.start + t.size)):
                 if a < z:
@@ -141,10 +141,10 @@ def copies(bands: Sequence[Band], rank: int, direct: Sequence[Sequence[Segment]]
     return found
 
 
-def share_out(sizes: Sequence[int], members: int) -> list[int]:
-    """Which member updates each whole unit: the largest first, to whoever has least.
+def assign_owners(sizes: Sequence[int], members: int) -> list[int]:
+    """The member that updates each unit: the largest first, to the member with the fewest elements.
 
-    >>> share_out([5, 3, 9], 2)
+    >>> assign_owners([5, 3, 9], 2)
     [1, 1, 0]
     """
     load = [0] * members

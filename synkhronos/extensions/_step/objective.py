@@ -1,4 +1,4 @@
-"""How the gradient of a loss over all rows follows from gradients over parts of them.
+"""How the gradient of a loss over all rows follows from the members' gradients.
 
 Where the loss is proved to be a finished expression F of one sum (or mean) P over rows and of
 values that don't depend on rows, the gradient is dF/dP * sum of dP over the members + the direct
@@ -27,17 +27,17 @@ log = logging.getLogger("synkhronos")
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss, taken apart.
+    """A loss: what members compute of their rows, and how the gradient follows.
 
     Attributes
     ----------
     average : bool
-        Whether members' gradients are averaged, weighted by rows, or summed.
+        Whether the members' gradients are averaged, weighted by rows, or summed.
     gradients : list of Variable
-        What each member computes of its rows.
+        Expressions that each member computes of its rows.
     partials : tuple of (Variable, bool, Variable)
         Reduced values that the factor and the direct terms need: the value, whether it is averaged
-        or summed, and what stands for it.
+        or summed, and its placeholder.
     """
 
     average: bool
@@ -46,7 +46,7 @@ class Objective:
     factor: Variable | None = None
     direct: tuple[Variable | None, ...] = ()
 
-    def of_whole(self, reduced: Sequence[Variable]) -> list[Variable]:
+    def full_gradients(self, reduced: Sequence[Variable]) -> list[Variable]:
         """The gradients of the loss over all rows, from the reduced ones."""
         found = []
         g: Any
@@ -65,7 +65,7 @@ def objective(
     reduction: str | None,
     infer: bool,
 ) -> Objective:
-    """Take a loss apart; `reduction` ("avg" or "sum") overrides what would be proved."""
+    """Analyse a loss; `reduction` ("avg" or "sum") replaces the proof."""
     if reduction is not None:
         return Objective(reduction == "avg", gradients(loss, params, params), ())
     if not depends_on(loss, rows):
@@ -77,8 +77,8 @@ def objective(
     if infer:
         reason = proof.reason if isinstance(proof, Unproved) else "several sums have gradients"
         log.warning(
-            "the gradient of the loss is averaged over members, weighted by rows, since nothing "
-            'else can be proved (%s). Name it: reduction="avg" or "sum"',
+            "the gradient of the loss is averaged over members, weighted by rows, since no "
+            'reduction can be proved (%s). Name it: reduction="avg" or "sum"',
             reason,
         )
     return Objective(True, gradients(loss, params, params), ())
@@ -118,7 +118,7 @@ def _apart(loss: Any, params: Sequence[SharedVariable], proof: Proof) -> Objecti
 def _row_draws(loss: Variable, rows: Sequence[Variable]) -> list[Variable]:
     """Random draws with one row for each row of the inputs, such as the masks of dropout.
 
-    For a proof they are rows like those of an input: each member draws its own.
+    A proof treats them as rows of an input: each member draws its own.
     """
     found = []
     for v in ancestors([loss]):

@@ -1,14 +1,14 @@
-"""Parting an update rule: what can be done element by element, and what needs whole parameters.
+"""Partition an update rule: what can be done element by element, and what needs whole parameters.
 
 A rule gives new values of parameters and states as graphs of their gradients, themselves, and
 scalars. A *unit* is a parameter with the states that belong to it (several parameters where the
 rule mixes them). A unit is *elementwise* where each element of its new values depends on the same
 element of its gradient, parameter and states, and on scalars: such units are rewritten for 1-D
 vectors, so that any chunk of a flat vector can be updated by itself. Sums over all elements of
-a unit (a gradient's norm) are *totals*: they are computed chunk by chunk too, level by level where
-one depends on another, and stand as scalars in what follows.
+a unit (a gradient's norm) are *totals*. They are computed chunk by chunk too, level by level if one
+depends on another, and are scalars in later expressions.
 
-Units whose graphs are alike, but for the names, share one `Loop`: one compiled function.
+Units whose graphs are alike, but for the names, share one `Loop`, which is one compiled function.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Use:
-    """A loop's use for a unit: which scalars stand for its scalar placeholders."""
+    """The use of a loop for a unit: the scalars that replace its placeholders."""
 
     unit: int
     scalars: tuple[int, ...]
@@ -69,11 +69,11 @@ class Loop:
     Attributes
     ----------
     gradient : Variable
-        Stands for the reduced gradient; a vector, as are `values`.
+        Placeholder of the reduced gradient; a vector, as are `values`.
     values : tuple of Variable
-        Stand for the parameter and the states of a unit.
+        Placeholders of the parameter and the states of a unit.
     scalars : tuple of Variable
-        Stand for derived scalars, which may be others for each unit.
+        Placeholders of derived scalars, which can differ between units.
     outputs : tuple of Variable
         New values of `values[i]` for i in `targets`; or totals of the vectors, 0-d.
     """
@@ -118,8 +118,8 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A unit that one member updates whole: `outputs` are new values of `everything[targets]`."""
+class WholeUpdate:
+    """A unit that one member updates: `outputs` are new values of `everything[targets]`."""
 
     unit: int
     gradients: tuple[Variable, ...]
@@ -130,13 +130,13 @@ class Whole:
 
     @property
     def places(self) -> tuple[Variable, ...]:
-        """All placeholders (the unit's variables stand for themselves)."""
+        """All placeholders; the unit's variables have none."""
         return (*self.gradients, *self.scalars)
 
 
 @dataclass(frozen=True)
-class Parting:
-    """An update rule, taken apart.
+class Partition:
+    """A partitioned update rule.
 
     Attributes
     ----------
@@ -145,12 +145,12 @@ class Parting:
         0-d shared variables and call inputs that the graphs depend on.
     levels : tuple of Level
     totals : tuple of Variable
-        Stand for the totals, level after level, in `scalars` and `states`.
+        Placeholders of the totals, level after level, in `scalars` and `states`.
     scalars : tuple of Variable
         Derived scalars: expressions of leaves and totals.
     loops : tuple of Loop
         The updates of elementwise units.
-    wholes : tuple of Whole
+    whole_updates : tuple of WholeUpdate
         The updates of the others.
     states : tuple of (SharedVariable, Variable)
         0-d states of the whole rule (a count of steps), and their new values.
@@ -162,7 +162,7 @@ class Parting:
     totals: tuple[Variable, ...]
     scalars: tuple[Variable, ...]
     loops: tuple[Loop, ...]
-    wholes: tuple[Whole, ...]
+    whole_updates: tuple[WholeUpdate, ...]
     states: tuple[tuple[SharedVariable, Variable], ...]
 
 
@@ -174,76 +174,76 @@ _OTHER = -2
 _COMBINES = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
 
 
-def part(
+def partition_rule(
     updates: Iterable[tuple[SharedVariable, Variable]],
     params: Sequence[SharedVariable],
     gradients: Sequence[Variable],
-) -> Parting:
-    """Take a rule's updates apart.
+) -> Partition:
+    """Partition the updates of a rule.
 
     Parameters
     ----------
     updates : pairs of SharedVariable and its new value
     params : sequence of SharedVariable
     gradients : sequence of Variable
-        Stand for the reduced gradients in the updates, one for each parameter, of its type.
+        Placeholders of the reduced gradients in the updates, one for each parameter, of its type.
 
     Raises
     ------
     InputError
-        The rule draws random numbers, or depends on something that is no scalar, no parameter and
-        no state.
+        The rule draws random numbers, or depends on a variable that is not a scalar, a parameter or
+        a state.
 
     Notes
     -----
-    A parameter the rule does not change is in no unit.
+    A parameter that the rule does not change does not belong to a unit.
     """
-    return _Parter(list(updates), list(params), list(gradients)).part()
+    return _Partitioner(list(updates), list(params), list(gradients)).partition()
 
 
 @dataclass
-class _Parter:
+class _Partitioner:
     updates: list[tuple[SharedVariable, Variable]]
     params: list[SharedVariable]
     gradients: list[Variable]
     totals: list[Variable] = field(default_factory=list)
     scalars: list[Variable] = field(default_factory=list)
 
-    def part(self) -> Parting:
+    def partition(self) -> Partition:
         new = dict(self.updates)
         self._check(new)
         self._find_units(new)
         self._walk([v for _, v in self.updates])
         self._number_totals()
         loops: list[Loop] = []
-        wholes = []
+        whole_updates = []
         for number, unit in enumerate(self.units):
             targets = tuple(i for i, v in enumerate(unit.everything) if v in new)
             outputs = [new[unit.everything[i]] for i in targets]
             if not unit.loose and all(self.kind[v] in (number, _FIXED) for v in outputs):
                 self._add(loops, number, outputs, targets)
             else:
-                wholes.append(self._whole(number, outputs, targets))
+                whole_updates.append(self._whole(number, outputs, targets))
         states = [(s, self._of_totals(v)) for s, v in self.updates if s in self.states]
         inner = [x for level in self.levels for x in level.loops]
-        every: list[Loop | Whole] = [*loops, *wholes, *inner]
+        every: list[Loop | WholeUpdate] = [*loops, *whole_updates, *inner]
         graphs = [*self.scalars, *(v for _, v in states), *(v for x in every for v in x.outputs)]
         places = {p for x in every for p in x.places}
-        return Parting(
+        return Partition(
             tuple(self.units),
             tuple(self._leaves(graphs, places)),
             tuple(self.levels),
             tuple(self.totals),
             tuple(self.scalars),
             tuple(loops),
-            tuple(wholes),
+            tuple(whole_updates),
             tuple(states),
         )
 
     def _check(self, new: dict[SharedVariable, Variable]) -> None:
         for shared, value in new.items():
             if not isinstance(shared, SharedVariable) or not hasattr(shared.type, "dtype"):
-                raise InputError(f"the update rule changes {shared}, which is no shared array")
+                raise InputError(f"the update rule changes {shared}, which is not a shared array")
             try:
                 new[shared] = shared.type.filter_variable(value)
             except TypeError as exc:
@@ -254,12 +254,12 @@ class _Parter:
         for variable in ancestors(list(new.values())):
             if variable.owner is not None and isinstance(variable.owner.op, RandomVariable):
                 raise InputError(
-                    "the update rule draws random numbers: members would part. Add the noise to "
-                    "the gradient, or use the two functions of extensions.updates"
+                    "the update rule draws random numbers, so that members would differ. Add the "
+                    "noise to the gradient, or use the two functions of extensions.updates"
                 )
 
     def _find_units(self, new: dict[SharedVariable, Variable]) -> None:
-        """Which updated variables depend on which others, other than by totals."""
+        """Group updated variables that depend on each other, other than by totals."""
         owner: dict[Variable, int] = {}
         for i, (p, g) in enumerate(zip(self.params, self.gradients, strict=True)):
             if p in new:
@@ -287,7 +287,7 @@ class _Parter:
                 self.own[v] = number
         for s in self.states:
             if s.type.ndim:
-                raise InputError(f"the update rule keeps {s}, which belongs to no parameter")
+                raise InputError(f"the update rule keeps {s}, which does not belong to a parameter")
 
     def _unit(
         self,
@@ -318,7 +318,7 @@ class _Parter:
         reads: dict[SharedVariable, set[Variable]],
         owner: dict[Variable, int],
     ) -> bool:
-        """Whether a 0-d state depends on no parameter: one for all of them."""
+        """Whether a 0-d state is independent of all parameters."""
         return shared not in owner and not any(v in owner for v in reads[shared])
 
     def _reads(self, root: Variable) -> set[Variable]:
@@ -336,7 +336,7 @@ class _Parter:
         return found
 
     def _walk(self, roots: list[Variable]) -> None:
-        """What is known of every variable, and the totals with their levels."""
+        """Classify each variable, and find the totals and their levels."""
         self.kind: dict[Variable, int] = {}
         self.level: dict[Variable, int] = {}
         self.found: list[tuple[int, Variable]] = []  # level and output of every total
@@ -510,7 +510,7 @@ class _Parter:
                     replace.append((found, pt.constant(value, dtype="int64")))
         return clone_replace([v], replace=replace)[0] if replace else v
 
-    def _whole(self, number: int, outputs: list[Variable], targets: tuple[int, ...]) -> Whole:
+    def _whole(self, number: int, outputs: list[Variable], targets: tuple[int, ...]) -> WholeUpdate:
         """The unit's graphs as they are, but for scalars that depend on totals."""
         scalars: dict[int, Variable] = {}
         replace: list[tuple[Variable, Variable]] = []
@@ -521,7 +521,7 @@ class _Parter:
             replace.append((v, shaped))
         made = clone_replace(outputs, replace=replace) if replace else outputs
         gradients = tuple(self.gradients[i] for i in self.units[number].params)
-        return Whole(
+        return WholeUpdate(
             number, gradients, tuple(scalars.values()), tuple(scalars), tuple(made), targets
         )
 
@@ -539,7 +539,7 @@ class _Parter:
         return found
 
     def _leaves(self, graphs: list[Variable], places: set[Variable]) -> list[Variable]:
-        """The variables from outside that the graphs depend on: 0-d all."""
+        """The outside variables, all 0-d, that the graphs depend on."""
         inner = {*places, *self.totals, *self.own}
         found = [
             v
@@ -549,8 +549,8 @@ class _Parter:
         for v in found:
             if getattr(v.type, "ndim", 1):
                 raise InputError(
-                    f"the update rule depends on {v}, which is no parameter, no state and no "
-                    "scalar: give it to the gradient, or as a state of the rule"
+                    f"the update rule depends on {v}, which is not a parameter, a state or a "
+                    "scalar: use it in the gradient, or make it a state of the rule"
                 )
         return found
 
@@ -576,7 +576,7 @@ def _is_scalar(v: Variable) -> bool:
 
 
 def _flat(v: Any) -> Any:
-    """The one value of a variable that has one, 0-d, whatever the dimensions it was given."""
+    """The value of a variable of one element, as a 0-d variable."""
     while v.owner is not None and isinstance(v.owner.op, Alloc | DimShuffle):
         v = v.owner.inputs[0]
     if v.type.ndim == 0:
@@ -590,7 +590,7 @@ def _flat(v: Any) -> Any:
 
 
 def _alike(a: Loop, b: Loop) -> bool:
-    """Whether two loops compute the same of their placeholders."""
+    """Whether two loops compute the same expressions of their placeholders."""
     mine, others = list(a.places), list(b.places)
     if a.targets != b.targets or len(mine) != len(others) or len(a.outputs) != len(b.outputs):
         return False

@@ -1,8 +1,8 @@
-"""Training where JAX's arrays stay: parameters, states and gradients in the memory of each GPU.
+"""Training with parameters, states and gradients in the memory of each GPU.
 
-Every member has all parameters and states, in arrays of their own which the update overwrites
-(JAX's donation), so there is one copy of each. The gradients of a member make one flat vector for
-each dtype, which the members sum in place; then each makes the same update of the same sum.
+Each member has its own arrays of all parameters and states. The update overwrites them (JAX's
+donation), so that there is one copy of each. The gradients of a member form one flat vector for
+each dtype. The members sum these vectors in place; then each makes the same update.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from synkhronos.extensions._step.command import (
     check_votes,
     has_nan,
     scalars,
-    shares_of,
+    weights_of,
 )
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.resident_recipe import ResidentRecipe, summed_in
 
 
 class Resident:
-    """A member's parameters and states, and what updates them.
+    """A member's parameters and states, and the program that updates them.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Resident:
     clocks : list of array
         Each member's seconds by phase.
     owned : dict of array
-        By the number of a variable, the array that nobody else holds: it may be overwritten.
+        By the number of a variable, an array without other references: it may be overwritten.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Resident:
         }
 
     def compile(self) -> None:
-        """Make the update's program, without a copy of what it updates."""
+        """Compile the update's program, which overwrites the values."""
         recipe = self.recipe
         flats = {d: pt.vector(f"gradients of {d}", dtype=summed_in(d)) for d in recipe.dtypes}
         pieces: dict[Variable, Variable] = {}
@@ -108,7 +108,7 @@ class Resident:
         program.compile((), given)
 
     def own(self) -> None:
-        """See to it that the values lie here, in arrays that may be overwritten."""
+        """Copy values that are not on this device, or may not be overwritten."""
         for entry in self.entries:
             value = entry.storage[0]
             if value is not self._owned.get(entry.number):
@@ -118,21 +118,21 @@ class Resident:
                 if known:
                     entry.seen = mine
 
-    def flat(self, gradients: Sequence[Any] | None, share: float) -> list[Any]:
-        """This member's gradients times its share, end to end; zeros where it has none."""
+    def flat(self, gradients: Sequence[Any] | None, weight: float) -> list[Any]:
+        """This member's gradients times its weight, one after the other; zeros without rows."""
         if gradients is None:
             return [
                 jax_backend.blank((sum(self._sizes[i] for i in members),), summed_in(d))
                 for d, members in self._by_dtype.items()
             ]
         return [
-            jax_backend.flat([gradients[i] for i in members], summed_in(d), share)
+            jax_backend.flat([gradients[i] for i in members], summed_in(d), weight)
             for d, members in self._by_dtype.items()
         ]
 
     @contextlib.contextmanager
     def taken(self, member: Member) -> Iterator[list[Any]]:
-        """The values, to be overwritten; what fails before anybody has begun tears none."""
+        """The values, to be overwritten; a failure before the first write leaves them intact."""
         values = {entry.number: self._owned.pop(entry.number) for entry in self.entries}
         try:
             yield list(values.values())
@@ -144,7 +144,7 @@ class Resident:
             raise
 
     def keep(self, new: Sequence[Any]) -> None:
-        """The new values, once they are there."""
+        """Store the new values, once they are computed."""
         jax_backend.ready(new)
         for entry, value in zip(self.entries, new, strict=True):
             entry.storage[0] = self._owned[entry.number] = value
@@ -156,14 +156,14 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class InstallResident(Command):
-    """Make every member's part of an update in its own memory; one compiles, then the others."""
+class InstallResidentUpdate(Command):
+    """Make an update in each member's own memory; the master compiles first."""
 
     recipe: bytes
     number: int
 
     def run(self, member: Member) -> None:
-        """Share the scalars, compile."""
+        """Map the scalars, compile."""
         comm, mine = member.communicator, member.rank == member.master
         recipe: ResidentRecipe
         if mine:
@@ -187,19 +187,19 @@ class InstallResident(Command):
 
 
 @dataclass(frozen=True)
-class JoinResident(Collective):
-    """Give variables the master's values in all members.
+class MakeEqual(Collective):
+    """Give variables the master's values in all members of a group on GPUs.
 
     Attributes
     ----------
     compared : tuple of int
-        Variables whose values the members may hold differently: they must be equal.
+        Variables whose values may differ between members; unequal values raise InputError.
     """
 
     compared: tuple[int, ...]
 
     def act(self, member: Member) -> None:
-        """Receive, and compare with what was there."""
+        """Receive, and compare with the previous values."""
         compared = [member.variables[n] for n in self.compared]
         held = [np.asarray(e.storage[0]) for e in compared]
         member.receive_master_values(self.entries(member))
@@ -214,7 +214,7 @@ class JoinResident(Collective):
 
 @dataclass(frozen=True)
 class ResidentStep(Step):
-    """A training step in one round: gradients, their sum over the members, everybody's update."""
+    """A training step in one round: gradients, their sum over members, the same update in all."""
 
     def run(self, member: Member) -> Any:
         """Compute, sum, update."""
@@ -226,15 +226,15 @@ class ResidentStep(Step):
         n = len(self.call.outputs)
         k = n + len(self.partials)
         rows = part.variant.rows
-        share = shares_of(part, member.size, self.average)[member.rank]
+        weight = weights_of(part, member.size, self.average)[member.rank]
         update.own()
         clock.lap("compute")
-        flat = update.flat(outputs[k:] if rows else None, share)
-        partials, outputs = outputs[n:k], outputs[:n] if rows else []  # and no gradients any more
+        flat = update.flat(outputs[k:] if rows else None, weight)
+        partials, outputs = outputs[n:k], outputs[:n] if rows else []  # lets go of the gradients
         clock.lap("copy")
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, partials)
-            with member.adding_up(flat):  # outputs go home while the gradients are on their way
+            with member.adding_up(flat):  # outputs are copied while NCCL sums
                 contribution = contribute_call(self.call, member, part, outputs)
             clock.lap("reduce")
             member.communicator.enter()
@@ -250,7 +250,7 @@ class ResidentStep(Step):
         return contribution
 
     def _alone(self, member: Member, update: Resident, clock: Clock) -> Any:
-        """The step of a group of one: a program that computes and updates."""
+        """The step of a group of one: one program that computes and updates."""
         part = part_of(self.call, member)
         update.own()
         clock.lap("scatter")

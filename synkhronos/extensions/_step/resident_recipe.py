@@ -1,4 +1,4 @@
-"""What a member needs to update parameters that stay in its own GPU's memory."""
+"""The recipe of an update of parameters in each GPU's own memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from synkhronos._plan.reductions import Reduction, accumulator
 
 
 @dataclass(frozen=True)
-class Whole:
-    """An update rule as it is, not taken apart.
+class UpdateRule:
+    """An update rule applied to reduced gradients.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Whole:
     leaves: tuple[Variable, ...] = ()
 
     def recipe(self, mode: Any, config: dict[str, Any]) -> ResidentRecipe:
-        """What members need of it."""
+        """The recipe for members whose parameters lie in GPU memory."""
         shapes = [tuple(np.shape(v.get_value(borrow=True))) for v in self.params]
         changed = [tuple(np.shape(v.get_value(borrow=True))) for v, _ in self.updates]
         return ResidentRecipe(
@@ -42,7 +42,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class ResidentRecipe:
-    """All that a member needs to update parameters in its own memory.
+    """Everything that a member needs to update parameters in its own memory.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class ResidentRecipe:
     leaves : tuple of Variable
         The rule's scalars.
     of_places : tuple of tuple
-        Their shapes.
+        The shapes of `places`.
     shapes : tuple of tuple
-        Of what is updated.
+        The shapes of the updated variables.
     """
 
     places: tuple[Variable, ...]

@@ -1,4 +1,4 @@
-"""A member's part of a node-shared update: totals, derived scalars, its chunks, its whole units."""
+"""A node-shared update in one member: totals, derived scalars, chunks, whole units."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
-from synkhronos.extensions._step.layout import Segment, Tenant, copies
-from synkhronos.extensions._step.partition import Loop, Use, Whole
+from synkhronos.extensions._step.layout import Placement, Segment, copies
+from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 
-_FUSED = 4  # members whose gradients the compiled loop of an update sums itself
+_FUSED = 4  # up to this many members, the compiled loop of an update sums the gradients
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a step's update depends on, beside the gradients in the flat vectors.
+    """The inputs of one update, beside the gradients in the flat vectors.
 
     Attributes
     ----------
     flat : list of array, or None
-        This member's gradients where they were computed; None: all are in the flat vectors.
-    shares : list of float
-        What each member's gradient counts.
+        This member's gradients, where they were computed. None: all are in the flat vectors.
+    weights : list of float
+        The weight of each member's gradient.
     leaves : list of array
         The values of the rule's scalars, 0-d.
     """
 
     flat: list[np.ndarray] | None
-    shares: list[float]
+    weights: list[float]
     leaves: list[np.ndarray]
 
 
 @dataclass
 class _Call:
-    """One call of a compiled loop: all that is known before the step."""
+    """One call of a compiled loop, with everything that is known before the step."""
 
     function: Any
-    band: int
+    bucket: int
     segment: Segment
     gradients: list[np.ndarray]
     values: list[np.ndarray]
@@ -62,12 +62,12 @@ class _Call:
 
 
 class FlatUpdate:
-    """A member's part of a node-shared update.
+    """A node-shared update in one member.
 
     Attributes
     ----------
     views : dict
-        The array of every parameter and state, as all members of the node have it.
+        The node-shared array of each parameter and state.
     entries : list of (Entry, array)
         The same, as this member knows the variables.
     clocks : list of array
@@ -92,34 +92,34 @@ class FlatUpdate:
         self._rank = rank
         self._published = gradients
         self._totals_over_nodes = totals
-        # on several nodes the gradients are added up before the update
+        # on several nodes gradients are added up before the update
         self._gradients = [totals] if totals else gradients
         self._members = len(self._gradients)
         self._mine = gradients[rank]
-        self._held = values  # the memory lives as long as its owner's arrays
-        self._bands, self.views = Arrays(recipe).sorted(values)
+        self._held = values  # keeps the owner's memory alive
+        self._buckets, self.views = Arrays(recipe).sorted(values)
 
     def compile(self) -> None:
-        """Compile what this member calls, and call it once on nothing."""
-        parting, bands = self.recipe.parting, self.recipe.bands
+        """Compile the functions that this member calls, and call each once on dummy values."""
+        partition, buckets = self.recipe.partition, self.recipe.buckets
         with configured(self.recipe.config):
             self._updates: list[_Call] = []
-            direct: list[list[Segment]] = [[] for _ in bands]
-            for i, loop in enumerate(parting.loops):
+            direct: list[list[Segment]] = [[] for _ in buckets]
+            for i, loop in enumerate(partition.loops):
                 alike = len({use.scalars for use in loop.uses}) == 1
-                segments = bands[i].segments(self._rank, alike)
+                segments = buckets[i].segments(self._rank, alike)
                 function = self._loop(loop)
                 self._updates += [
                     self._call(function, loop, loop.uses[s.use], i, s) for s in segments
                 ]
                 if not self._totals_over_nodes:
                     direct[i] = segments
-            self._copies = copies(bands, self._rank, direct)
-            self._levels = [self._level(level) for level in range(len(parting.levels))]
-            self._stages = [self._stage(k) for k in range(len(parting.levels) + 1)]
-            self._wholes = [
+            self._copies = copies(buckets, self._rank, direct)
+            self._levels = [self._level(level) for level in range(len(partition.levels))]
+            self._stages = [self._stage(k) for k in range(len(partition.levels) + 1)]
+            self._whole_updates = [
                 (whole, self._whole(whole))
-                for whole, owner in zip(parting.wholes, self.recipe.owners, strict=True)
+                for whole, owner in zip(partition.whole_updates, self.recipe.owners, strict=True)
                 if owner == self._rank
             ]
         self._reduced: dict[int, np.ndarray] = {}
@@ -128,7 +128,7 @@ class FlatUpdate:
         self, inputs: list[Any], outputs: Sequence[Variable], replace: dict[Variable, Variable]
     ) -> Any:
         """Compile, with the rule's leaves as the last inputs."""
-        places = {v: v.type() for v in self.recipe.parting.leaves}
+        places = {v: v.type() for v in self.recipe.partition.leaves}
         function = pytensor.function(
             [*inputs, *places.values()],
             clone_replace(list(outputs), replace=list((replace | places).items())),
@@ -146,13 +146,13 @@ class FlatUpdate:
             loop.outputs,
             {loop.gradient: reduced},
         )
-        places = (*gradients, *weights, *loop.values, *loop.scalars, *self.recipe.parting.leaves)
-        with np.errstate(all="ignore"):  # numba compiles at the first call: let it be this one
+        places = (*gradients, *weights, *loop.values, *loop.scalars, *self.recipe.partition.leaves)
+        with np.errstate(all="ignore"):  # numba compiles at the first call, here
             function(*[np.ones((1,) * v.type.ndim, v.type.dtype) for v in places])
         return function
 
     def _summed(self, gradient: Variable) -> tuple[list[Variable], list[Variable], Variable]:
-        """Every member's gradient and weight, and their sum in the order of ranks."""
+        """Placeholders for each member's gradient and weight, and the sum in the order of ranks."""
         if self._members == 1 or self._members > _FUSED:
             g = gradient.type()
             return [g], [], g
@@ -165,7 +165,7 @@ class FlatUpdate:
 
     def _call(self, function: Any, loop: Loop, use: Use, at: int, segment: Segment) -> _Call:
         lo, hi = segment.lo, segment.hi
-        values = [v[lo:hi] for v in self._bands[at]]
+        values = [v[lo:hi] for v in self._buckets[at]]
         gradients = [g[at][lo:hi] for g in self._gradients]
         targets = [values[k] for k in loop.targets]
         return _Call(function, at, segment, gradients, values, targets, use.scalars)
@@ -173,45 +173,45 @@ class FlatUpdate:
     def _level(self, number: int) -> list[tuple[int, _Call]]:
         """The calls for a level's totals: (number of the first total, call)."""
         found, first = [], 0
-        for loop in self.recipe.parting.levels[number].loops:
+        for loop in self.recipe.partition.levels[number].loops:
             function = self._loop(loop)
             for use in loop.uses:
-                at, tenant = self._place(use.unit)
-                for lo, hi, t in self.recipe.bands[at].pieces(self._rank):
-                    if t is tenant:
+                at, placement = self._place(use.unit)
+                for lo, hi, t in self.recipe.buckets[at].pieces(self._rank):
+                    if t is placement:
                         segment = Segment(lo, hi, None, 0, 0)
                         found.append((first, self._call(function, loop, use, at, segment)))
                 first += len(loop.outputs)
         return found
 
-    def _place(self, unit: int) -> tuple[int, Tenant]:
+    def _place(self, unit: int) -> tuple[int, Placement]:
         return next(
-            (at, tenant)
-            for at, b in enumerate(self.recipe.bands)
-            for tenant in b.tenants
-            if tenant.unit == unit
+            (at, placement)
+            for at, b in enumerate(self.recipe.buckets)
+            for placement in b.placements
+            if placement.unit == unit
         )
 
     def _stage(self, level: int) -> tuple[list[int], Any]:
-        """The scalars that the totals of the first `level` levels give: which, and how."""
-        parting = self.recipe.parting
-        counts = [len(x.combines) for x in parting.levels]
+        """The scalars that the first `level` levels of totals determine: indices and function."""
+        partition = self.recipe.partition
+        counts = [len(x.combines) for x in partition.levels]
         have, before = sum(counts[:level]), sum(counts[: max(0, level - 1)])
-        totals = set(parting.totals)
-        known, new = set(parting.totals[:have]), set(parting.totals[before:have])
+        totals = set(partition.totals)
+        known, new = set(partition.totals[:have]), set(partition.totals[before:have])
         numbers = []
-        for i, v in enumerate(parting.scalars):
+        for i, v in enumerate(partition.scalars):
             used = totals & set(ancestors([v]))
             if used <= known and used & new:
                 numbers.append(i)
-        outputs = [parting.scalars[i] for i in numbers]
+        outputs = [partition.scalars[i] for i in numbers]
         if level == len(counts):
-            outputs += [v for _, v in parting.states]
-        return numbers, self._small(parting.totals[:have], outputs) if outputs else None
+            outputs += [v for _, v in partition.states]
+        return numbers, self._small(partition.totals[:have], outputs) if outputs else None
 
     def _small(self, totals: Sequence[Variable], outputs: list[Variable]) -> Any:
-        """A function of a few scalars, which are not worth a compiler's time."""
-        places = {v: v.type() for v in self.recipe.parting.leaves}
+        """A function of a few scalars; compiling it would cost more than it saves."""
+        places = {v: v.type() for v in self.recipe.partition.leaves}
         return pytensor.function(
             [*totals, *places.values()],
             clone_replace(outputs, replace=list(places.items())),
@@ -219,17 +219,17 @@ class FlatUpdate:
             on_unused_input="ignore",
         )
 
-    def _whole(self, whole: Whole) -> Any:
-        unit = self.recipe.parting.units[whole.unit]
+    def _whole(self, whole: WholeUpdate) -> Any:
+        unit = self.recipe.partition.units[whole.unit]
         places: dict[Variable, Variable] = {v: v.type() for v in unit.everything}
         inputs = [*whole.gradients, *places.values(), *whole.scalars]
         return self._function(inputs, whole.outputs, places)
 
     def publish(self, gradients: Sequence[Any] | None) -> list[np.ndarray] | None:
-        """Copy to this member's flat vectors what others read of its gradients.
+        """Copy the gradients that other members read to this member's flat vectors.
 
         Returns the gradients as flat arrays, for the pieces that only this member reads. Without
-        gradients (no rows) they are zeros.
+        rows the flat vectors become zero.
         """
         if gradients is None:
             for vector in self._mine:
@@ -237,19 +237,19 @@ class FlatUpdate:
             return None
         flat = [_flat(g) for g in gradients]
         for c in self._copies:
-            self._mine[c.band][c.lo : c.lo + c.size] = flat[c.param][c.at : c.at + c.size]
+            self._mine[c.bucket][c.lo : c.lo + c.size] = flat[c.param][c.at : c.at + c.size]
         return flat
 
     def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
-        """On several nodes: all members' gradients, added up on every node.
+        """On several nodes: add all members' gradients up, on every node.
 
-        Members add up their node's, stretch by stretch, and the leaders those of the nodes.
+        Members add up the gradients of their node, chunk by chunk; leaders those of the nodes.
         """
         if not self._totals_over_nodes:
             return given
         ranks = comm.home.size
         first = comm.rank - comm.home.rank
-        weights = given.shares[first : first + ranks]
+        weights = given.weights[first : first + ranks]
 
         def fill(i: int, lo: int, hi: int) -> None:
             column = [vectors[i][lo:hi] for vectors in self._published]
@@ -257,14 +257,14 @@ class FlatUpdate:
             total[lo:hi] = self._sum(column, weights) if any(weights) and hi > lo else 0
 
         comm.sum_over_nodes(self._totals_over_nodes, fill, self.recipe.compress)
-        return replace(given, flat=None, shares=[1.0])
+        return replace(given, flat=None, weights=[1.0])
 
     def scalars(
         self, comm: Communicator, given: Inputs
     ) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
-        """Compute the totals level by level: the derived scalars, and the new 0-d states.
+        """Compute totals level by level; returns the derived scalars and the new 0-d states.
 
-        Every member calls it, after all have published.
+        All members call it, after all have published.
         """
         found: dict[int, np.ndarray] = {}
         totals: list[np.ndarray] = []
@@ -282,7 +282,7 @@ class FlatUpdate:
         self, level: int, comm: Communicator, given: Inputs, scalars: dict[int, np.ndarray]
     ) -> list[np.ndarray]:
         """A level's totals over all members."""
-        levels = self.recipe.parting.levels
+        levels = self.recipe.partition.levels
         how = levels[level].combines
         mine = np.array([_NEUTRAL[c] for c in how])
         for first, call in self._levels[level]:
@@ -293,21 +293,21 @@ class FlatUpdate:
             part = mine[picked]
             comm.home.all_reduce([part], Reduction(op))
             mine[picked] = part
-        if comm.nodes > 1:  # to the last bit, which the order of additions decides
+        if comm.nodes > 1:  # equal to the last bit, on which the order of additions has influence
             found = comm.broadcast([mine], 0)
             assert found is not None
             mine = found[0]
         start = sum(len(x.combines) for x in levels[:level])
-        places = self.recipe.parting.totals[start : start + len(how)]
+        places = self.recipe.partition.totals[start : start + len(how)]
         return [np.array(v, p.type.dtype) for v, p in zip(mine, places, strict=True)]
 
     def apply(self, given: Inputs, scalars: dict[int, np.ndarray]) -> None:
-        """Write the new values of this member's chunks, and of its whole units."""
+        """Write the new values of this member's chunks and whole units."""
         for call in self._updates:
             for target, value in zip(call.targets, self._run(call, given, scalars), strict=True):
                 if _address(value) != _address(target):
                     target[...] = value
-        for whole, function in self._wholes:
+        for whole, function in self._whole_updates:
             self._apply_whole(whole, function, given, scalars)
 
     def _run(self, call: _Call, given: Inputs, scalars: dict[int, np.ndarray]) -> list[Any]:
@@ -318,9 +318,9 @@ class FlatUpdate:
             gradients[self._rank] = given.flat[s.param][s.at : s.at + s.hi - s.lo]
         weights: list[np.ndarray] = []
         if self._members > _FUSED:
-            gradients = [self._sum(gradients, given.shares)]
+            gradients = [self._sum(gradients, given.weights)]
         elif self._members > 1:
-            weights = [np.array(w, gradients[0].dtype) for w in given.shares]
+            weights = [np.array(w, gradients[0].dtype) for w in given.weights]
         derived = [scalars[i] for i in call.scalars]
         found: list[Any] = call.function(
             *gradients, *weights, *call.values, *derived, *given.leaves
@@ -328,7 +328,7 @@ class FlatUpdate:
         return found
 
     def _sum(self, gradients: list[np.ndarray], weights: list[float]) -> np.ndarray:
-        """The weighted sum of many members' gradients, in memory that is used again."""
+        """The weighted sum of many members' gradients, in a buffer that is used again."""
         first = gradients[0]
         memory = self._reduced.get(first.dtype.num)
         if memory is None or memory.size < first.size:
@@ -341,21 +341,23 @@ class FlatUpdate:
         return out
 
     def _apply_whole(
-        self, whole: Whole, function: Any, given: Inputs, scalars: dict[int, np.ndarray]
+        self, whole: WholeUpdate, function: Any, given: Inputs, scalars: dict[int, np.ndarray]
     ) -> None:
-        unit = self.recipe.parting.units[whole.unit]
+        unit = self.recipe.partition.units[whole.unit]
         gradients = []
         for param in unit.params:
-            at, tenant = next(
+            at, placement = next(
                 (at, t)
-                for at, b in enumerate(self.recipe.bands)
-                for t in b.tenants
+                for at, b in enumerate(self.recipe.buckets)
+                for t in b.placements
                 if t.param == param
             )
-            pieces = [g[at][tenant.start : tenant.start + tenant.size] for g in self._gradients]
+            pieces = [
+                g[at][placement.start : placement.start + placement.size] for g in self._gradients
+            ]
             k = unit.params.index(param)
             shape = self.recipe.shapes[unit.everything[k]]
-            gradients.append(np.array(self._sum(pieces, given.shares)).reshape(shape))
+            gradients.append(np.array(self._sum(pieces, given.weights)).reshape(shape))
         views = [self.views[v] for v in unit.everything]
         derived = [scalars[i] for i in whole.scalar_numbers]
         new = function(*gradients, *views, *derived, *given.leaves)
@@ -364,7 +366,7 @@ class FlatUpdate:
 
 
 def _host_mode(mode: Any) -> Any:
-    """Where the update of shared memory is computed: JAX cannot write to it, NUMBA can."""
+    """The mode of the update of shared memory: NUMBA instead of JAX, which cannot write to it."""
     return "NUMBA" if runs_jax(mode) else mode
 
 
@@ -374,7 +376,7 @@ def _address(a: Any) -> int:
 
 
 class _Unlocked:
-    """Memory that numba shall take for writable: another signature would be compiled anew."""
+    """Memory that says it is writable: numba compiles anew for read-only arrays."""
 
     def __init__(self, a: np.ndarray) -> None:
         self._owner = a
@@ -382,7 +384,7 @@ class _Unlocked:
 
 
 def _flat(gradient: Any) -> np.ndarray:
-    """A gradient as a 1-D array, without a copy where its memory is in order."""
+    """A gradient as a 1-D array, without a copy if it is C-contiguous."""
     array = np.asarray(gradient)
     flat = array.reshape(-1)
     return flat if flat.flags.writeable else np.asarray(_Unlocked(flat))

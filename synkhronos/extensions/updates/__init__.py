@@ -1,18 +1,18 @@
-"""Update rules in two halves: the gradient in one flat vector, and the update made from it.
+"""Update rules, each split into two functions: one for the gradient, one for the update.
 
-Between the halves the vector is reduced over the members, and every member makes the same update
-of its own replica::
+The first writes the gradient into one flat vector. The members then reduce this vector. The second
+makes the update from it, the same in each member's replica::
 
     grad_updates, param_updates, grad_shared = updates.adam(loss, params)
     f_grad = synk.function([x, y], loss, updates=grad_updates)
     f_update = synk.function([], updates=param_updates)
     f_grad(x_data, y_data)
-    synk.all_reduce(grad_shared, "avg")     # weights=rows of each part, where they differ
+    synk.all_reduce(grad_shared, "avg")     # weights=rows of each member, if they differ
     f_update()
 
 `sgd`, `momentum`, `nesterov_momentum`, `adagrad`, `rmsprop`, `adadelta`, `adam`, `adamax`,
-`amsgrad` and `nadam` are given in this form; their serial forms, which return plain updates, are
-their attributes `rule`. `split` makes the halves from any rule of Lasagne's signature.
+`amsgrad` and `nadam` have this form. The attribute `rule` of each is its serial form, which returns
+plain updates. `split` makes the two functions' updates from any rule of Lasagne's signature.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ Clip = Callable[[list[Variable]], Sequence[Variable]]
 
 
 class Split(NamedTuple):
-    """The two halves of an update rule, and what is reduced between them.
+    """The updates of the two functions of a rule, and what is reduced between them.
 
     Attributes
     ----------
     grad_updates : list of (shared, gradient)
-        Put the gradient of a member's rows into `grad_shared`.
+        They write the gradient of a member's rows into `grad_shared`.
     param_updates : list of (shared, new value)
-        Of parameters and the rule's states, made from `grad_shared`.
+        New values of parameters and of the rule's states, made from `grad_shared`.
     grad_shared : shared vector, or list of them
         All gradients one after the other, in the order of the parameters; a list with one vector
         for each dtype where there are several.
@@ -100,7 +100,7 @@ class Split(NamedTuple):
 
 
 class SplitRule(Protocol):
-    """A rule in two halves; `rule` is the same in Lasagne's form."""
+    """A rule that returns a Split; `rule` is the same in Lasagne's form."""
 
     rule: Callable[..., Any]
 
@@ -112,7 +112,7 @@ class SplitRule(Protocol):
         clip: Clip | None = None,
         **kwargs: Any,
     ) -> Split:
-        """Make the halves, as `split` does."""
+        """Make the two lists of updates, as `split` does."""
         ...
 
 
@@ -124,7 +124,7 @@ def split(
     clip: Clip | None = None,
     **kwargs: Any,
 ) -> Split:
-    """Part an update rule into gradient and update.
+    """Split an update rule into gradient and update.
 
     Parameters
     ----------
@@ -223,14 +223,14 @@ def _clipped(clip: Clip, views: list[Any], params: Sequence[Any]) -> list[Any]:
     return [fitted_gradient(p, g) for p, g in zip(params, found, strict=True)]
 
 
-# The rules in two halves.
+# The rules that return a Split.
 
 
-def _in_two_halves(rule: Callable[..., Any]) -> SplitRule:
-    """The split form of a rule, documented as such."""
+def _as_split(rule: Callable[..., Any]) -> SplitRule:
+    """The split form of a rule, with documentation of its own."""
 
     @functools.wraps(rule)
-    def halves(
+    def split_rule(
         loss: Any,
         params: Sequence[SharedVariable],
         *args: Any,
@@ -244,20 +244,20 @@ def _in_two_halves(rule: Callable[..., Any]) -> SplitRule:
     signature = inspect.signature(rule)
     first, *rest = signature.parameters.values()
     last = inspect.Parameter("clip", inspect.Parameter.KEYWORD_ONLY, default=None)
-    made = cast("Any", halves)
+    made = cast("Any", split_rule)
     made.__signature__ = signature.replace(
         parameters=[first.replace(name="loss"), *rest, last], return_annotation=Split
     )
     made.__module__ = __name__
-    made.__doc__ = _doc_of_halves(rule)
+    made.__doc__ = _doc_of_split(rule)
     made.rule = rule
     return cast("SplitRule", made)
 
 
 _CLIP = """clip : callable, optional
-    From the list of gradients, reduced, to the list that the rule gets.
+    Takes the list of reduced gradients; returns the list that the rule gets.
 lr : 0-d, optional
-    The original's name of `learning_rate`.
+    The name of `learning_rate` in 2017.
 """
 _RETURNS = """Returns
 -------
@@ -269,14 +269,14 @@ _EXAMPLE = """Examples
 >>> import numpy as np, pytensor
 >>> from synkhronos.extensions import updates
 >>> w = pytensor.shared(np.array([1.0, -2.0]), name="w")
->>> halves = updates.{name}((w**2).sum(), [w], learning_rate=0.5)
->>> halves.grad_shared.get_value().shape
+>>> found = updates.{name}((w**2).sum(), [w], learning_rate=0.5)
+>>> found.grad_shared.get_value().shape
 (2,)
 """
 
 
-def _doc_of_halves(rule: Callable[..., Any]) -> str:
-    """The rule's documentation, its first argument, result and example replaced."""
+def _doc_of_split(rule: Callable[..., Any]) -> str:
+    """The rule's documentation with another first argument, result and example."""
     text = inspect.getdoc(rule) or ""
     sections = re.split(r"\n(?=\w+\n-{3,}\n)", text)
     for i, section in enumerate(sections):
@@ -289,16 +289,16 @@ def _doc_of_halves(rule: Callable[..., Any]) -> str:
     return "\n".join(sections)
 
 
-sgd = _in_two_halves(_rules.sgd)
-momentum = _in_two_halves(_rules.momentum)
-nesterov_momentum = _in_two_halves(_rules.nesterov_momentum)
-adagrad = _in_two_halves(_rules.adagrad)
-rmsprop = _in_two_halves(_rules.rmsprop)
-adadelta = _in_two_halves(_rules.adadelta)
-adam = _in_two_halves(_rules.adam)
-adamax = _in_two_halves(_rules.adamax)
-amsgrad = _in_two_halves(_rules.amsgrad)
-nadam = _in_two_halves(_rules.nadam)
+sgd = _as_split(_rules.sgd)
+momentum = _as_split(_rules.momentum)
+nesterov_momentum = _as_split(_rules.nesterov_momentum)
+adagrad = _as_split(_rules.adagrad)
+rmsprop = _as_split(_rules.rmsprop)
+adadelta = _as_split(_rules.adadelta)
+adam = _as_split(_rules.adam)
+adamax = _as_split(_rules.adamax)
+amsgrad = _as_split(_rules.amsgrad)
+nadam = _as_split(_rules.nadam)
 
 
 def sgd_nonflat(
@@ -443,7 +443,7 @@ def vars_flat_size(variables: Sequence[SharedVariable]) -> int:
 
 
 def flat_unflat_grads(loss: Any, params: Sequence[SharedVariable]) -> tuple[Any, Any, list[Any]]:
-    """The first half of `split`, for updates of your own making.
+    """The gradient of `split`, for your own updates.
 
     Parameters
     ----------
