@@ -80,7 +80,7 @@ def _value(leaf: Any) -> Any:
     return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
 
 
-class Part:
+class DividedTerms:
     """The terms with the same number of rows.
 
     Attributes
@@ -223,7 +223,7 @@ class Likelihood:
         In the model's graph: parameters with rows; the row axis comes first.
     size : int
         The length of theta.
-    parts : list of Part
+    parts : list of DividedTerms
         The terms, grouped by their number of rows.
     """
 
@@ -258,7 +258,7 @@ class Likelihood:
             theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
             rowed = {p: v for p, v in reading.sources.items() if p[1] is not None}
             self.parts.append(
-                Part(
+                DividedTerms(
                     reading.rows,
                     [t.name for t in group],
                     reading,

@@ -182,14 +182,14 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "unknown window": (
         lambda x: nn.conv2d(x, pt.tensor4("w")),
         ValueError,
-        "the two first of them known",
+        "with height and width known",
     ),
     "channels": (
         lambda x: nn.conv2d(x, np.zeros((3, 3, 2, 1))),
         ValueError,
-        "images of 3 channels, and a kernel for 2",
+        "the images have 3 channels, but the kernel takes 2",
     ),
-    "whole numbers": (lambda x: nn.max_pool2d(x.astype("int32")), TypeError, "floating tensors"),
+    "whole numbers": (lambda x: nn.max_pool2d(x.astype("int32")), TypeError, "floating-point"),
     "a matrix": (lambda x: nn.conv2d(x[0, 0], np.zeros((1, 1, 3, 1))), TypeError, "4 dimensions"),
     "no step": (lambda x: nn.max_pool2d(x, 2, 0), ValueError, "strides is 0"),
     "padding": (lambda x: nn.max_pool2d(x, 2, 1, 2), ValueError, "holds whole windows"),
