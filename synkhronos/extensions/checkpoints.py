@@ -238,7 +238,9 @@ class Checkpoints:
         self._check_names(place, body)
         self._check_shapes(place, body)
         if self.batches is not None and body["batches"] is None:
-            raise InputError(f"restore: {place} was saved without batches, and these have some")
+            raise InputError(
+                f"restore: {place} was saved without batches, and this Checkpoints has batches"
+            )
         _check_streams(place, body)
         arrays = self._read_arrays(place, body)
         if self.batches is not None:
@@ -249,13 +251,13 @@ class Checkpoints:
         return {"step": body["step"], **body["meta"]}
 
     def _say_what_differs(self, group: Group | None) -> None:
-        """Name, once, the variables of which the other members hold other values."""
+        """Log, once each, the variables whose values differ between members."""
         for name, variable in self._values.items():
             entry = None if group is None else group.member.variables.find(variable)
             if entry is not None and entry.differs and name not in self._said:
                 self._said.add(name)
                 log.warning(
-                    "checkpoint: the members hold different values of %s; the master's is saved",
+                    "checkpoint: the members' values of %s differ; only the master's is saved",
                     name,
                 )
 
@@ -266,7 +268,7 @@ class Checkpoints:
             entry = None if group is None else group.member.variables.find(variable)
             if entry is not None and entry.differs:
                 differing.append(entry.number)
-        if group is not None and differing:  # these would keep their values in the other members
+        if group is not None and differing:  # else the other members would keep their values
             group.run(Broadcast(tuple(differing)), "restore")
 
     def _set_streams(self, group: Group | None, body: dict[str, Any]) -> None:
@@ -330,16 +332,16 @@ class Checkpoints:
             made.mkdir()
             self._save_arrays(arrays, made / _ARRAYS)
             body["blake2b"] = _digest(made / _ARRAYS)
-            # the clock, so that one which cannot be read just now does not come to be the latest
+            # from the clock, so that an unreadable one does not become the latest
             last = max([n for n, _, _ in listed if n is not None], default=0)
             body["serial"] = max(last + 1, time.time_ns())
             (made / _META).write_text(_sealed(body))
-            # safetensors lets nobody but the owner read it
+            # safetensors makes the file readable only for its owner
             (made / _ARRAYS).chmod((made / _META).stat().st_mode)
             for path in (made / _ARRAYS, made / _META, made):
                 _force(path)
             if os.path.lexists(place):
-                # a folder cannot take another's name; until it does, the old one counts
+                # a folder cannot replace another; until the next rename the old one counts
                 place.rename(self.folder / f".old-{place.name}")
             made.rename(place)
             _force(self.folder)
@@ -351,7 +353,7 @@ class Checkpoints:
     def _save_arrays(self, arrays: dict[str, np.ndarray], path: Path) -> None:
         try:
             self._files.save_file(arrays, path)
-        except self._error as exc:  # no kind of OSError, whatever has happened
+        except self._error as exc:  # safetensors raises its own error also for errors of the system
             match = _ERRNO.search(str(exc))
             if match is None:
                 raise
@@ -359,7 +361,7 @@ class Checkpoints:
             raise OSError(number, os.strerror(number), str(path)) from exc
 
     def _prune(self) -> None:
-        """Remove what is too old, and what has been replaced."""
+        """Remove checkpoints that are too old or replaced."""
         readable = [path for serial, _, path in self._listed() if serial is not None]
         for path in readable[: -self.keep] if self.keep is not None else ():
             path.rename(path.with_name(f"{_LEAVINGS}{path.name}"))
@@ -368,7 +370,7 @@ class Checkpoints:
     def _clear(self) -> None:
         """Remove checkpoints that are half written, replaced, or half removed."""
         leavings = [path for path in self.folder.iterdir() if self._left_over(path)]
-        if leavings:  # their names are on the disk before anything in them goes
+        if leavings:  # flush the names before their files are removed
             _force(self.folder)
         for path in leavings:
             if path.is_dir() and not path.is_symlink():
@@ -420,17 +422,17 @@ def _read_meta(place: Path) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
         raise _damaged(place, f"{_META} cannot be read ({exc!r})") from exc
     if not whole:
-        raise _damaged(place, f"{_META} is not as it was written")
+        raise _damaged(place, f"the contents of {_META} have changed")
     if body.get("format") != FORMAT:
         raise CheckpointError(
             f"checkpoint {place} has format {body.get('format')}; this reads {FORMAT}. Nothing was "
             "set. Use the version that wrote it, or name another step"
         )
     if not _complete(body):
-        raise _damaged(place, f"{_META} has not what it should have")
+        raise _damaged(place, f"{_META} has missing or wrong entries")
     match = _NAME.fullmatch(place.name)
     if match is not None and body["step"] != int(match[2]):
-        raise _damaged(place, f"what is in it was saved as step {body['step']}")
+        raise _damaged(place, f"its contents were saved as step {body['step']}")
     return dict(body)
 
 
@@ -456,8 +458,8 @@ def _check_streams(place: Path, body: dict[str, Any]) -> None:
         for state in states:
             try:
                 rebuild(state)
-            except Exception as exc:  # whatever numpy says to what is no state
-                raise _damaged(place, f"{name} has no state of a generator ({exc!r})") from exc
+            except Exception as exc:  # numpy raises different errors for a wrong state
+                raise _damaged(place, f"{name} is not the state of a generator ({exc!r})") from exc
 
 
 def _sealed(body: dict[str, Any]) -> str:
@@ -475,10 +477,10 @@ def _digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[io.BufferedReader]:
-    """A plain file, to be read; a pipe or a device might never end."""
+    """Open a regular file; reading a pipe or a device might not end."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a regular file")
         yield file
 
 
@@ -489,7 +491,7 @@ def _damaged(place: Path, why: str) -> CheckpointError:
 
 
 def _force(path: Path) -> None:
-    """Onto the disk, a file or a folder's list of names."""
+    """Flush a file, or a folder's list of names, to the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -505,7 +507,7 @@ def _make(folder: Path) -> None:
 
 
 def _storable(value: np.ndarray) -> np.ndarray:
-    """In C order, which safetensors 0.8.0 takes for granted (its issue 825); complex as pairs."""
+    """In C order, which safetensors 0.8.0 assumes (its issue 825); complex numbers as pairs."""
     found = np.asarray(value, order="C")  # np.ascontiguousarray would make 0-d values 1-d
     if found.dtype.kind == "c":
         half = np.dtype(f"f{found.dtype.itemsize // 2}")
@@ -529,12 +531,12 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
         pairs = [(getattr(v, "name", None), v) for v in variables]
     else:
         raise InputTypeError(
-            f"Checkpoints: {variables!r} is no list or dict of shared variables and no train "
-            "function"
+            f"Checkpoints: {variables!r} is not a list or dict of shared variables, and not a "
+            "train function"
         )
     wrong = [v for _, v in pairs if not isinstance(v, SharedVariable)]
     if wrong:
-        raise InputTypeError(f"Checkpoints: {wrong} are no shared variables")
+        raise InputTypeError(f"Checkpoints: {wrong} are not shared variables")
     nameless = [i for i, (n, _) in enumerate(pairs) if not isinstance(n, str) or not n]
     if nameless:
         raise InputError(
@@ -544,8 +546,8 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice or "__metadata__" in names:
         raise InputError(
-            f"Checkpoints: several variables are named {twice or '__metadata__'}, which one alone "
-            "could be in a file: rename them, or give a dict"
+            f"Checkpoints: several variables are named {twice or '__metadata__'}, but names in a "
+            "file are unique: rename them, or give a dict"
         )
     if len({v for _, v in pairs}) < len(pairs):
         raise InputError("Checkpoints: a variable is listed twice")
@@ -553,7 +555,7 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
 
 
 def _parts_of(train: Any) -> Iterator[tuple[str, Any]]:
-    """The variables of a train function, those without a name of their own by their places."""
+    """The variables of a train function by name; unnamed ones by their position."""
     places: dict[Any, str] = {}
     for part in ("params", "state", "streams"):
         for i, variable in enumerate(getattr(train, part, ())):
@@ -568,13 +570,13 @@ def _check_array(name: str, variable: SharedVariable) -> None:
     value = np.asarray(variable.get_value(borrow=True))
     if value.dtype.kind not in "biufc":
         raise InputTypeError(
-            f"Checkpoints: the value of {name} ({variable.type}) is no array of numbers and no "
-            "random generator"
+            f"Checkpoints: the value of {name} ({variable.type}) is not an array of numbers, and "
+            "not a random generator"
         )
 
 
 def _safetensors() -> tuple[Any, type[Exception]]:
-    """The library, and its error."""
+    """The safetensors library, and its error class."""
     try:
         from safetensors import SafetensorError
         from safetensors import numpy as files
@@ -584,7 +586,7 @@ def _safetensors() -> tuple[Any, type[Exception]]:
 
 
 def _group() -> Group | None:
-    """The current group, if one is alive that this process may use."""
+    """The current group; None if this process has none."""
     try:
         return current("checkpoints")
     except GroupError:
@@ -595,13 +597,13 @@ def _integer(name: str, value: Any, least: int) -> int:
     try:
         found = operator.index(value)
     except TypeError:
-        raise InputTypeError(f"{name}={value!r} is no integer") from None
+        raise InputTypeError(f"{name}={value!r} is not an integer") from None
     if isinstance(value, bool | np.bool_) or found < least:
-        raise InputError(f"{name}={value!r}: an integer of at least {least} is needed")
+        raise InputError(f"{name}={value!r}: give an integer of at least {least}")
     return found
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not for JSON")
+    raise TypeError(f"{type(value).__name__} cannot be JSON")

@@ -131,10 +131,10 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """End the loop under way, if there is one; the loader can be used again."""
+        """End the current loop, if there is one; the loader can be used again."""
         reader, self._reader = self._reader, None
         if reader is not None and not reader.stop():
-            self._sets = []  # its thread may write there yet
+            self._sets = []  # its thread may still write there
 
     def __iter__(self) -> Iterator[Any]:
         self._group.check("Loader")
@@ -158,7 +158,7 @@ class Loader:
             reader.stop()
 
     def _give(self, reader: Reader, walk: Walk, number: int) -> None:
-        """Let a batch be read, into the set of Data whose turn it is."""
+        """Ask for a batch, into the next set of Data."""
         start, stop = walk.span(number)
         turn = self._sets[number % 2] if self._sets else ()
         for d in turn:
@@ -166,7 +166,7 @@ class Loader:
         reader.todo.put((number, [d.writable for d in turn]))
 
     def _take(self, reader: Reader, walk: Walk, number: int) -> Any:
-        """Wait for a batch; the Data that hold it."""
+        """Wait for a batch; returns the Data that hold it."""
         begun = time.perf_counter()
         try:
             read = reader.take()
@@ -198,7 +198,7 @@ class Loader:
 
 
 class Source:
-    """Where rows come from: something to index, or a function of an index.
+    """A source of rows: an object to index, or a function of an index.
 
     Attributes
     ----------
@@ -211,15 +211,15 @@ class Source:
         self.label = f"source {number} ({type(given).__name__})"
         self.kind: tuple[tuple[int, ...], np.dtype] | None = None
         self._file: mmap.mmap | None = None
-        self._plain = False  # take() reads what is asked for; of others it copies the whole first
+        self._plain = False  # take() reads only these rows; of other types it copies all rows first
         indexed = hasattr(given, "__getitem__") and hasattr(given, "__len__")
         self._function = callable(given) and not indexed
         if self._function:
             return
         if not indexed or isinstance(given, _NO_SOURCES) or getattr(given, "shape", None) == ():
             raise InputTypeError(
-                f"Loader: {self.label} takes no array as index and is no function of one: give an "
-                "array, numpy.memmap, an h5py dataset, or a function from rows to arrays"
+                f"Loader: {self.label} does not take an array as index, and is not a function: "
+                "give an array, numpy.memmap, an h5py dataset, or a function from rows to arrays"
             )
         if len(given) != rows:
             raise InputError(f"Loader: {self.label} has {len(given)} rows, the batches {rows}")
@@ -241,7 +241,7 @@ class Source:
             self._file.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
 
     def read(self, rows: np.ndarray, out: np.ndarray | None) -> Any:
-        """These rows, written to `out` if that is possible."""
+        """Read these rows, into `out` if that is possible."""
         if self._function:
             return self._given(rows)
         if self._plain and out is not None and _fits(out, len(rows), self._given):
@@ -253,7 +253,7 @@ class Source:
 
 @dataclass
 class Read:
-    """A batch that has been read.
+    """A batch read by the thread.
 
     Attributes
     ----------
@@ -294,7 +294,7 @@ class Reader:
         self._thread.start()
 
     def stop(self) -> bool:
-        """End the thread, and say whether it has ended; safe to call again, and from anywhere."""
+        """End the thread; returns whether it has ended. Safe to call again, from any thread."""
         if self._owner != os.getpid():  # a fork has no such thread
             return True
         self._stopped = True
@@ -305,7 +305,7 @@ class Reader:
         self._thread.join(JOIN_SECONDS)
         if self._thread.is_alive():
             log.warning(
-                "Loader: a source has not come back within %g s; its thread ends when it does",
+                "Loader: a read has not ended within %g s; its thread ends with the read",
                 JOIN_SECONDS,
             )
             return False
@@ -314,7 +314,7 @@ class Reader:
         return True
 
     def take(self) -> Read:
-        """Wait for the next batch; raises what the source raised."""
+        """Wait for the next batch; raises the exception of the source, if any."""
         self._consumer = threading.current_thread()
         while True:
             self.check()
@@ -333,7 +333,7 @@ class Reader:
                 del found  # its traceback holds this frame
 
     def check(self) -> None:
-        """Raise if the loop cannot go on."""
+        """Raise if the loop cannot continue."""
         self._group.check("Loader")
         if self._stopped:
             raise InputError("Loader: close() or another loop over the loader has ended this loop")
@@ -377,7 +377,7 @@ class Reader:
 
 
 def _mapping(array: Any) -> mmap.mmap | None:
-    """The mapped file that an array is a view of, if it is."""
+    """The mapped file that an array is a view of; None if it is not."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, mmap.mmap) else None
@@ -386,10 +386,12 @@ def _mapping(array: Any) -> mmap.mmap | None:
 def _placed(
     found: Any, rows: int, target: np.ndarray | None, order: np.ndarray | None
 ) -> np.ndarray | None:
-    """Put what has been read where it belongs, or return it for the consumer to do so."""
+    """Copy rows to their target, or return them if the consumer has to copy them."""
     array = np.asarray(found)
     if array.ndim == 0 or len(array) != rows:
-        raise InputError(f"Loader: an array of shape {array.shape} came for {rows} rows")
+        raise InputError(
+            f"Loader: the source returned an array of shape {array.shape} for {rows} rows"
+        )
     if found is target:
         return None
     fits = target is not None and _fits(target, rows, array)
@@ -401,7 +403,7 @@ def _placed(
 
 
 def _fits(target: np.ndarray, rows: int, source: np.ndarray) -> bool:
-    """Whether so many rows of the source can be written to the target as they are."""
+    """Whether this many rows of the source can be written to the target without a cast."""
     return target.shape == (rows, *source.shape[1:]) and np.can_cast(
         source.dtype, target.dtype, "equiv"
     )

@@ -1,4 +1,4 @@
-"""Who evaluates: the group of this process, or in a chain's own process a group of its own."""
+"""The group that evaluates: that of this process, or in a chain's process one of its own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("synkhronos")
 
 
-class Slots:
-    """The cores, dealt out to processes that come and go: a slot is free again when its owner ends.
+class CoreSlots:
+    """Divides the cores into slots, one for each process; the end of a process frees its slot.
 
-    A slot is a byte of a nameless file under a record lock, which the kernel gives back whatever
-    the process dies of.
+    A slot is a byte of a nameless file under a record lock. The kernel releases the lock however
+    the process ends.
     """
 
     def __init__(self, cores: Sequence[int], width: int) -> None:
@@ -38,7 +38,7 @@ class Slots:
         self._fd = os.memfd_create("synkhronos-slots", os.MFD_CLOEXEC)
 
     def take(self) -> list[int]:
-        """The cores of a free slot; those of slot 0 where none is free."""
+        """Take a free slot and return its cores; those of slot 0 if none is free."""
         for slot in range(len(self._cores) // self._width):
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
@@ -48,18 +48,18 @@ class Slots:
         return self._cores[: self._width]
 
     def __del__(self) -> None:
-        """A model that nobody leaves leaves nothing behind."""
+        """Close the file of a model that was not closed."""
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class _Stub:
-    """In place of a round."""
+    """Replaces a round; evaluates to zeros."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         self._flat = np.zeros(likelihood.size + 1)
@@ -74,20 +74,19 @@ class _Stub:
 
 
 class Evaluator:
-    """The divided likelihood in whatever process it is called.
+    """The divided likelihood, in any process.
 
-    In the process that divided the model it is the group's. A chain's process (`pm.sample` with
-    `cores` forks one for each chain, or starts it anew) starts a group of its own at its first
-    evaluation.
+    In the process that divided the model, its group evaluates. `pm.sample` with `cores` forks or
+    starts one process for each chain; each starts its own group at its first evaluation.
 
     Parameters
     ----------
     likelihood : Likelihood
     mode : object
-        What the members compile for.
+        The mode in which the members compile.
     group : Group
     members : int
-        Of each chain's own group.
+        The size of each chain's own group.
     """
 
     def __init__(self, likelihood: Likelihood, mode: Any, group: Group, members: int) -> None:
@@ -96,7 +95,7 @@ class Evaluator:
         self.members = members
         self.alarm: Alarm | None = Alarm()
         self.failure: BaseException | None = None
-        self._slots: Slots | None = Slots(_cores.available(), members)
+        self._slots: CoreSlots | None = CoreSlots(_cores.available(), members)
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()
@@ -119,7 +118,7 @@ class Evaluator:
 
     @contextlib.contextmanager
     def stubbed(self) -> Iterator[None]:
-        """Evaluate to zeros in no time: what is left is what the rest of the model takes."""
+        """Evaluate to zeros, to measure the time of the rest of the model."""
         kept, self._round = self._round, _Stub(self.likelihood)
         try:
             yield
@@ -127,29 +126,29 @@ class Evaluator:
             self._round = kept
 
     def _note(self, exc: BaseException, goes_on: bool) -> None:
-        """See to it that the sampler stops."""
-        if self.failure is not None:  # another thread was first
+        """Keep an exception, and stop the sampler."""
+        if self.failure is not None:  # another thread has kept one
             return
         raised = self.alarm is not None and self.alarm.raise_in_main(exc)
         if raised or not goes_on:
-            self.failure = exc  # a sampler that goes on must not take it for a bad point
+            self.failure = exc  # else a sampler that continues takes it for a bad point
         if raised:
             log.error("sampling stops: %s", exc)
 
     def _move_in(self) -> None:
-        """Start a group of this process's own."""
+        """Start this process's own group."""
         if self._left:
             raise GroupClosed(
-                f"the likelihood of {', '.join(self.likelihood.names)} is divided no longer: the "
-                "model was left (synk.pymc.parallel)"
+                f"the likelihood of {', '.join(self.likelihood.names)} is not divided any more: "
+                "the model was closed (synk.pymc.parallel)"
             )
-        if self._pid != os.getpid():  # a fork: its locks may have been held by other threads
+        if self._pid != os.getpid():  # a fork: other threads of the parent may have held the lock
             self._moving = threading.Lock()
             self.alarm = None
         with self._moving:
             if self._round is not None and self._pid == os.getpid():
                 return
-            slots = self._slots or Slots(_cores.available(), self.members)
+            slots = self._slots or CoreSlots(_cores.available(), self.members)
             cores = slots.take()
             self._slots = slots
             members = min(self.members, len(cores))
@@ -158,14 +157,14 @@ class Evaluator:
         log.info("chain process %d evaluates with %d members of its own", self._pid, members)
 
     def give_each_chain(self, members: int) -> None:
-        """Change the size of the chains' own groups, before there are any."""
+        """Set the size of the chains' own groups, before the first starts."""
         self.members = members
         if self._slots is not None:
             self._slots.close()
-        self._slots = Slots(_cores.available(), members)
+        self._slots = CoreSlots(_cores.available(), members)
 
     def leave(self) -> None:
-        """The model is whole again."""
+        """End: the model is not divided any more."""
         if self._pid == os.getpid() and not self._left:
             self._left = True
             self._round = None
@@ -175,7 +174,7 @@ class Evaluator:
                 self.alarm.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a process that was not forked: it has no group, and no part in the slots."""
+        """For a process that was not forked: without group and slots."""
         return {"likelihood": self.likelihood, "mode": self.mode, "members": self.members}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One round: every member evaluates its part; parts are added in the order of ranks."""
+"""One round: each member evaluates its rows; the master adds the results in the order of ranks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _F8 = np.dtype(np.float64)
 
 @dataclass(frozen=True)
 class AllocateResults(Command):
-    """Give every member a vector for each part's result, which the master reads in place.
+    """Allocate a vector for each result in each member; the master reads them in place.
 
     Attributes
     ----------
     number : int
-        Under which members remember them.
+        By which members name the vectors.
     lengths : tuple of int
     """
 
@@ -44,7 +44,7 @@ class AllocateResults(Command):
     lengths: tuple[int, ...]
 
     def run(self, member: Member) -> None:
-        """Allocate, and show each other."""
+        """Allocate, and map the vectors of the other members."""
         comm = member.communicator
         mine = [comm.empty((n,), _F8) for n in self.lengths]
         for vector in mine:
@@ -60,11 +60,11 @@ class Evaluate(Command):
     Attributes
     ----------
     calls : tuple of Call
-        One for each part; all their outputs stay in the members.
+        One for each divided term; all their outputs stay in the members.
     gradients : tuple of tuple of ArrayRef
-        For each call, where the gradients by its latents go: each member writes its rows.
+        For each call, the arrays for gradients by its latents; each member writes its rows.
     number : int
-        Of the result vectors.
+        The number of the result vectors.
     """
 
     calls: tuple[Call, ...]
@@ -74,7 +74,7 @@ class Evaluate(Command):
     pure = True
 
     def run(self, member: Member) -> Any:
-        """Evaluate this member's rows; on another node than the master's, report what was found."""
+        """Evaluate this member's rows; members of other nodes than the master's report results."""
         home = member.communicator.home
         vectors = [ranks[home.rank] for ranks in member.updates[self.number]]
         written: list[tuple[ArrayRef, int, np.ndarray]] = []
@@ -117,7 +117,7 @@ class Evaluate(Command):
 
 
 class Round:
-    """A likelihood as one group evaluates it: functions, data in shared memory, the command."""
+    """A likelihood in one group: functions, data in shared memory, and the command."""
 
     def __init__(self, group: Group, likelihood: Likelihood, mode: Any) -> None:
         self.group = group
@@ -164,7 +164,7 @@ class Round:
         if len(theta) != self._likelihood.size:
             raise InputError(
                 f"{self._what}: its parameters had {self._likelihood.size} elements when the model "
-                f"was divided, now they have {len(theta)}: leave it and divide it anew"
+                f"was divided, now they have {len(theta)}: close it and divide it again"
             )
         with group.lock:
             group.wake()

@@ -788,7 +788,7 @@ def test_build_inputs(group: synk.Group) -> None:
         f.build_inputs(rows, rows, rows, rows)
     with pytest.raises(synk.InputTypeError):
         f.build_inputs(z=rows)
-    with pytest.raises(synk.InputError, match=r"3 inputs.*is for 1"):
+    with pytest.raises(synk.InputError, match=r"3 inputs.*minibatch= has 1"):
         f.build_inputs(minibatch=[True])
     with pytest.raises(synk.InputTypeError, match="'x' is given twice"):
         f.build_inputs(rows, x=rows)

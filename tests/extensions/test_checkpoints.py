@@ -567,7 +567,7 @@ def test_values_that_differ_on_purpose(
         checkpoints.save(1)
         checkpoints.save(2)
     assert caplog.messages == [
-        "checkpoint: the members hold different values of w; the master's is saved"
+        "checkpoint: the members' values of w differ; only the master's is saved"
     ]
     assert synk.get_value(1, w).tolist() == [1, 1]
     checkpoints.restore()
@@ -630,10 +630,10 @@ def test_a_train_function(folder: Path) -> None:
         (lambda: weights("__metadata__"), "__metadata__"),
         (lambda: {"a": (w := shared(1.0)), "b": w}, "listed twice"),
         (lambda: {3: shared(1.0)}, "no name"),
-        (lambda: [np.zeros(3)], "no name|no shared"),
-        (lambda: shared(1.0, "a"), "no list or dict"),
-        (lambda: None, "no list or dict"),
-        (lambda: {"a": pytensor.shared("text", name="a")}, "a .* no array of numbers"),
+        (lambda: [np.zeros(3)], "no name|not shared"),
+        (lambda: shared(1.0, "a"), "not a list or dict"),
+        (lambda: None, "not a list or dict"),
+        (lambda: {"a": pytensor.shared("text", name="a")}, "a .* not an array of numbers"),
     ],
 )
 def test_bad_variables(folder: Path, make: Any, said: str) -> None:

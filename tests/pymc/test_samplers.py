@@ -141,8 +141,8 @@ def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
         tmp_path,
         """
         import os, signal, time
-        from synkhronos.pymc._chains import Slots
-        slots = Slots([0, 1, 2, 3], 2)
+        from synkhronos.pymc._chains import CoreSlots
+        slots = CoreSlots([0, 1, 2, 3], 2)
 
         def in_a_child():
             end, start = os.pipe()

@@ -129,7 +129,7 @@ def _floats(tensor: Any, what: str) -> Any:
 
 
 def _squares(tensor: Any, axes: Any) -> Any:
-    """Sums of squares, in float64: what PyTensor sums in anyway, and JAX would return as it is."""
+    """Sums of squares in float64, the dtype in which PyTensor sums; JAX would keep the input's."""
     wide = pt.cast(tensor, "float32") if tensor.type.dtype == "float16" else tensor
     return pt.sum(pt.sqr(wide), axis=axes, keepdims=axes is not None, dtype="float64")
 

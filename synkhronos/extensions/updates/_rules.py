@@ -89,7 +89,7 @@ def momentum(
     weight_decay: Hyper = 0.0,
     decoupled: bool = False,
 ) -> Updates:
-    """Gradient descent with momentum: steps are a velocity that gradients push.
+    """Gradient descent with momentum: the gradients change a velocity, which is the step.
 
     ``velocity = momentum * velocity - learning_rate * gradient; param + velocity``
 
@@ -418,7 +418,7 @@ def adamax(
     weight_decay: Hyper = 0.0,
     decoupled: bool = True,
 ) -> Updates:
-    """Adamax: Adam with the largest gradient that is remembered in place of the root.
+    """Adamax: Adam with a decaying maximum of gradients instead of the root.
 
     ``t = t + 1; m = beta1 * m + (1 - beta1) * gradient; u = maximum(beta2 * u, abs(gradient));
     param - learning_rate / (1 - beta1**t) * m / (u + epsilon)``

@@ -1,4 +1,4 @@
-"""What the rules are written with: parameters, gradients, states and numbers, all checked."""
+"""The parameters, gradients, states and numbers of update rules, checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Hyper = Any  # a number or a 0-d variable
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter, its gradient, and where its step starts.
+    """A parameter, its gradient, and the value from which its step starts.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ def clock(rule: str, slots: Sequence[Slot]) -> tuple[Any, Any]:
 
 
 def weight_so_far(beta: Hyper, t: Any) -> Any:
-    """``1 - beta**t``: what the weights of a running mean from zero sum to after t steps.
+    """``1 - beta**t``: the sum of the weights of a running mean from zero after t steps.
 
     By way of logarithms, which keeps the digits that 1 - 0.999 loses in float32.
     """
@@ -139,7 +139,7 @@ def in_dtype(value: Hyper, dtype: Any) -> Any:
     return pt.constant(np.asarray(value, dtype))
 
 
-# What is asked for, checked.
+# Arguments of rules, checked.
 
 
 def trainable(params: Any, what: str = "params") -> list[Any]:
@@ -309,7 +309,7 @@ def names_of(params: Sequence[Any]) -> list[str]:
     own = [n if n and given.index(n) == i else None for i, n in enumerate(given)]
     taken = {n for n in own if n}
     return [
-        own[i] or _unused(given[i] or f"param{i}", taken)  # users' names go first
+        own[i] or _unused(given[i] or f"param{i}", taken)  # the users' names have priority
         for i in range(len(params))
     ]
 
