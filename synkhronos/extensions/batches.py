@@ -74,7 +74,7 @@ class Batches:
         self.last = last
         self._epoch = 0
         self._row = 0  # rows of the epoch that loops have had
-        self._walk: Walk | None = None
+        self._walk: EpochWalk | None = None
 
     @property
     def epoch(self) -> int:
@@ -100,12 +100,12 @@ class Batches:
             f"epoch {self._epoch}>"
         )
 
-    def walk(self) -> Walk:
+    def walk(self) -> EpochWalk:
         """Begin an epoch, as a loop does."""
         broken_off = self._walk is not None and self._walk.begun
         if broken_off or not self._count(self._row):
             self._epoch, self._row = self._epoch + 1, 0
-        self._walk = Walk(self, self._epoch, self._row)
+        self._walk = EpochWalk(self, self._epoch, self._row)
         return self._walk
 
     def order(self, epoch: int) -> np.ndarray:
@@ -182,7 +182,7 @@ class Batches:
         return left // self.size if self.last == "drop" else -(-left // self.size)
 
 
-class Walk:
+class EpochWalk:
     """One pass through an epoch, from a row on. `rows` may be asked for from any thread."""
 
     def __init__(self, batches: Batches, epoch: int, row: int) -> None:

@@ -32,7 +32,7 @@ from synkhronos._api.data import Data
 from synkhronos._api.make_data import data
 from synkhronos._engine.group import Group, current
 from synkhronos._errors import GroupError, InputError, InputTypeError
-from synkhronos.extensions.batches import Batches, Walk
+from synkhronos.extensions.batches import Batches, EpochWalk
 
 log = logging.getLogger("synkhronos")
 
@@ -110,7 +110,7 @@ class Loader:
         self.waited = 0.0
         self._tuples = self._listed
         self._sets: list[tuple[Data, ...]] = []
-        self._reader: Reader | None = None
+        self._reader: BatchReader | None = None
         kinds = [s.kind for s in self._sources if s.kind is not None]
         if len(kinds) == len(self._sources):
             self._allocate(kinds)
@@ -140,7 +140,9 @@ class Loader:
         self._group.check("Loader")
         self.close()
         walk = self.batches.walk()
-        self._reader = reader = Reader(self._sources, self.batches, walk, self.sort, self._group)
+        self._reader = reader = BatchReader(
+            self._sources, self.batches, walk, self.sort, self._group
+        )
         try:
             reader.start()
             for number in range(min(2, len(walk))):
@@ -157,7 +159,7 @@ class Loader:
         finally:
             reader.stop()
 
-    def _give(self, reader: Reader, walk: Walk, number: int) -> None:
+    def _give(self, reader: BatchReader, walk: EpochWalk, number: int) -> None:
         """Ask for a batch, into the next set of Data."""
         start, stop = walk.span(number)
         turn = self._sets[number % 2] if self._sets else ()
@@ -165,7 +167,7 @@ class Loader:
             d.set_length(stop - start)
         reader.todo.put((number, [d.writable for d in turn]))
 
-    def _take(self, reader: Reader, walk: Walk, number: int) -> Any:
+    def _take(self, reader: BatchReader, walk: EpochWalk, number: int) -> Any:
         """Wait for a batch; returns the Data that hold it."""
         begun = time.perf_counter()
         try:
@@ -267,11 +269,11 @@ class Read:
     several: bool = False
 
 
-class Reader:
+class BatchReader:
     """The reading thread of one loop, and the queues between it and the consumer."""
 
     def __init__(
-        self, sources: Sequence[Source], batches: Batches, walk: Walk, sort: bool, group: Group
+        self, sources: Sequence[Source], batches: Batches, walk: EpochWalk, sort: bool, group: Group
     ) -> None:
         self.todo: queue.SimpleQueue[tuple[int, list[np.ndarray]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Read | BaseException] = queue.SimpleQueue()

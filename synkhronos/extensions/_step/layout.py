@@ -23,7 +23,7 @@ _DIRECT_FROM = 1 << 14
 
 
 @dataclass(frozen=True)
-class Placement:
+class ParameterPlacement:
     """A parameter's place in a bucket, in elements."""
 
     unit: int
@@ -71,18 +71,18 @@ class Bucket:
 
     Attributes
     ----------
-    placements : tuple of Placement
+    placements : tuple of ParameterPlacement
     length : int
         Elements, rounded up to cache lines.
     borders : tuple of int
         Member r updates elements borders[r] to borders[r + 1].
     """
 
-    placements: tuple[Placement, ...]
+    placements: tuple[ParameterPlacement, ...]
     length: int
     borders: tuple[int, ...]
 
-    def pieces(self, rank: int) -> list[tuple[int, int, Placement]]:
+    def pieces(self, rank: int) -> list[tuple[int, int, ParameterPlacement]]:
         """The pieces of a member's chunk that hold elements: (lo, hi, placement)."""
         lo, hi = self.borders[rank], self.borders[rank + 1]
         found = []
@@ -118,7 +118,7 @@ def bucket(units: Sequence[tuple[int, int, int]], members: int, turn: int) -> Bu
     """
     placements, at = [], 0
     for unit, param, size in units:
-        placements.append(Placement(unit, param, at, size))
+        placements.append(ParameterPlacement(unit, param, at, size))
         at += -(-size // ALIGN) * ALIGN
     if at < _ALONE_BELOW:
         owner = turn % members

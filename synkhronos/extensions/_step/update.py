@@ -22,7 +22,7 @@ from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
-from synkhronos.extensions._step.layout import Placement, Segment, copies
+from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 
 _FUSED = 4  # up to this many members, the compiled loop of an update sums the gradients
@@ -184,7 +184,7 @@ class FlatUpdate:
                 first += len(loop.outputs)
         return found
 
-    def _place(self, unit: int) -> tuple[int, Placement]:
+    def _place(self, unit: int) -> tuple[int, ParameterPlacement]:
         return next(
             (at, placement)
             for at, b in enumerate(self.recipe.buckets)
