@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,9 +43,22 @@ def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     return start(request.param)
 
 
-def test_conformance(gpus: synk.Group) -> None:
-    """All verbs on arrays of JAX's, in every dtype; on numpy's too."""
-    conformance.check_communicator(gpus, [*conformance.DTYPES, "bfloat16"])
+DTYPES = [*conformance.DTYPES, "bfloat16"]
+OF_EACH_KIND = ("bool", "int16", "uint64", "float16", "bfloat16", "complex64")
+
+
+@pytest.mark.parametrize("dtypes", [OF_EACH_KIND, pytest.param(DTYPES, marks=pytest.mark.thorough)])
+def test_conformance(gpus: synk.Group, dtypes: Sequence[str]) -> None:
+    """All verbs on arrays of JAX's; on numpy's too."""
+    conformance.check_communicator(gpus, dtypes, ((), (3, 2)))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [d if d == "float32" else pytest.param(d, marks=pytest.mark.thorough) for d in DTYPES],
+)
+def test_conformance_in_every_shape(gpus: synk.Group, dtype: str) -> None:
+    conformance.check_communicator(gpus, [dtype])
 
 
 def test_calls_of_nccl(start: Start) -> None:
