@@ -21,6 +21,7 @@ from mnist_files import FILES, shared_data
 from pytensor.graph.traversal import ancestors
 from user_scripts import LIMIT, run_script
 
+pytestmark = pytest.mark.together
 DEMOS = Path(__file__).parents[2] / "demos" / "mnist"
 PLAIN, DROPOUT = "custom_mlp:2,64,0,0 777 2", "custom_mlp:2,16,0.2,0.5 1000 1"
 CURVES = {
@@ -45,8 +46,6 @@ if find_spec("pytensor_ml"):
 # one process after another would take most of its time to import
 RUN_ALL = """
 import os, runpy, sys
-
-pytestmark = pytest.mark.together
 os.environ["PYTENSOR_FLAGS"] = os.environ.get("PYTENSOR_FLAGS", "") + ",cxx="
 sys.path[:0] = [{demos!r}, {stubs!r}]
 for label, command in {curves!r}.items():

@@ -284,7 +284,7 @@ FEW = """
             begin(4)
         except synk.StartFailed as exc:
             cure = {"RLIMIT_NPROC": "`ulimit -u`", "RLIMIT_NOFILE": "`ulimit -n`"}[sys.argv[1]]
-            assert f"{cure}, which is {used + more}" in str(exc), exc
+            assert f"{cure}, now {used + more}" in str(exc), exc
             assert "a group of 4 members cannot be started" in str(exc)
             failed += 1
             assert os.listdir("/proc/self/fd") == before

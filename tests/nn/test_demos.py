@@ -50,7 +50,7 @@ def test_resnet(mode: str) -> None:
     assert "1 process" in said
     np.testing.assert_allclose(ours, serial, rtol=1e-8)
     assert np.ptp(ours) > 0.01
-    [apart] = re.findall(r"step by step: (.*)", said)
+    [apart] = re.findall(r"of the losses, by step: (.*)", said)
     assert max(float(v) for v in apart.split(", ")) < 1e-8
 
 

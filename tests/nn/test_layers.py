@@ -193,7 +193,7 @@ def test_prediction_takes_the_running_statistics(group2: synk.Group) -> None:
 def test_what_statistics_of_all_rows_refuse(group2: synk.Group) -> None:
     """Sums over rows, slices, members without rows; and the group goes on."""
     x, y, params, loss, scores = small_net(nn.BatchNorm)
-    with pytest.raises(synk.InputError, match="no mean over these rows"):
+    with pytest.raises(synk.InputError, match="is not a mean over these rows"):
         make_train_function((scores**2).sum(), params, x, None, updates.sgd, 0.1, mode=MODE)
     train = make_train_function(
         loss, params, x, y, updates.sgd, 0.1, updates=nn.state_updates(loss), mode=MODE
@@ -202,7 +202,7 @@ def test_what_statistics_of_all_rows_refuse(group2: synk.Group) -> None:
     before = values(params)
     with pytest.raises(synk.InputError, match="compute each part at once"):
         train(images, labels, num_slices=2)
-    with pytest.raises(synk.InputError, match="each needs a row"):
+    with pytest.raises(synk.InputError, match="each member needs a row"):
         train(images[:1], labels[:1])
     for a, b in zip(values(params), before, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -50,7 +50,7 @@ def pieces_of(
     for rows in SOME:
         call = Call(*(1, (), tuple(range(0, (members + 1) * rows, rows)), outputs, ()))
         compilations.note(call)
-    return compilations.cut(outputs, 1, borders).pieces
+    return compilations.cut(outputs, 1, borders).slice_lengths
 
 
 CUT: dict[str, Callable[[Graph], dict[str, Any]]] = {
@@ -114,5 +114,5 @@ def test_who_has_to_compile() -> None:
         for borders in [(0, 4, 7), (0, 4, 7), (0, 3, 7), (0, 4, 8)]:
             cut = compilations.cut((0,), 1, borders)
             seen.append(cut.first)
-            compilations.note(Call(1, (), borders, (0,), (), pieces=cut.slice_lengths))
+            compilations.note(Call(1, (), borders, (0,), (), slice_lengths=cut.slice_lengths))
         assert seen == [True, False, lengths, False]
