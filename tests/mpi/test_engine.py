@@ -15,7 +15,7 @@ ENGINE = [
     *COLLECTIVES,
     "api/test_functions.py",
     "api/test_updates_in_calls.py",
-    "plan/test_pieces.py",
+    "engine/test_compilations.py",
 ]
 REST = [
     "api/test_data.py",

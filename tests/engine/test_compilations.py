@@ -1,4 +1,4 @@
-"""Which functions may be computed in pieces of any length: those of which that is proved."""
+"""A part is cut into slices of any length only if the result is proved to be the same."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Graph:
 def pieces_of(
     make: Callable[[Graph], dict[str, Any]], borders: tuple[int, ...] = (0, 3), infer: bool = True
 ) -> Any:
-    """The pieces of parts between these borders, after parts of SOME lengths in every member."""
+    """The slices of parts between these borders, after parts of SOME lengths in every member."""
     graph = Graph()
     options = {"outputs": None, "updates": None, "sliceable_shareds": None} | make(graph)
     made = plan(
@@ -99,7 +99,7 @@ def test_without_inference_nothing_is_cut() -> None:
 
 
 def test_each_member_is_cut_by_itself() -> None:
-    """Who has compiled its length computes it whole; no rows are no pieces."""
+    """A member that has compiled its length computes its part whole; an empty part is one slice."""
     assert pieces_of(CUT["mean"], (0, 11, 17, 20, 20)) == ((9, 2), (6,), (2, 1), (0,))
     assert pieces_of(CUT["mean"], (0, 9, 16, 21)) is None
 
