@@ -173,7 +173,7 @@ def test_what_is_set_when_it_fails_late(folder: Path) -> None:
     run, forger = Run(folder, CASE), Forger(place(folder, 2))
     forger.write(place(folder, 2), forger.arrays, forger.body | {"streams": {"rng": ["{}"]}})
     run.set(NEW)
-    with pytest.raises(synk.CheckpointError, match="rng has no state"):
+    with pytest.raises(synk.CheckpointError, match="rng is not the state of a generator"):
         run.checkpoints.restore()
     assert run.stamp() == NEW
 
