@@ -307,7 +307,7 @@ MUTANTS = (
         "writing in place begins when all have come",
         "_transport/channels/node.py",
         "                self._await(words, here)\n            if before_release",
-        "                pass\n            if gate",
+        "                pass\n            if before_release",
         f"{FAULTS} tests/transport/test_communicators.py tests/extensions/test_train.py",
     ),
     Mutant(

@@ -17,6 +17,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
+from synkhronos._transport.channels import stalls
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
@@ -185,8 +186,26 @@ def test_a_long_command_takes_its_time(caplog: pytest.LogCaptureFixture) -> None
         assert not caplog.records
 
 
+def test_time_in_which_the_machine_stands_still_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(stalls.time, "monotonic", lambda: now)
+    with synk.Group(2, timeout=5.0) as group:
+        inspector, number = group.channel.inspector, group.channel.node.number + 1
+        inspector.look(number, "a test")
+        now += 3600.0
+        inspector.look(number, "a test")
+        for _ in range(46):
+            now += 0.1
+            inspector.look(number, "a test")
+        now += 0.2
+        with pytest.raises(synk.GroupTimeout, match=r"waited 5\.1 s for rank 1"):
+            inspector.look(number, "a test")
+
+
 def test_who_compiles_has_more_time() -> None:
-    with synk.Group(2, timeout=0.2) as group:
+    with synk.Group(2, timeout=LIMIT) as group:
         group.run(Fault("compile", (1,)), "a test")
         with pytest.raises(synk.GroupTimeout):
             group.run(Fault("nap", (1,)), "a test")

@@ -50,6 +50,18 @@ def test_a_slow_turn_ends_yielding_until_cores_are_free(machine: Machine) -> Non
     assert not rivals.present(machine.now)
 
 
+def test_members_that_outnumber_cores_are_not_rivals(machine: Machine) -> None:
+    rivals, machine.runnable = Rivals(members=4), 4
+    machine.turn(rivals, 2 * SLOW_TURN_SECONDS)
+    assert rivals.present(machine.now)
+    machine.now += 1.0
+    assert not rivals.present(machine.now)
+    machine.runnable = 5
+    machine.turn(rivals, 2 * SLOW_TURN_SECONDS)
+    machine.now += 1.0
+    assert rivals.present(machine.now)
+
+
 def test_pauses_grow_where_the_number_of_runnable_processes_does_not_tell(machine: Machine) -> None:
     """The core may be contended while others are free: a try costs a slice each time."""
     rivals, tries = Rivals(), 0
@@ -76,3 +88,19 @@ def test_calls_beside_busy_processes_do_not_yield(monkeypatch: pytest.MonkeyPatc
         for _ in range(20):
             group.run(Fault("KeyError", ranks=()))  # a barrier, and no failure
     assert not yields
+
+
+@pytest.mark.parametrize(("least", "moves"), [(0.0, True), (1000.0, False)])
+def test_beside_busy_processes_the_master_keeps_its_core_for_long_work_only(
+    least: float, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = []
+    with synk.Group(2) as group:
+        waiter = group.channel.node.waiter
+        waiter.rivals.timed(waiting.clock() - 1.0)
+        monkeypatch.setattr(waiting, "runnable", lambda: 1000)
+        monkeypatch.setattr(waiting, "WORTH_A_MOVE", least)
+        monkeypatch.setattr(waiter, "keep_place", lambda: moved.append(1))
+        for _ in range(20):
+            group.run(Fault("KeyError", ranks=()))
+    assert bool(moved) is moves

@@ -3,6 +3,9 @@
 The master's waits call `look` about ten times a second. It names the members that are late, their
 states by the kernel, and their Python stacks. faulthandler writes these on SIGUSR1 into a file of
 each worker, also while the worker computes in C.
+
+A limit counts only time in which the master could look. While the whole machine stands still, as a
+suspended virtual machine does, no member is late.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REP
 from synkhronos._transport.channels.processes import Worker
 
 COMPILE_SECONDS = 600.0  # the least limit for a member that compiles
+_LONGEST_GAP = 0.3  # seconds between two looks that count as waited
 _STACK_SECONDS = 0.5  # that a member gets to write its stack
 _STACK_BYTES = 4096  # of a stack that an error shows
 
@@ -63,7 +67,7 @@ class Inspector(TimeLimits):
         self._stacks = stacks
         self._devices = devices
         self._number = -1
-        self._began = 0.0
+        self._began = self._looked = 0.0
         self._warned = False
 
     def look(self, number: int, what: str) -> None:
@@ -76,6 +80,9 @@ class Inspector(TimeLimits):
         now = time.monotonic()
         if number != self._number:
             self._number, self._began, self._warned = number, now, False
+        else:
+            self._began += max(0.0, now - self._looked - _LONGEST_GAP)
+        self._looked = now
         waited = now - self._began
         if waited < min(self.limit, math.inf if self._warned else self.warning):
             return

@@ -44,6 +44,7 @@ YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
 
 SLOW_TURN_SECONDS = 200e-6  # a yield among members that wait takes about 1 us
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds without yields after a slow turn
+WORTH_A_MOVE = 100e-6  # seconds of a member's work; a move to another core takes about 10 us
 
 # x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
 # members do not spin there, but sleep and signal.
@@ -72,21 +73,27 @@ class Rivals:
     """Busy processes beside the members, noticed by a turn of a spin that takes long.
 
     A yield to one of them costs a slice. So after such a turn the waiter does not yield for a
-    while, and not after that either as long as more processes are runnable than there are cores.
+    while, and not after that either as long as more processes are runnable than there are cores,
+    or members where these outnumber cores.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, members: int = 1) -> None:
         self._until = 0.0  # no yields until then, as `clock` counts; 0: they are cheap
         self._seen = -math.inf
         self._pause = 0.0
-        self._cores = os.cpu_count() or 1
+        self._fair = max(os.cpu_count() or 1, members)  # runnable at once without any rival
+
+    @property
+    def seen(self) -> bool:
+        """Whether rivals were present when last looked for."""
+        return self._until > 0
 
     def present(self, now: float) -> bool:
         """Whether a yield may hand the core to a process that keeps it."""
         if not self._until:
             return False
         if now >= self._until:
-            if runnable() <= self._cores:
+            if runnable() <= self._fair:
                 self._until = 0.0
                 return False
             self._until = now + self._pause
@@ -142,7 +149,7 @@ class Waiter:
         self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
         self._least_turns = 0 if self._spin else YIELDS_WHERE_CROWDED
         self._looks = LOOKS if self._spin else 1
-        self.rivals = Rivals()
+        self.rivals = Rivals(len(bells))
         self._fence = threading.Lock()  # on x86 its locked instruction orders a store and a load
         self._poll = select.poll()
         self._poll.register(bells[rank], select.POLLIN)
@@ -156,6 +163,7 @@ class Waiter:
         # the first and the longest nap, where events without an eventfd are waited for, too
         self.naps_ms: tuple[float, float] | None = None
         self._waits = 0
+        self._since = clock()  # the end of the last wait beside busy processes
 
     def watch(self, pidfds: dict[int, int]) -> None:
         """Watch these members for deaths: {rank: pidfd}."""
@@ -182,8 +190,14 @@ class Waiter:
         for _ in range(self._looks):
             if ready():
                 return
-        if not self._spins(ready):
-            self._sleep(ready, IDLE_NAP_MS if idle else NAP_MS)
+        if self._spins(ready):
+            return
+        self._sleep(ready, IDLE_NAP_MS if idle else NAP_MS)
+        if self.keep_place is not None and self.rivals.seen:
+            now = clock()
+            if now - self._since > WORTH_A_MOVE:
+                self.keep_place()
+            self._since = now
 
     def attend(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
         """Return once `done()` is true, which no eventfd signals: the work of a GPU.
