@@ -36,6 +36,10 @@ from synkhronos._api.data import Data as Data
 from synkhronos._api.function import Function as Function
 from synkhronos._api.function import function as function
 from synkhronos._api.make_data import data as data
+from synkhronos._api.membership import current_group as current_group
+from synkhronos._api.membership import part_lengths as part_lengths
+from synkhronos._api.membership import rank as rank
+from synkhronos._api.membership import size as size
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._engine.group import Group as Group
 from synkhronos._engine.group import close as close
@@ -82,6 +86,7 @@ __all__ = [
     "broadcast",
     "check_consistency",
     "close",
+    "current_group",
     "data",
     "distribute",
     "fork",
@@ -91,10 +96,13 @@ __all__ = [
     "get_n_gpu",
     "get_shapes",
     "get_value",
+    "part_lengths",
+    "rank",
     "reduce",
     "reduce_scatter",
     "scatter",
     "set_value",
+    "size",
     "sync",
 ]
 

@@ -16,10 +16,16 @@ from typing import Any
 
 from synkhronos._backends.compile_cache import import_numba
 from synkhronos._engine.commands.base import Command, WithoutMaster
-from synkhronos._engine.group_options import GroupOptions, check_options, check_seconds
+from synkhronos._engine.group_options import (
+    GroupOptions,
+    check_options,
+    check_seconds,
+    given_options,
+    listed,
+)
 from synkhronos._engine.member import Member
 from synkhronos._engine.reports import check_reports, note_master
-from synkhronos._engine.startup import cancelling, follow, launched, start_members
+from synkhronos._engine.startup import cancelling, described, follow, launched, start_members
 from synkhronos._engine.transactions import Transactions
 from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
@@ -143,6 +149,7 @@ class Group:
         self.size = len(self.devices)
         self.rank = self.master = master_rank
         self.infer = infer
+        self._forked_with: dict[str, Any] | None = None  # the user's options, if made by `fork`
         self._owner = os.getpid()
         self.lock = threading.RLock()
         self._running = False
@@ -171,6 +178,7 @@ class Group:
             _cores.keep_freed_memory()
         self._ended = ""
         _groups.add(self)
+        log.info("%s", described(self._options, self.channel, self.member))
 
     def __del__(self) -> None:
         """Close a group that is not referenced any more."""
@@ -220,6 +228,24 @@ class Group:
     def alive(self) -> bool:
         """Whether the group accepts commands."""
         return not self._ended
+
+    def _kept_by_fork(self, asked: dict[str, Any]) -> int:
+        """Its size, if a repeated `fork` asks for the options that it was made with."""
+        made = self._forked_with
+        call = f"synk.fork({listed(asked)})"
+        if made == asked:
+            log.warning(
+                "%s: %r is alive already and is kept, with its functions and Data; "
+                "synk.close() ends it",
+                call,
+                self,
+            )
+            return self.size
+        maker = "synk.Group" if made is None else f"synk.fork({listed(made)})"
+        raise GroupError(
+            f"{call}: {self!r}, made by {maker}, is alive already: call synk.close() first, or "
+            "make a second group with synk.Group"
+        )
 
     def number(self) -> int:
         """A new number for a function."""
@@ -601,6 +627,11 @@ def current(what: str = "this") -> Group:
     return _current
 
 
+def current_or_none() -> Group | None:
+    """The group that module functions act on; None if none is open in this process."""
+    return _current if _current is not None and _current.alive else None
+
+
 def fork(
     n_parallel: int | None = None,
     devices: Any = None,
@@ -613,6 +644,9 @@ def fork(
     **options: Any,
 ) -> int:
     """Start the group that module functions act on, and return its size.
+
+    A second call with the same options keeps the group that the first has started, so that a
+    notebook's cell can be run again. To start another group, call `close` first.
 
     Parameters
     ----------
@@ -629,7 +663,12 @@ def fork(
     Raises
     ------
     GroupError
-        Another group is alive.
+        A group with other options is alive, or one that `Group` has made.
+
+    Notes
+    -----
+    Logs one line at INFO to the logger "synkhronos": members, cores and threads, mode, nodes, and
+    how the workers were started.
 
     Examples
     --------
@@ -641,12 +680,14 @@ def fork(
     global _current
     del use_gpu, max_n_var, max_dim
     check_options("synk.fork", options, Group)
+    options["profile_workers"] = profile_workers
+    asked = given_options(
+        Group, n_parallel=n_parallel, devices=devices, master_rank=master_rank, **options
+    )
     if _current is not None and _current.alive:
-        raise GroupError(
-            f"{_current!r} is alive already: call synk.close() first, or make a second group with "
-            "synk.Group"
-        )
-    _current = Group(n_parallel, devices, master_rank, profile_workers=profile_workers, **options)
+        return _current._kept_by_fork(asked)
+    _current = Group(n_parallel, devices, master_rank, **options)
+    _current._forked_with = asked
     return _current.size
 
 

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,6 +173,25 @@ def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) ->
     for name in given:
         if name not in known:
             raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(known)}")
+
+
+def given_options(maker: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """The options that are not the defaults of `maker`, in a form that can be compared."""
+    known = inspect.signature(maker).parameters
+    given = {name: _plain(options[name]) for name in known if name in options}
+    return {name: value for name, value in given.items() if value != known[name].default}
+
+
+def _plain(value: Any) -> Any:
+    """Lists and arrays, as of cores and devices, as tuples."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return value
+    return tuple(_plain(each) for each in value)
+
+
+def listed(options: Mapping[str, Any]) -> str:
+    """How messages show options: as the user would write them."""
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def check_seconds(name: str, value: Any) -> None:

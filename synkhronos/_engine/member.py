@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,7 +48,11 @@ class Member:
         In the master: what `Group.run` was given beside the command, such as arrays to send.
     above : Leader or None
         In the leader of a node that is not the master's: its end of the tree of leaders.
+    serving : Member or None
+        Of the class: in a process that runs another process's commands, the member that it is.
     """
+
+    serving: ClassVar[Member | None] = None
 
     def __init__(
         self,

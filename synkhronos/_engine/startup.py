@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
+
+import pytensor
 
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine import nodes
@@ -48,6 +50,34 @@ def _start_alone(
     channel = InlineChannel()
     held, on_gpu = channel.interrupts, bool(options.on_one_gpu)
     return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, master_cores, on_gpu)
+
+
+def described(options: GroupOptions, channel: Channel, member: Member) -> str:
+    """The group in one line: members, devices, cores and threads, mode, nodes, and their start.
+
+    Cores are those of this node's members.
+    """
+    config, nodes = pytensor.config, member.communicator.nodes
+    devices = list(dict.fromkeys(map(str, options.devices)))
+    most = max(map(len, options.cores))
+    return (
+        f"group of {member.size} on {', '.join(devices)}; master rank {member.rank}; cores "
+        f"{' | '.join(map(_as_ranges, options.cores))}{' of this node' * (nodes > 1)}; "
+        f"{most} thread{'s' * (most > 1)} each; mode {config.mode}, floatX {config.floatX}; "
+        f"{nodes} node{'s' * (nodes > 1)}; "
+        + ("no workers" if member.size == 1 else f"workers started by {channel.started}")
+    )
+
+
+def _as_ranges(cores: Sequence[int]) -> str:
+    """Numbers as text, as in 0-3,8."""
+    found: list[list[int]] = []
+    for core in sorted(cores):
+        if found and core == found[-1][1] + 1:
+            found[-1][1] = core
+        else:
+            found.append([core, core])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def follow(options: GroupOptions) -> None:

@@ -101,6 +101,13 @@ class Transactions:
 
     def serve(self, end: ReceivingEnd) -> None:
         """Run the commands that arrive at `end` until the group ends."""
+        Member.serving = self.member
+        try:
+            self._serve(end)
+        finally:
+            Member.serving = None
+
+    def _serve(self, end: ReceivingEnd) -> None:
         with contextlib.suppress(GroupEnded):
             while (order := end.next()) is not None:
                 number, read = order

@@ -26,6 +26,7 @@ from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
+from synkhronos._engine.member import Member
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
@@ -34,6 +35,7 @@ from synkhronos._transport.channels.control_words import ControlWords
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.worker_output import OutputReader, OutputWriter, RelayStream
 from synkhronos.testing import leaks
+from synkhronos.testing.faults import Fault
 
 STARTS = ("fork", "exec")
 
@@ -93,10 +95,90 @@ def test_bad_arguments() -> None:
         synk.fork(2, core=[0])
 
 
-def test_fork_twice_is_refused(group2: synk.Group) -> None:
-    with pytest.raises(synk.GroupError, match="alive already"):
+def test_fork_beside_a_group_is_refused(group2: synk.Group) -> None:
+    """`fork` does not take over a group that ends with its ``with``."""
+    with pytest.raises(synk.GroupError, match=r"made by synk\.Group, is alive already"):
         synk.fork(2)
     assert _mean()(np.arange(3.0)) == 1
+
+
+def test_fork_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A cell of a notebook may run twice; other options are refused by name."""
+    assert synk.fork(2, cores=[0], timeout=60) == 2
+    group, f = synk.current_group(), _mean()
+    assert synk.fork(n_parallel=2, timeout=60, cores=(0,), master_rank=0, use_gpu=False) == 2
+    assert synk.current_group() is group
+    assert f(np.arange(3.0)) == 1
+    assert "alive already and is kept" in caplog.text
+    for options in ({"n_parallel": 3}, {"n_parallel": 2}, {"infer": False, "timeout": 60}):
+        named = ", ".join(f"{k}={v}" for k, v in options.items())
+        with pytest.raises(synk.GroupError) as raised:
+            synk.fork(**options)  # type: ignore[arg-type]
+        assert str(raised.value).startswith(f"synk.fork({named}): <synkhronos.Group of 2")
+        assert "made by synk.fork(n_parallel=2, cores=(0,), timeout=60)" in str(raised.value)
+    synk.close()
+    assert synk.fork(3) == 3
+
+
+def test_fork_after_a_death() -> None:
+    """A group that has ended is not kept."""
+    assert synk.fork(2) == 2
+    group = synk.current_group()
+    assert group is not None
+    with pytest.raises(synk.WorkerDied):
+        group.run(Fault("SIGKILL", ranks=(1,)))
+    assert synk.current_group() is None
+    assert synk.fork(2) == 2
+
+
+def test_fork_logs_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "synkhronos"):
+        synk.fork(2, devices=[[0], [0]], start="fork")
+        synk.close()
+        synk.fork(1)
+    mode = f"mode {pytensor.config.mode}, floatX {pytensor.config.floatX}"
+    two, one = [r.getMessage() for r in caplog.records if "group of" in r.getMessage()]
+    assert two == (
+        f"group of 2 on cpu; master rank 0; cores 0 | 0; 1 thread each; {mode}; 1 node; "
+        "workers started by fork"
+    )
+    assert one.endswith("1 node; no workers")
+
+
+def test_size_rank_and_parts() -> None:
+    assert synk.current_group() is None
+    for ask in (synk.size, synk.rank, lambda: synk.part_lengths(3)):
+        with pytest.raises(synk.NotForked, match=r"synk\.\w+ needs a group"):
+            ask()
+    with synk.Group(3, master_rank=2) as group:
+        assert synk.current_group() is group
+        assert (synk.size(), synk.rank()) == (3, 2)
+        shared = pytensor.shared(np.zeros(1))
+        for n in (0, 1, 7, np.int64(9)):
+            synk.scatter(shared, np.ones(n))
+            assert synk.part_lengths(n) == synk.get_lengths(shared)
+        with pytest.raises(synk.InputError, match="at least 0"):
+            synk.part_lengths(-1)
+        for bad in (1.5, True, np.ones(3)):
+            with pytest.raises(synk.InputTypeError, match="give a number of rows"):
+                synk.part_lengths(bad)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class AskPlace(Command):
+    """Each member's own rank, size and part."""
+
+    def run(self, member: Member) -> tuple[int, int, list[int]]:
+        return synk.rank(), synk.size(), synk.part_lengths(5)
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
+        return [own, *reports.values()]
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_rank_in_a_worker(start: str) -> None:
+    with synk.Group(1), synk.Group(2, start=start) as group:
+        assert group.run(AskPlace()) == [(0, 2, [3, 2]), (1, 2, [3, 2])]
 
 
 def test_old_arguments() -> None:
