@@ -41,6 +41,7 @@ from synkhronos._api.membership import part_lengths as part_lengths
 from synkhronos._api.membership import rank as rank
 from synkhronos._api.membership import size as size
 from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._api.report import Report as Report
 from synkhronos._engine.group import Group as Group
 from synkhronos._engine.group import close as close
 from synkhronos._engine.group import fork as fork
@@ -76,6 +77,7 @@ __all__ = [
     "InputError",
     "InputTypeError",
     "NotForked",
+    "Report",
     "StartFailed",
     "StateTorn",
     "SynkhronosError",

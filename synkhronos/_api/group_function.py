@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from synkhronos._api.outputs import Outputs
 from synkhronos._api.staging import Staged, Staging
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Argument, Call
+from synkhronos._engine.commands.clocks import MakeClocks, MeasuredCall, Rehearsed
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
@@ -84,7 +86,7 @@ class GroupFunction:
         self.outputs = Outputs(plan, n_outputs, self.what)
         self.refused = False
         self._extra = self.outputs.kept
-        self._command_of = command_of
+        self._plain_command_of = command_of
         self._staging = Staging(group.arena)
         self.restart()
         replica = Replica(plan.recipe)
@@ -95,6 +97,7 @@ class GroupFunction:
     def restart(self) -> None:
         """Note that no other member has the function, or none has it any more."""
         self.shipped = False
+        self._command_of = self._plain_command_of
         self.entries: list[Entry] = []
         self._compilations = Compilations(self.plan.recipe, self.group.infer)
         self._posted: CommandCache[_Posted] = CommandCache()
@@ -164,6 +167,31 @@ class GroupFunction:
     def compiled(self, call: Call) -> None:
         """Note that the members have computed this call, and compiled what it needs."""
         self._compilations.note(call)
+
+    @contextlib.contextmanager
+    def measured(self, undone: bool = False) -> Iterator[None]:
+        """A context in which the members measure the phases of calls.
+
+        With `undone` a call that would change a variable raises `Rehearsed`, and changes none.
+        """
+        with self.group.lock:
+            self.group.check_idle(self.what)
+            if self.number not in self.group.member.clocks:
+                self.group.run(MakeClocks(self.number), self.what)
+        self._posted.clear()
+        self._command_of = lambda call: MeasuredCall(call, undone)
+        try:
+            yield
+        finally:
+            self._command_of = self._plain_command_of
+            self._posted.clear()
+
+    def rehearse(self, *args: Any) -> None:
+        """Run a call inside of `measured`, and undo it if it would change a variable."""
+        try:
+            self.call(*args)
+        except Rehearsed as done:
+            self.compiled(done.call)
 
     def make(
         self,

@@ -38,6 +38,8 @@ class Member:
         The functions, by number.
     updates : dict
         What a training function keeps in each member, by the number of its function.
+    clocks : dict of Clocks
+        Of the functions whose calls are measured, by their numbers.
     resident : bool
         Whether trained values stay in the memory that JAX computes in.
     owned : dict of array
@@ -87,6 +89,7 @@ class Member:
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
+        self.clocks: dict[int, Any] = {}
         self.owned: dict[int, Any] = {}
         self.scattered_rows: dict[int, tuple[np.ndarray, int]] = {}
         self.above: Any = None

@@ -171,6 +171,11 @@ class Replica:
             found = self._compiled[variant] = _Compiled(self.recipe, variant, held)
         return found
 
+    @property
+    def used(self) -> bool:
+        """Whether anything of the function has been compiled."""
+        return bool(self._compiled)
+
     def compiles(self, variant: Variant, lengths: Sequence[int]) -> bool:
         """Whether JAX has not yet compiled a variant for one of these lengths."""
         found = self._compiled.get(variant)

@@ -532,3 +532,25 @@ def test_seconds(group2: synk.Group) -> None:
     assert set(after) == {"scatter", "compute", "copy", "wait", "reduce", "update"}
     assert all(len(v) == 2 for v in after.values())
     assert all(after["compute"][r] > before["compute"][r] for r in range(2))
+
+
+def test_report(group: synk.Group) -> None:
+    """The steps since the previous report, without the one that compiles; also after the end."""
+    net = Net()
+    train = make_train_function(net.loss, net.params, net.x, net.y, updates.adam, 0.1, mode=FAST)
+    data = net.data(10)
+    with pytest.raises(synk.InputError, match=r"no call .* has been measured\. Make"):
+        train.report()
+    train(*data)
+    with pytest.raises(synk.InputError, match="Make at least two steps"):
+        train.report()
+    for _ in range(3):
+        train(*data)
+    found = train.report()
+    assert (found.calls, found.rows, found.size) == (3, 10, group.size)
+    assert all(t > 0 for p in ("compute", "update", "between") for t in found.seconds[p])
+    train(*data, batch=[1, 3, 5, 7])
+    assert (train.report().calls, train.report().rows) == (1, 4)
+    train(*data)
+    group.close()
+    assert train.report().rows == 10

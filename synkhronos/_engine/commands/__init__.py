@@ -3,6 +3,7 @@
 ==================  ==============================================================================
 ``base``            what every command has
 ``call``            run a function: each member on its part of the rows
+``clocks``          measure the phases of calls in all members
 ``collectives``     move and combine the values of shared variables
 ``definitions``     make functions and shared variables known to the members, or drop them
 ==================  ==============================================================================

@@ -7,12 +7,24 @@ changes variables does so through `member.change`, so that a failure anywhere un
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
+
+# The first six follow one another in a call or training step; "between" is the time from the end of
+# one call in this member to the begin of the next one. CALLS, ROWS and BYTES (of outputs, in the
+# master) are counts.
+PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update", "between")
+SCATTER, COMPUTE, COPY, WAIT, REDUCE, UPDATE, BETWEEN, CALLS, ROWS, BYTES = range(10)
+CELLS = 16  # of a member; two cache lines, so that no other member writes to them
+
+clock = time.perf_counter
 
 
 class Command:
@@ -91,3 +103,38 @@ class WithoutMaster(Command):
         """Run the wrapped command in a worker."""
         with member.communicator.without_master():
             return self.command.run(member)
+
+
+class Stopwatch:
+    """Adds up the seconds that a member spends on the phases of calls, in `cells`."""
+
+    def __init__(self, cells: np.ndarray) -> None:
+        # views of floats: an array takes twice as long to add to one element
+        self._real: Any = memoryview(cells)
+        self._scratch: Any = memoryview(np.zeros(CELLS))
+        self._cells = self._real
+        self._at = 0.0
+
+    def start(self, counted: bool = True) -> None:
+        """Begin a call. The phases of one that is not counted, since it compiles, are dropped."""
+        now = clock()
+        self._cells = self._real if counted else self._scratch
+        if self._at:
+            self._cells[BETWEEN] += now - self._at
+        self._at = now
+
+    def lap(self, phase: int) -> None:
+        """Add the time since the latest lap to a phase."""
+        now = clock()
+        self._cells[phase] += now - self._at
+        self._at = now
+
+    def stop(self, phase: int, rows: float) -> None:
+        """End a call with its last phase, and count it."""
+        self.lap(phase)
+        self._cells[CALLS] += 1
+        self._cells[ROWS] += rows
+
+    def count_bytes(self, count: int) -> None:
+        """Count the bytes of a call's outputs."""
+        self._cells[BYTES] += count

@@ -59,6 +59,7 @@ class Forget(Command):
         for number in self.functions:
             member.replicas.pop(number, None)
             member.updates.pop(number, None)
+            member.clocks.pop(number, None)
             member.scattered_rows.pop(number, None)
         member.forget(self.variables)
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.base import (
+    COMPUTE,
+    COPY,
+    REDUCE,
+    SCATTER,
+    UPDATE,
+    WAIT,
+    Command,
+    Stopwatch,
+)
 from synkhronos._engine.commands.call import Call, Part, as_float, compute_call, contribute_call
+from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
@@ -20,8 +29,6 @@ from synkhronos._plan.reductions import Reduction
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.update import FlatUpdate, Inputs
-
-PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update")
 
 
 @dataclass(frozen=True)
@@ -46,12 +53,11 @@ class InstallUpdate(Command):
         gradients = arrays.gradients(comm)
         totals = arrays.gradients(comm) if leads and comm.nodes > 1 else []
         values = arrays.values(comm) if leads else []
-        clock = comm.empty((len(PHASES),), np.dtype(np.float64))
-        exposed = comm.expose([clock, *gradients, *totals, *values])
-        n = len(gradients) + 1
+        exposed = comm.expose([*gradients, *totals, *values])
+        n = len(gradients)
         k = n + len(gradients) * (comm.nodes > 1)
         shared = exposed[comm.leader]
-        published = [e[1:n] for e in exposed]
+        published = [e[:n] for e in exposed]
         update = FlatUpdate(recipe, home.rank, published, shared[k:], shared[n:k])
         update.leaves = scalars(member, arrays.leaf_dtypes)
         if not mine:
@@ -60,9 +66,9 @@ class InstallUpdate(Command):
             update.compile()
         if mine:
             comm.barrier()
-        update.clocks = [e[0] for e in exposed]
-        for vector in (clock, *gradients):
+        for vector in gradients:
             vector[...] = 0
+        member.clocks[self.number] = Clocks(comm)
         update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         member.updates[self.number] = update
 
@@ -89,24 +95,6 @@ def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
         return
     place[...] = value
     arena.mark_dirty(place)
-
-
-@dataclass(frozen=True)
-class Clocks(Command):
-    """Fetch the seconds that each member has spent in each phase."""
-
-    number: int
-    pure = True
-
-    def run(self, member: Member) -> list[float]:
-        """The seconds of this member."""
-        return [float(c) for c in member.updates[self.number].clocks[member.communicator.home.rank]]
-
-    def answer(
-        self, member: Member, own: list[float], reports: dict[int, list[float]]
-    ) -> list[list[float]]:
-        """The seconds of all members, by rank."""
-        return [own if r == member.rank else reports[r] for r in range(member.size)]
 
 
 @dataclass(frozen=True)
@@ -210,42 +198,45 @@ class Step(Command):
     def run(self, member: Member) -> Any:
         """Compute gradients, publish them, update this member's chunks."""
         update: FlatUpdate = member.updates[self.update]
-        clock = Clock(update.clocks[member.communicator.home.rank])
+        clock = member.clocks[self.update].mine
+        clock.start(counted=not self.call.first and member.replicas[self.update].used)
         for entry, view in update.entries:
             if entry.storage[0] is not view:  # after a failed command; the value is the same
                 entry.storage[0] = view
-        part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
+        part, outputs = compute_call(self.call, member, lambda: clock.lap(SCATTER))
         n = len(self.call.outputs)
         k = n + len(self.partials)
         rows = part.variant.rows
-        clock.lap("compute")
+        clock.lap(COMPUTE)
         flat = update.publish(outputs[k:] if rows else None)
-        clock.lap("copy")
+        clock.lap(COPY)
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
             given = Inputs(flat, weights_of(part, member.size, self.average), leaves)
             self._update(member, update, given, clock)
-        return contribute_call(self.call, member, part, outputs[:n] if rows else [])
+        found = contribute_call(self.call, member, part, outputs[:n] if rows else [])
+        clock.stop(REDUCE, part.rows if rows else 0)
+        return found
 
-    def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Clock) -> None:
+    def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Stopwatch) -> None:
         comm = member.communicator
         if update.recipe.partition.levels or comm.nodes > 1:  # all must have published
             comm.home.barrier()
-            clock.lap("wait")
+            clock.lap(WAIT)
         given = update.add_up(comm, given)
         scalars, states = update.scalars(comm, given)
-        clock.lap("reduce")
+        clock.lap(REDUCE)
         comm.enter()
-        clock.lap("wait")
+        clock.lap(WAIT)
         member.in_place = [entry for entry, _ in update.entries]
         update.apply(given, scalars)
-        clock.lap("update")
+        clock.lap(UPDATE)
         comm.home.barrier()
         if member.rank == member.master:
             for (shared, _), value in zip(update.recipe.partition.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)
         member.in_place = ()
-        clock.lap("wait")
+        clock.lap(WAIT)
 
     def with_partials(
         self, member: Member, given: list[np.ndarray], part: Part, values: list[Any]
@@ -275,17 +266,3 @@ def weights_of(part: Part, size: int, average: bool) -> list[float]:
     for rank, weight in zip(part.participants, part.fractions, strict=True):
         found[rank] = weight if average else 1.0
     return found
-
-
-class Clock:
-    """Adds up the seconds of each phase."""
-
-    def __init__(self, seconds: np.ndarray) -> None:
-        self._seconds = seconds
-        self._at = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        """Add the time since the last lap to a phase."""
-        now = time.perf_counter()
-        self._seconds[PHASES.index(phase)] += now - self._at
-        self._at = now

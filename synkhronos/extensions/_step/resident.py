@@ -20,16 +20,24 @@ from pytensor.graph.replace import clone_replace
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.compile_cache import while_compiling
-from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.base import (
+    COMPUTE,
+    COPY,
+    REDUCE,
+    SCATTER,
+    UPDATE,
+    WAIT,
+    Command,
+    Stopwatch,
+)
 from synkhronos._engine.commands.call import compute_call, contribute_call, part_of
+from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.command import (
-    PHASES,
-    Clock,
     Step,
     check_votes,
     has_nan,
@@ -48,8 +56,6 @@ class Resident:
     entries : list of Entry
     leaves : list of array
         The rule's scalars, which the master sets before a step.
-    clocks : list of array
-        Each member's seconds by phase.
     owned : dict of array
         By the number of a variable, an array without other references: it may be overwritten.
     """
@@ -59,13 +65,11 @@ class Resident:
         recipe: ResidentRecipe,
         entries: list[Entry],
         leaves: list[np.ndarray],
-        clocks: list[np.ndarray],
         owned: dict[int, Any],
     ) -> None:
         self.recipe = recipe
         self.entries = entries
         self.leaves = leaves
-        self.clocks = clocks
         self.fused: Fused | None = None
         self._owned = owned
         self._sizes = [int(np.prod(s, dtype=np.int64)) for s in recipe.of_places]
@@ -170,13 +174,10 @@ class InstallResidentUpdate(Command):
             recipe = member.master_input
         else:
             recipe = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
-        clock = comm.empty((len(PHASES),), np.dtype(np.float64))
-        clock[...] = 0
-        clocks = [e[0] for e in comm.expose([clock])]
         types: list[Any] = [v.type for v in recipe.leaves]
         leaves = scalars(member, [np.dtype(t.dtype) for t in types])
         entries = [member.variables.of(v) for v, _ in recipe.updates]
-        update = Resident(recipe, entries, leaves, clocks, member.owned)
+        update = Resident(recipe, entries, leaves, member.owned)
         if not mine:
             comm.barrier()
         with member.compiling(), while_compiling(True):
@@ -184,6 +185,7 @@ class InstallResidentUpdate(Command):
         if mine:
             comm.barrier()
         member.updates[self.number] = update
+        member.clocks[self.number] = Clocks(comm)
 
 
 @dataclass(frozen=True)
@@ -219,41 +221,43 @@ class ResidentStep(Step):
     def run(self, member: Member) -> Any:
         """Compute, sum, update."""
         update: Resident = member.updates[self.update]
-        clock = Clock(update.clocks[member.communicator.home.rank])
+        clock = member.clocks[self.update].mine
         if Fused.serves(self.call, member):
+            clock.start(counted=update.fused is not None)
             return self._alone(member, update, clock)
-        part, outputs = compute_call(self.call, member, lambda: clock.lap("scatter"))
+        clock.start(counted=not self.call.first and member.replicas[self.update].used)
+        part, outputs = compute_call(self.call, member, lambda: clock.lap(SCATTER))
         n = len(self.call.outputs)
         k = n + len(self.partials)
         rows = part.variant.rows
         weight = weights_of(part, member.size, self.average)[member.rank]
         update.own()
-        clock.lap("compute")
+        clock.lap(COMPUTE)
         flat = update.flat(outputs[k:] if rows else None, weight)
         partials, outputs = outputs[n:k], outputs[:n] if rows else []  # lets go of the gradients
-        clock.lap("copy")
+        clock.lap(COPY)
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, partials)
             with member.adding_up(flat):  # outputs are copied while NCCL sums
                 contribution = contribute_call(self.call, member, part, outputs)
-            clock.lap("reduce")
+            clock.lap(REDUCE)
             member.communicator.enter()
-            clock.lap("wait")
+            clock.lap(WAIT)
             member.in_place = update.entries
             update.apply(member, flat, leaves)
-            clock.lap("update")
+            clock.lap(UPDATE)
             member.communicator.barrier()
             for entry in update.entries:
                 entry.seen = entry.storage[0]
             member.in_place = ()
-            clock.lap("wait")
+            clock.stop(WAIT, part.rows if rows else 0)
         return contribution
 
-    def _alone(self, member: Member, update: Resident, clock: Clock) -> Any:
+    def _alone(self, member: Member, update: Resident, clock: Stopwatch) -> Any:
         """The step of a group of one: one program that computes and updates."""
         part = part_of(self.call, member)
         update.own()
-        clock.lap("scatter")
+        clock.lap(SCATTER)
         if update.fused is None:
             replica = member.replicas[self.call.function]
             update.fused = Fused(update.recipe, replica, self.call, self.partials)
@@ -267,5 +271,7 @@ class ResidentStep(Step):
             for entry in update.entries:
                 entry.seen = entry.storage[0]
             member.in_place = ()
-        clock.lap("compute")
-        return contribute_call(self.call, member, part, list(found[:n]))
+        clock.lap(COMPUTE)
+        contribution = contribute_call(self.call, member, part, list(found[:n]))
+        clock.stop(REDUCE, part.rows)
+        return contribution

@@ -70,15 +70,12 @@ class FlatUpdate:
         The node-shared array of each parameter and state.
     entries : list of (Entry, array)
         The same, as this member knows the variables.
-    clocks : list of array
-        Each member's seconds by phase.
     leaves : list of array
         The rule's scalars, which the master sets before a step.
     """
 
     leaves: list[np.ndarray]
     entries: list[tuple[Entry, np.ndarray]]
-    clocks: list[np.ndarray]
 
     def __init__(
         self,
