@@ -151,7 +151,7 @@ class Batches:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue where the state was taken; a loop under way ends at its next step.
 
-        Another `size` or `last` is no obstacle: the rows of the epoch that are left come in the
+        Another `size` or `last` is allowed: the rows of the epoch that are left come in the
         same order, in batches of the new size.
 
         Raises
@@ -168,7 +168,7 @@ class Batches:
             found = {key: state[key] for key in _SAME}
             epoch, row = operator.index(state["epoch"]), operator.index(state["row"])
         except (TypeError, KeyError) as exc:
-            raise InputError(f"Batches: {state!r} is no state of batches ({exc!r})") from None
+            raise InputError(f"Batches: {state!r} is not a state of batches ({exc!r})") from None
         mine = {key: getattr(self, key) for key in _SAME}
         if found != mine:
             raise InputError(f"Batches: the state is of batches with {found}; these have {mine}")
@@ -233,7 +233,7 @@ def _integer(name: str, value: Any, least: int) -> int:
     except TypeError:
         found = None
     if found is None or isinstance(value, bool | np.bool_):
-        raise InputTypeError(f"Batches: {name}={value!r} is no integer")
+        raise InputTypeError(f"Batches: {name}={value!r} is not an integer")
     if found < least:
         raise InputError(f"Batches: {name}={found}: at least {least} is needed")
     return found

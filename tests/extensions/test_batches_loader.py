@@ -199,7 +199,7 @@ def test_a_state_that_is_not_theirs_changes_nothing(change: dict[str, Any]) -> N
     with pytest.raises(synk.InputError):
         batches.restore({**before, **change})
     for nonsense in ({}, None, [1], {**before, "row": "2"}):
-        with pytest.raises(synk.InputError, match="no state of batches"):
+        with pytest.raises(synk.InputError, match="not a state of batches"):
             batches.restore(nonsense)  # type: ignore[arg-type]
     assert batches.state() == before
 

@@ -879,7 +879,7 @@ LOSS = (W**2).sum()
         (lambda: split(lambda g, p: None, LOSS, [W]), TypeError, "updates must be a dict"),
         (lambda: split(lambda g, p: {"w": W}, LOSS, [W]), TypeError, "found 'w'"),
         (lambda: split(lambda g, p: {W: None}, LOSS, [W]), TypeError, "type NoneType"),
-        (lambda: split("adam", LOSS, [W]), TypeError, "'adam' is no update rule"),
+        (lambda: split("adam", LOSS, [W]), TypeError, "'adam' is not an update rule"),
         (lambda: updates.sgd(LOSS, [W], 0.1, clip=lambda g: []), ValueError, "list of 1 gradients"),
         (lambda: updates.sgd(LOSS, [W], 0.1, clip=lambda g: g[0]), ValueError, "list of 1"),
         (lambda: updates.norm_constraint(pt.dmatrix(), -1), ValueError, "max_norm=-1"),

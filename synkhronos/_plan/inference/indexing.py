@@ -206,7 +206,7 @@ def _put(
     adds = adds and is_floating(array_dtype) >= is_floating(put_dtype)
     if is_zero(array) and adds and not op.set_instead_of_inc:
         return summed(factors, node.outputs[0].type.dtype, zero=is_zero(put))
-    raise Stuck("rows are put into a value that is no sum over rows")
+    raise Stuck("rows are put into a value that is not a sum over rows")
 
 
 def _put_totals(

@@ -192,7 +192,7 @@ class Step(Command):
 
     @property
     def pure(self) -> bool:  # type: ignore[override]
-        """As the call: nobody can undo the changes in place."""
+        """As for the call: changes in place cannot be undone."""
         return self.call.pure
 
     def run(self, member: Member) -> Any:

@@ -199,7 +199,7 @@ def rule_of(rule: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(rule_of(rule.func), *rule.args, **rule.keywords)
     if not callable(rule):
         raise InputTypeError(
-            f"{rule!r} is no update rule: give a callable (loss_or_grads, params, ...) that "
+            f"{rule!r} is not an update rule: give a callable (loss_or_grads, params, ...) that "
             "returns updates, such as synkhronos.extensions.updates.adam"
         )
     return cast("Callable[..., Any]", getattr(rule, "rule", rule))
