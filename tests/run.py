@@ -47,6 +47,13 @@ def run(selection: str, processes: int, paths: list[str], folder: Path) -> list[
     return codes
 
 
+def apart(paths: list[str]) -> list[str]:
+    """The files with the marker `alone`: all the others need not be collected again."""
+    folders = [ROOT / path for path in paths or ["tests"]]
+    files = [f for path in folders for f in (path.rglob("test_*.py") if path.is_dir() else [path])]
+    return sorted(str(f.relative_to(ROOT)) for f in files if "mark.alone" in f.read_text())
+
+
 def summary(reports: list[Path], seconds: float) -> str:
     """The dearest files, and a last line as pytest's, over all reports."""
     spent: Counter[str] = Counter()
@@ -78,11 +85,11 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     codes: list[int] = []
     with tempfile.TemporaryDirectory() as name:
-        for word, processes in (("not alone", cores), ("alone", 1)):
+        for word, processes, where in (("not alone", cores, paths), ("alone", 1, apart(paths))):
             folder = Path(name) / word
             folder.mkdir()
             marked = " and ".join(filter(None, [chosen, word]))
-            codes += run(marked, processes, paths, folder)
+            codes += run(marked, processes, where, folder)
         reports = sorted(Path(name).rglob("*.xml"))
         print(summary(reports, time.time() - given.began), flush=True)
     return next((code for code in codes if code not in NONE_WENT_WRONG), 0)

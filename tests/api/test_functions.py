@@ -374,13 +374,14 @@ def test_slices_are_never_empty(group: synk.Group) -> None:
         assert f(np.zeros((rows, 1)), num_slices=num_slices).tolist() == wanted
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_slices_of_a_single_row(group: synk.Group, rows: int) -> None:
     """S10: what slices make is finished where there is one slice too."""
     x = pt.dmatrix("x")
     total, calls = pytensor.shared(np.zeros(2), "total"), pytensor.shared(0, "calls")
     updates = [(total, total + x.sum(0)), (calls, calls + 1)]
-    f = synk.function([x], x.mean(0) ** 2, updates=updates)
+    f = make([x], x.mean(0) ** 2, updates=updates)
     given = np.arange(2.0 * rows).reshape(rows, 2)
     same(f(given, num_slices=3), given.mean(0) ** 2)
     same(sum(everywhere(total, group.size)), given.sum(0))

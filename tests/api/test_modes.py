@@ -12,20 +12,21 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from selection import thorough
 
 import synkhronos as synk
 
 # PyTensor says so of every graph that checks shapes, in the serial function too.
 pytestmark = pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
 
+# What each compiler is tested with by default is `test_training`, which has outputs and updates.
+NUMBA = [("NUMBA", 1), ("NUMBA", 2)]  # takes a minute to compile; the demos train in it
+COMPILED = [("CVM", 2), ("JAX", 2)]
 CASES = [
     ("FAST_COMPILE", 1),
     ("FAST_COMPILE", 2),
     ("FAST_COMPILE", 3),
-    pytest.param(("NUMBA", 1), marks=pytest.mark.thorough),
-    pytest.param(("NUMBA", 2), marks=pytest.mark.slow),
-    pytest.param(("CVM", 2), marks=pytest.mark.slow),
-    pytest.param(("JAX", 2), marks=pytest.mark.slow),
+    *([*thorough(*((case,) for case in [*NUMBA, *COMPILED]))]),
 ]
 
 
@@ -72,7 +73,11 @@ class Model:
         return synk.function([self.x, self.y], self.outputs(self.w), mode=self.mode, **options)
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
+def name_of(case: tuple[str, int]) -> str:
+    return "-".join(map(str, case))
+
+
+@pytest.fixture(params=CASES, ids=name_of)
 def model(request: pytest.FixtureRequest) -> Iterator[Model]:
     """A model in a group; JAX's group starts by exec, as JAX may have run before."""
     mode, size = request.param
@@ -114,6 +119,12 @@ def test_results_are_numpy_arrays(model: Model) -> None:
         assert type(value) is np.ndarray, name
 
 
+@pytest.mark.parametrize(
+    "model",
+    [*CASES[:5], *(pytest.param(c, marks=pytest.mark.slow) for c in COMPILED)],
+    ids=name_of,
+    indirect=True,
+)
 def test_training(model: Model) -> None:
     """Gradient steps reduced over members: each member ends with the serial parameters."""
     f, serial = model.parallel(updates=[(*model.step(model.w), "avg", "all")]), model.serial(True)
@@ -182,6 +193,7 @@ for n in range(2):
 """
 
 
+@pytest.mark.thorough  # as engine/test_groups.py::test_jax_ran_then_fork_close_fork
 @pytest.mark.slow
 def test_forked_before_jax_runs() -> None:
     """Forked while JAX has not run; the next group, after it has, starts by exec on its own."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from selection import thorough
 from user_scripts import run_script
 from worker_commands import Copied, Counts, Listen
 
@@ -35,9 +36,9 @@ LENGTHS = (43, 8, 1, 0, 30, 31, 29, 37, 100, 2, 43, 75)  # more than are compile
 
 @pytest.fixture(
     params=(
-        pytest.param(1, marks=pytest.mark.thorough),
+        *thorough(1),
         2,
-        pytest.param(3, marks=pytest.mark.thorough),
+        *thorough(3),
     ),
     ids=lambda n: f"size{n}",
 )
@@ -101,10 +102,10 @@ def check(found: dict[str, Any], wanted: list[Any], model: Regression) -> None:
         np.testing.assert_allclose(value, exact, tolerance, tolerance, err_msg=name)
 
 
-def test_any_length_is_exact(jax_group: synk.Group) -> None:
+@pytest.mark.parametrize("dtype", ["float32", *thorough("float64")])
+def test_any_length_is_exact(jax_group: synk.Group, dtype: str) -> None:
     """Lengths that change with each call, listed rows and Data, slices: what numpy's mode says."""
-    for dtype in ("float32", "float64"):
-        compare(jax_group.size, dtype)
+    compare(jax_group.size, dtype)
 
 
 def compare(members: int, dtype: str) -> None:

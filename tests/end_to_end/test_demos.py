@@ -156,6 +156,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
     ]
 
 
+@pytest.mark.thorough  # scripts/docs runs them as well
 @pytest.mark.parametrize(
     "text", ["README.rst", "docs/first_steps.rst", "docs/training.rst", "docs/networks.rst"]
 )

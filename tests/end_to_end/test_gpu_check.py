@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -147,7 +148,7 @@ MEASURED = """
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "devices"),
-    [("mlp", "cpu,cpu"), pytest.param("resnet50", "cpu", marks=pytest.mark.thorough)],
+    [("mlp", "cpu,cpu"), *thorough(("resnet50", "cpu"))],
 )
 def test_measuring(tmp_path: Path, network: str, devices: str) -> None:
     """On cores, in small: the contenders make the same steps."""

@@ -15,6 +15,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from gpu_commands import DiesInUpdate, Traffic
+from selection import thorough
 from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
@@ -35,7 +36,12 @@ Start = Callable[..., synk.Group]
 
 
 @pytest.fixture(
-    params=(1, pytest.param(2, marks=pytest.mark.thorough), 3), ids=lambda n: f"size{n}"
+    params=(
+        *thorough(1),
+        2,
+        *thorough(3),
+    ),
+    ids=lambda n: f"size{n}",
 )
 def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     """A group of each size."""
@@ -53,17 +59,14 @@ def test_odd_batches_and_slices(start: Start) -> None:
     """Fewer rows than members, micro-batches, listed rows."""
     start(3)
     how = {"rule": updates.momentum, "learning_rate": 0.1, "mode": "JAX"}
-    for rows, slices in ((1, 1), (2, 1), (23, 3)):
+    for rows, slices in ((2, 1), (23, 3)):
         compare(lambda net: dict(how), rows=rows, num_slices=slices, steps=4)
     compare(lambda net: dict(how), batch=[3, 1, 4, 1, 5, 9, 2, 6], steps=4)
 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        k if k in ("masked mean", "log of sum") else pytest.param(k, marks=pytest.mark.thorough)
-        for k in LOSSES
-    ],
+    ["masked mean", *thorough(*(k for k in LOSSES if k != "masked mean"))],
 )
 def test_losses_are_exact(start: Start, kind: str) -> None:
     start(2)
@@ -91,6 +94,7 @@ def test_gradients_without_a_step(start: Start) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 def test_clipping_by_the_norm(start: Start) -> None:
     """A total over all parameters, which every member computes of the same sum."""
     start(2)
@@ -271,6 +275,7 @@ def test_values_outlive_the_group(start: Start) -> None:
         train(*data)
 
 
+@pytest.mark.thorough
 def test_where_nccl_is_missing(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,9 +309,7 @@ def test_not_forced() -> None:
         assert opening.on_one_gpu == found
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("mean + L2", marks=pytest.mark.thorough), "masked mean"]
-)
+@pytest.mark.parametrize("kind", [*thorough("mean + L2"), "masked mean"])
 def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
     """Gradients and update are one; other lengths, shared scalars and 0-d inputs of the rule."""
     start(1)
@@ -337,6 +340,7 @@ def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
         np.testing.assert_allclose(a, b, 1e-9)
 
 
+@pytest.mark.parametrize("gpus", [1, *thorough(2, 3)], indirect=True)
 def test_a_variable_that_is_read_changes_its_shape(gpus: synk.Group) -> None:
     """The step is compiled for it, and what it was compiled for before is not compiled again."""
     x, w = pt.dvector("x"), pytensor.shared(np.array(2.0), name="w")

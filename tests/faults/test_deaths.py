@@ -99,6 +99,7 @@ def delays() -> list[float]:
     return []
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", SIGNALS)
 def test_killed_by(name: str, state: str, delays: list[float], trials: Trials) -> None:

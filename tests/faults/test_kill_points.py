@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from campaign import SCENARIO, SHORT_OF, SHORTAGES, VICTIMS, judge, measured, spread
+from selection import thorough
 
 from synkhronos.testing.killing import NEVER, Stage, points
 
@@ -25,7 +26,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("number", [3, pytest.param(8, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [3, *thorough(8)])
 def test_killed_at_some_system_call(stage: Stage, victim: str, number: int) -> None:
     whole = stage.trial(victim, NEVER)
     assert not judge(whole)
@@ -39,10 +40,13 @@ def test_killed_at_some_system_call(stage: Stage, victim: str, number: int) -> N
 @pytest.mark.each_choice
 @pytest.mark.parametrize("victim", SHORT_OF)
 @pytest.mark.parametrize("calls", SHORTAGES, ids=lambda pair: pair[0])
-def test_a_system_call_that_fails(stage: Stage, calls: tuple[str, str], victim: str) -> None:
+@pytest.mark.parametrize("number", [1, *thorough(2)])
+def test_a_system_call_that_fails(
+    stage: Stage, calls: tuple[str, str], victim: str, number: int
+) -> None:
     """Promise 10: an error, and the next group works."""
     how = calls[0], f"error={calls[1]}"
-    for p in measured(stage, victim, 2, random.Random(0), *how):
+    for p in measured(stage, victim, number, random.Random(0), *how):
         found = stage.trial(victim, p.k, *how)
         assert not judge(found), f"{p.calls} {p.k}"
         said = [text for _, text in found.events]

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from orders import Orders, how
+from selection import thorough
 
 from synkhronos._api import data
 from synkhronos._engine.member import Member
 
 
 @pytest.mark.slow
-def test_any_order() -> None:
-    run_state_machine_as_test(Orders, settings=settings(how(8, 70), derandomize=True))
-    assert Orders.counts.steps > 300
+@pytest.mark.parametrize("sequences", [4, *thorough(8)])
+def test_any_order(sequences: int) -> None:
+    before = Orders.counts.steps
+    run_state_machine_as_test(Orders, settings=settings(how(sequences, 70), derandomize=True))
+    assert Orders.counts.steps - before > 37 * sequences
 
 
 def only_the_master_changes(change: Callable[..., None]) -> Callable[..., None]:

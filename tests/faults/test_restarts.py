@@ -34,6 +34,7 @@ def total() -> synk.Function:
     return synk.function([x], x.sum(), mode=FAST)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("start", ["fork", "exec"])
 @pytest.mark.parametrize("victims", [(1,), (2,), (1, 2)])
 def test_the_call_is_made_again(victims: tuple[int, ...], start: str) -> None:

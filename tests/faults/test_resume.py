@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from selection import thorough
 from user_scripts import run_script
 
 TEXT = """
@@ -99,7 +101,8 @@ TEXT = """
 RULES = ("momentum", "adam", "sgd", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adamax")
 
 
-def test_resumed_after_kills(tmp_path: Path, trials: Callable[[Any, Any], Any]) -> None:
+@pytest.mark.parametrize("times", [1, *thorough(3)])
+def test_resumed_after_kills(tmp_path: Path, trials: Callable[[Any, Any], Any], times: int) -> None:
     """Bit for bit, with the masks that every member draws."""
     for rule in trials(("adam",), RULES):
-        print(run_script(tmp_path, TEXT, rule, str(trials(3, 12))).strip())
+        print(run_script(tmp_path, TEXT, rule, str(trials(times, 12))).strip())

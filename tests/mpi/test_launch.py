@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, job, launcher, run
+from selection import thorough
 
 EARLY_LIMIT = 30.0  # seconds, with the imports; without the end of the job it is a hang
 
@@ -40,8 +41,7 @@ GROUPS = """
 @pytest.mark.parametrize(
     ("ranks", "members"),
     [
-        pytest.param(2, 1, marks=pytest.mark.thorough),
-        pytest.param(3, 1, marks=pytest.mark.thorough),
+        *thorough((2, 1), (3, 1)),
         (2, 2),
     ],
 )
@@ -89,7 +89,7 @@ MEMORY = """
 """
 
 
-@pytest.mark.parametrize("members", [pytest.param("1", marks=pytest.mark.thorough), "2"])
+@pytest.mark.parametrize("members", [*thorough("1"), "2"])
 def test_memory_goes_with_its_group(mpi: Launcher, tmp_path: Path, members: str) -> None:
     """In all leaders, at once: it does not wait for the collection of cycles."""
     assert "good end" in run(mpi, 2, tmp_path, MEMORY, members)
@@ -133,6 +133,7 @@ def test_a_bad_end_before_fork_ends_the_job(
         made.check_gone()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)"])
 def test_a_script_without_a_group_ends_as_any_other(
     mpi: Launcher, tmp_path: Path, ending: str
@@ -159,6 +160,7 @@ def test_a_bad_end_of_a_process_alone_is_its_own(tmp_path: Path) -> None:
         made.check_gone()
 
 
+@pytest.mark.thorough
 def test_a_launcher_started_by_a_launched_script(tmp_path: Path) -> None:
     """The inner script's processes are one group too."""
     text = """
@@ -376,7 +378,7 @@ DIFFERENT = """
 """
 
 
-@pytest.mark.parametrize(("how", "refused"), [("fork", 2), ("serve first", 3)])
+@pytest.mark.parametrize(("how", "refused"), [("fork", 2), *thorough(("serve first", 3))])
 def test_what_differs_is_named_each_time(
     mpi: Launcher, tmp_path: Path, how: str, refused: int
 ) -> None:

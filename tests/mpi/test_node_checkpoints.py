@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from launching import Launcher, run
+from selection import thorough
 
 TRAIN = """
 import os, sys
@@ -41,7 +42,7 @@ np.save(out, w.get_value())
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(2, 3), *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((3, 1), (1, 2)))],
+    [(2, 3), *thorough((3, 1), (1, 2))],
 )
 def test_resume_on_another_number_of_nodes(
     mpi: Launcher, tmp_path: Path, before: int, after: int

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, run
+from selection import thorough
 
-THOROUGH = [pytest.param(n, "1", marks=pytest.mark.thorough) for n in (2, 3)]
-SHAPES = pytest.mark.parametrize(("ranks", "members"), [(2, "2"), *THOROUGH])
+SHAPES = pytest.mark.parametrize(("ranks", "members"), [(2, "2"), *thorough((2, "1"), (3, "1"))])
 
 HEAD = """
 import sys

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, run
+from selection import thorough
 
 pytestmark = [
     # not imported here: groups of other tests are forked from this process
@@ -48,12 +49,13 @@ def exchanges():
 """
 
 
-@pytest.fixture(params=(pytest.param(1, marks=pytest.mark.thorough), 2), ids=lambda n: f"each{n}")
+@pytest.fixture(params=(*thorough(1), 2), ids=lambda n: f"each{n}")
 def each(request: pytest.FixtureRequest) -> str:
     """How many members a node has."""
     return str(request.param)
 
 
+@pytest.mark.thorough
 def test_conformance(mpi: Launcher, tmp_path: Path, each: str) -> None:
     """All verbs, on arrays of JAX's and of numpy's; one link, made once, of all members."""
     text = """
@@ -133,7 +135,7 @@ def test_failures(mpi: Launcher, tmp_path: Path, each: str) -> None:
     assert _run(mpi, tmp_path, text, each).count("left") == 4 * int(each)
 
 
-@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.thorough), 3])
+@pytest.mark.parametrize("rank", [*thorough(1), 3])
 def test_a_death(mpi: Launcher, tmp_path: Path, rank: int) -> None:
     """Of a member of either node, in the middle: named within 5 s."""
     text = f"""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from launching import Launcher, run
+from selection import thorough
 
 NUMBERS = """
 import hashlib, sys
@@ -22,7 +23,7 @@ rng = np.random.default_rng(11)
 found = {}
 for dtype in ("float32", "float64", "int64", "int8", "bool"):
     for op in ("min", "max", "sum", "prod", "avg"):
-        for length in (7, 3000, 70_001):
+        for length in map(int, sys.argv[3].split()):
             s = pytensor.shared(np.zeros(length, dtype), name="s")
             synk.broadcast(s)
             for rank in range(size):
@@ -61,20 +62,23 @@ np.savez(sys.argv[2], **found)
 """
 
 
-def numbers(mpi: Launcher, folder: Path, nodes: int, members: int, name: str) -> dict[str, object]:
+def numbers(
+    mpi: Launcher, folder: Path, nodes: int, members: int, name: str, lengths: str
+) -> dict[str, object]:
     """What a group of so many nodes and members computes."""
-    run(mpi, nodes, folder, NUMBERS, str(members), str(folder / name))
+    run(mpi, nodes, folder, NUMBERS, str(members), str(folder / name), lengths)
     with np.load(folder / f"{name}.npz") as found:
         return {key: found[key] for key in found.files}
 
 
 @pytest.mark.slow
-def test_two_nodes_of_two_are_one_of_four(mpi: Launcher, tmp_path: Path) -> None:
-    one = numbers(mpi, tmp_path, 1, 4, "one")
-    two = numbers(mpi, tmp_path, 2, 2, "two")
-    again = numbers(mpi, tmp_path, 2, 2, "again")
+@pytest.mark.parametrize("lengths", ["3000", *thorough("7 3000 70001")])
+def test_two_nodes_of_two_are_one_of_four(mpi: Launcher, tmp_path: Path, lengths: str) -> None:
+    one = numbers(mpi, tmp_path, 1, 4, "one", lengths)
+    two = numbers(mpi, tmp_path, 2, 2, "two", lengths)
+    again = numbers(mpi, tmp_path, 2, 2, "again", lengths)
     assert one.keys() == two.keys()
-    assert len(one) == 5 * 5 * 3 + 2 * 2 * 2 + 3
+    assert len(one) == 5 * 5 * len(lengths.split()) + 2 * 2 * 2 + 3
     for key, wanted in one.items():
         exact = key.split()[1:2] in (["min"], ["max"]) or key.split()[0] in (
             "int64",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, run
+from selection import thorough
 
 TASKS = """
 import sys, time
@@ -96,7 +97,7 @@ print("good end")
 
 @pytest.mark.parametrize(
     ("ranks", "members"),
-    [(2, 2), *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((2, 1), (3, 1)))],
+    [(2, 2), *thorough((2, 1), (3, 1))],
 )
 def test_long_commands(mpi: Launcher, tmp_path: Path, ranks: int, members: int) -> None:
     """Counts arrive while it runs, and do not pile up where the master looks away."""

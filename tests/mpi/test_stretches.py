@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, run
+from selection import thorough
 
 PROGRAM = """
 import sys
@@ -108,7 +109,7 @@ print("good end")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("ranks", "members"),
-    [(2, 2), *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((2, 0), (3, 1)))],
+    [(2, 2), *thorough((2, 0), (3, 1))],
 )
 def test_short_stretches(mpi: Launcher, tmp_path: Path, ranks: int, members: int) -> None:
     said = run(mpi, ranks, tmp_path, PROGRAM, str(members), limit=360)

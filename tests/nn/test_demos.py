@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mnist_files import shared_data
+from selection import thorough
 from user_scripts import LIMIT
 
 pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
@@ -35,7 +36,7 @@ def losses(
     return np.array([float(v) for v in LOSS.findall(done.stdout)]), done.stdout
 
 
-JAX = pytest.param("JAX", marks=pytest.mark.thorough)
+[JAX] = thorough("JAX")
 
 
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", JAX])
@@ -88,6 +89,7 @@ def test_resnet_in_one_process() -> None:
     np.testing.assert_allclose(ours[0], serial[0], rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", JAX])
 def test_lstm(mode: str) -> None:
     """Not in numba, which compiles the loops and their gradients for minutes."""

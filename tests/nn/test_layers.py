@@ -12,6 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from gpu_commands import Traffic
+from selection import thorough
 from worker_commands import FailsToMeet
 
 import synkhronos as synk
@@ -144,7 +145,7 @@ def test_synchronised_statistics_are_those_of_all_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.thorough), "JAX"])
+@pytest.mark.parametrize("mode", [*thorough("NUMBA"), "JAX"])
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
 def test_synchronised_statistics_in_compiled_modes(mode: str) -> None:
     """A small graph, which numba compiles in seconds."""
@@ -250,7 +251,14 @@ FAULTS: dict[str, tuple[int, type[BaseException], str | None]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "raises",
+        "SIGKILL",
+        *thorough(*list(FAULTS)[1:3]),
+    ],
+)
 def test_a_member_that_fails_to_meet_in_jax(
     fault: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +317,7 @@ def test_jax_statistics_of_members_on_gpus(start: Callable[..., synk.Group]) -> 
     assert all(exchanged for exchanged, _ in group.run(Traffic()))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
 def test_jax_dropout_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:

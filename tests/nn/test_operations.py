@@ -10,13 +10,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos import nn
 from synkhronos._plan.inference import Proof, prove
 
 MODES = ("FAST_COMPILE", "JAX")
-NUMBA = pytest.param("NUMBA", marks=pytest.mark.thorough)
+[NUMBA] = thorough("NUMBA")
 # height, width, channels, new, window, strides, padding, dilation
 CASES = {
     "padded unevenly": (7, 6, 2, 3, (3, 2), (1, 1), ((1, 1), (0, 1)), (1, 1)),
@@ -47,7 +48,7 @@ def slope(f: Any, at: list[np.ndarray], along: list[np.ndarray]) -> float:
     return float((f(*up) - f(*down)) / (2 * step))
 
 
-SLOW = [pytest.param("NUMBA", case, marks=pytest.mark.thorough) for case in ("strides", "dilation")]
+SLOW = thorough(("NUMBA", "strides"), ("NUMBA", "dilation"))
 
 
 @pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, CASES), *SLOW])
@@ -85,7 +86,7 @@ POOLS = {
 }
 
 
-SLOW = [pytest.param("NUMBA", "uneven", marks=pytest.mark.thorough)]
+SLOW = thorough(("NUMBA", "uneven"))
 
 
 @pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, POOLS), *SLOW])
@@ -211,7 +212,7 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
 
 
 SMALL = [(mode, size) for mode in MODES for size in ((1, 1), (2, 2), (5, 1), (2, 0))]
-SLOW = [pytest.param("NUMBA", (1, 1), marks=pytest.mark.thorough)]
+SLOW = thorough(("NUMBA", (1, 1)))
 
 
 @pytest.mark.parametrize(("mode", "size"), [*SMALL, *SLOW])

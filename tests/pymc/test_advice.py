@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 import pytest
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos.pymc._advice import Advice, ModeAdvice, gradient_of
@@ -132,15 +133,13 @@ def test_what_cannot_be_divided_is_not_advised_on() -> None:
         synk.pymc.advise(model)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "demo",
     [
         "glmm",
-        *(
-            pytest.param(n, marks=pytest.mark.thorough)
-            for n in ("logistic", "hierarchical_poisson")
-        ),
+        *thorough("logistic", "hierarchical_poisson"),
     ],
 )
 def test_demo(demo: str) -> None:

@@ -14,6 +14,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, points
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -126,9 +127,7 @@ NUTPIE = """
     warnings.simplefilter("ignore")
     import numpy as np, pymc as pm, synkhronos as synk
     with pm.Model() as model:
-        b = pm.Normal("b", shape=2)
-        x = np.random.default_rng(4).normal(size=(80, 2))
-        pm.Poisson("y", pm.math.exp(x @ b), observed=np.ones(80, int))
+        pm.Normal("y", pm.Normal("b"), 1, observed=np.linspace(-1, 1, 80))
     before = signal.getsignal(signal.SIGURG)
     with synk.pymc.parallel(model, members=2) as parallel:
         inner, counted = parallel._evaluator._round, [0]
@@ -154,7 +153,7 @@ NUTPIE = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [pytest.param(3, marks=pytest.mark.thorough), 400])
+@pytest.mark.parametrize("when", [*thorough(3), 400])
 def test_nutpie_does_not_take_a_death_for_a_divergence(tmp_path: Path, when: int) -> None:
     """nutpie counts an exception in its threads as a divergence, and would go on."""
     pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")

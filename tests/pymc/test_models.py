@@ -7,6 +7,7 @@ import re
 import pymc as pm
 import pytest
 from comparing import check_equal, evaluated, points
+from selection import thorough
 from zoo import KINDS
 
 import synkhronos as synk
@@ -15,10 +16,8 @@ DIVIDED = [name for name, kind in KINDS.items() if not kind.reason]
 # one of each kind of likelihood and of latent variable; the others are in scripts/test --all
 TYPICAL = (
     "varying slopes, dim named",
-    "mixture of normals",
     "Weibull survival, censored",
     "ordinal logistic",
-    "multivariate normal rows (LKJ)",
     "custom distribution",
     "several observed, two lengths, a potential",
     "panel, divided by time",
@@ -27,9 +26,7 @@ TYPICAL = (
 REFUSED = [name for name, kind in KINDS.items() if kind.reason]
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in TYPICAL else pytest.param(n, marks=pytest.mark.thorough) for n in DIVIDED]
-)
+@pytest.mark.parametrize("name", [*TYPICAL, *thorough(*(n for n in DIVIDED if n not in TYPICAL))])
 def test_divided_models_are_equal_to_the_plain_ones(name: str) -> None:
     kind = KINDS[name]
     model = kind.make()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -60,7 +61,7 @@ def test_divided_draws_begin_as_the_plain_ones(group: synk.Group) -> None:
     np.testing.assert_allclose(divided, plain, rtol=1e-6)
 
 
-@pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize("members", [*thorough(1), 2])
 def test_chains_in_processes_have_groups_of_their_own(
     members: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -75,8 +76,9 @@ def test_chains_in_processes_have_groups_of_their_own(
     np.testing.assert_array_equal(several, in_turn)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("start", ["spawn", *thorough("forkserver")])
 def test_chains_in_fresh_processes(tmp_path: Path, start: str) -> None:
     out = run_script(
         tmp_path,
@@ -224,6 +226,7 @@ JAX = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_jax_samplers_call_back(tmp_path: Path) -> None:
     """In a process of its own: JAX must not run in this one."""

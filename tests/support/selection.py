@@ -1,16 +1,19 @@
 """Which cases of a test belong to the default selection, and which only to `scripts/test --all`.
 
 A test with the marker `each_choice` keeps as many cases as it takes for every value of every
-parameter to occur once; with `pairwise`, every pair of values of two parameters. The other cases
-get the marker `thorough`. See D. R. Kuhn, R. N. Kacker, Y. Lei, "Practical Combinatorial Testing",
+parameter to occur once; with `pairwise`, every pair of values of two parameters. Without either, a
+test over groups of all sizes keeps each of its cases in one size. The other cases get the marker
+`thorough`. See D. R. Kuhn, R. N. Kacker, Y. Lei, "Practical Combinatorial Testing",
 NIST SP 800-142 (2010).
 """
 
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -18,20 +21,45 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests, whatever is then 
 STRENGTHS = {"each_choice": 1, "pairwise": 2}
 
 
+def thorough(*cases: Any) -> list[Any]:
+    """Cases of a parametrised test that only `scripts/test --all` runs; several values: a tuple."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
+        for case in cases
+    ]
+
+
 def mark_thorough(items: Sequence[pytest.Item]) -> None:
     """Add the marker `thorough` to the cases that the covering selections leave out."""
-    tests: defaultdict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        for name, strength in STRENGTHS.items():
-            if item.get_closest_marker(name) and not item.get_closest_marker("thorough"):
-                tests[item.nodeid.partition("[")[0], strength].append(item)
-    for (_, strength), cases in tests.items():
+        if hasattr(item, "callspec") and not item.get_closest_marker("thorough"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in tests.items():
+        strengths = [s for marker, s in STRENGTHS.items() if cases[0].get_closest_marker(marker)]
         # a value may not be hashable; it is the same object in all cases
         values = [{k: id(v) for k, v in case.callspec.params.items()} for case in cases]
-        kept = covering(values, strength)
+        if strengths:
+            kept = covering(values, strengths[0])
+        elif "size" in values[0]:
+            kept = each_in_one_size(values, zlib.crc32(name.encode()))
+        else:
+            continue
         for number, case in enumerate(cases):
             if number not in kept:
                 case.add_marker(pytest.mark.thorough)
+
+
+def each_in_one_size(cases: Sequence[Mapping[str, int]], turn: int) -> set[int]:
+    """Each combination of the other parameters once; sizes take turns, from test to test too.
+
+    >>> sorted(each_in_one_size([{"size": s, "op": o} for s in range(2) for o in range(3)], 0))
+    [0, 2, 4]
+    """
+    others: defaultdict[frozenset[tuple[str, int]], list[int]] = defaultdict(list)
+    for number, case in enumerate(cases):
+        others[frozenset(pair for pair in case.items() if pair[0] != "size")].append(number)
+    return {sizes[(turn + n) % len(sizes)] for n, sizes in enumerate(others.values())}
 
 
 def covering(cases: Sequence[Mapping[str, int]], strength: int) -> set[int]:

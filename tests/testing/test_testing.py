@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from selection import thorough
 from user_scripts import LIMIT
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.rst"
@@ -17,12 +18,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.rst"
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_the_examples_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [1500, *thorough(300)])
+def test_the_examples_run(tmp_path: Path, step: int) -> None:
+    """With fewer deaths than on the page by default."""
     blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text())
     for block in map(textwrap.dedent, blocks):
         name = re.match(r"# (\w+\.py)\n", block)
         assert name is not None, block
-        (tmp_path / name[1]).write_text(block)
+        (tmp_path / name[1]).write_text(block.replace("step=300", f"step={step}"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
         cwd=tmp_path,

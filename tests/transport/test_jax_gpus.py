@@ -19,6 +19,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from gpu_commands import Breaks, Calls, CannotPost, Dies, Exchange, Stops, Unequal
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -37,26 +38,24 @@ pytestmark = [
 Start = Callable[..., synk.Group]
 
 
-@pytest.fixture(params=(pytest.param(2, marks=pytest.mark.thorough), 3), ids=lambda n: f"size{n}")
+@pytest.fixture(params=(*thorough(2), 3), ids=lambda n: f"size{n}")
 def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
     """A group of each size."""
     return start(request.param)
 
 
 DTYPES = [*conformance.DTYPES, "bfloat16"]
-OF_EACH_KIND = ("bool", "int16", "uint64", "float16", "bfloat16", "complex64")
+OF_EACH_KIND = ("bool", "int16", "float32", "bfloat16", "complex64")
 
 
-@pytest.mark.parametrize("dtypes", [OF_EACH_KIND, pytest.param(DTYPES, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("dtypes", [OF_EACH_KIND, *thorough((DTYPES,))])
 def test_conformance(gpus: synk.Group, dtypes: Sequence[str]) -> None:
     """All verbs on arrays of JAX's; on numpy's too."""
     conformance.check_communicator(gpus, dtypes, ((), (3, 2)))
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [d if d == "float32" else pytest.param(d, marks=pytest.mark.thorough) for d in DTYPES],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_conformance_in_every_shape(gpus: synk.Group, dtype: str) -> None:
     conformance.check_communicator(gpus, [dtype])
 
@@ -136,7 +135,7 @@ def test_the_end_of_a_link(start: Start) -> None:
     assert [c[0] for c in nccl.calls].count("comm_abort") == 1
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [*thorough(2), 3])
 def test_a_death_in_an_exchange(start: Start, size: int) -> None:
     """Promise 22: reported within 5 s, whatever the survivors' GPUs do; the next group works."""
     group = start(size)
@@ -240,7 +239,7 @@ def test_where_nccl_is_missing(
     assert 'pip install "synkhronos[cuda12]"' in said
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [*thorough(0), 1])
 def test_where_a_member_cannot_be_served(
     start: Start, rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
