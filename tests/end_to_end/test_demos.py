@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from selection import thorough
 
 ROOT = Path(__file__).parents[2]
 DEMOS = ROOT / "demos"
@@ -156,9 +157,10 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
     ]
 
 
-@pytest.mark.thorough  # scripts/docs runs them as well
+# scripts/docs runs those of docs/ as well
 @pytest.mark.parametrize(
-    "text", ["README.rst", "docs/first_steps.rst", "docs/training.rst", "docs/networks.rst"]
+    "text",
+    ["README.rst", *thorough("docs/first_steps.rst", "docs/training.rst", "docs/networks.rst")],
 )
 def test_examples(text):
     if text.endswith("networks.rst"):
