@@ -5,7 +5,7 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ==============  ==================================================================================
 ``_plan``       which rows each member gets, how partial results combine (starts no process)
 ``_host``       one machine: shared memory, memory limits, cores, devices
-``_backends``   the only importers of JAX, MPI and NCCL; loops compiled by numba
+``_backends``   what uses JAX, MPI and NCCL, and loops compiled by numba
 ``_transport``  channels carry commands and outcomes, communicators move and reduce arrays
 ``_engine``     the group, its members, the commands they run, their compiled functions
 ``_api``        the objects of the user: functions, Data, collectives, consistency checks

@@ -107,7 +107,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]
     """
     _forget_standin()
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "support" / "standin"))
-    monkeypatch.setattr(GroupOptions, "on_one_gpu", 2)
+    monkeypatch.setattr(GroupOptions, "members_per_gpu", 2)
     groups: list[synk.Group] = []
 
     def made(size: int, **options: Any) -> synk.Group:

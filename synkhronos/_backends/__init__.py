@@ -1,1 +1,1 @@
-"""The libraries that one file each imports: JAX, MPI, NCCL, and numba for compiled loops."""
+"""What uses JAX, MPI and NCCL, and numba for compiled loops: one file for each."""

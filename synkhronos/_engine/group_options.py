@@ -119,10 +119,10 @@ class GroupOptions:
     @property
     def grace(self) -> float:
         """Seconds that workers have to leave."""
-        return _GPU_SECONDS if self.on_one_gpu else GRACE_SECONDS
+        return _GPU_SECONDS if self.members_per_gpu else GRACE_SECONDS
 
     @property
-    def on_one_gpu(self) -> int:
+    def members_per_gpu(self) -> int:
         """The most members of this node that share a GPU; 0 where not all are on GPUs."""
         gpus = [d.number for d in self.devices if d.kind == "cuda"]
         return max(map(gpus.count, gpus)) if len(gpus) == len(self.devices) else 0
@@ -159,7 +159,9 @@ class GroupOptions:
             self.environments,
             profile=self.profile,
             debug=self.debug,
-            on_one_gpu=0 if self.launch else self.on_one_gpu,  # else AssignRank tells them
+            members_per_gpu=0
+            if self.launch
+            else self.members_per_gpu,  # else AssignRank tells them
         )
         channel.inspector.limit = math.inf if self.timeout is None else self.timeout
         warning = self.stall_warning

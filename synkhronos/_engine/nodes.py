@@ -37,9 +37,9 @@ from synkhronos._transport.channels.channel import ReceivingEnd
 from synkhronos._transport.channels.guards import end_with_parent
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
-from synkhronos._transport.channels.mpi import (
+from synkhronos._transport.channels.multi_node import (
     CommandReceiver,
-    MpiChannel,
+    MultiNodeChannel,
     message_of,
     read_message,
     reports_of,
@@ -83,12 +83,12 @@ class EndLaunch:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a leader tells the others about its node; `on_one_gpu` as in GroupOptions."""
+    """What a leader tells the others about its node; `members_per_gpu` as in GroupOptions."""
 
     host: str
     pids: list[int]
     devices: tuple[Device, ...]
-    on_one_gpu: int
+    members_per_gpu: int
     versions: dict[str, str]
     trouble: str = ""
 
@@ -99,13 +99,14 @@ class AssignRank(Command):
 
     placement: Placement
     node: int
-    on_one_gpu: int
+    members_per_gpu: int
 
     def run(self, member: Member) -> None:
         """Use the rank from now on."""
-        if isinstance(member.communicator, SharedMemory):
-            host = Hierarchy(member.communicator, self.placement, self.node, None)
-            member.assign_rank(with_gpus(host, self.on_one_gpu))
+        home = member.communicator
+        assert isinstance(home, SharedMemory), home  # as every worker has until it has its rank
+        host = Hierarchy(home, self.placement, self.node, None)
+        member.assign_rank(with_gpus(host, self.members_per_gpu))
 
 
 @dataclass
@@ -212,7 +213,7 @@ def _info(
     trouble: str = "",
 ) -> NodeInfo:
     pids = [] if channel is None else [channel.pid(r) for r in range(channel.node.size)]
-    devices, shared = ((), 0) if start is None else (start.devices, start.on_one_gpu)
+    devices, shared = ((), 0) if start is None else (start.devices, start.members_per_gpu)
     versions = {
         "Python": platform.python_version(),
         "Synkhronos": sys.modules["synkhronos"].__version__,
@@ -265,16 +266,16 @@ def _member(
     master_cores: MasterCores | None,
 ) -> Member:
     """Make the leader's member, after the workers of its node know their ranks."""
-    placement, shared = _placement(infos), [h.on_one_gpu for h in infos]
-    on_one_gpu = max(shared) if all(shared) else 0
+    placement, shared = _placement(infos), [h.members_per_gpu for h in infos]
+    members_per_gpu = max(shared) if all(shared) else 0
     node, rank = process.world.rank, placement.first[process.world.rank]
     channel.count_from(rank)
     if channel.workers:
-        number = channel.post(AssignRank(placement, node, on_one_gpu), "start")
+        number = channel.post(AssignRank(placement, node, members_per_gpu), "start")
         channel.collect(number)
     between = BetweenNodes(process.leaders, process.world, channel.interrupts)
     host = Hierarchy(SharedMemory(channel.node), placement, node, between)
-    comm = with_gpus(host, on_one_gpu)
+    comm = with_gpus(host, members_per_gpu)
     return Member(
         rank,
         placement.size,
@@ -296,7 +297,7 @@ def _watch(process: MpiProcess, channel: LocalChannel) -> None:
 
 def lead_all(
     start: GroupOptions, channel: LocalChannel, master_cores: MasterCores | None
-) -> tuple[MpiChannel, Member]:
+) -> tuple[MultiNodeChannel, Member]:
     """In the first process, after its own workers have started: join the other nodes."""
     try:
         process = _join()
@@ -324,7 +325,7 @@ def lead_all(
     pids = [pid for h in infos for pid in h.pids]
     places = _placement(infos), pids, _labels(infos)
     devices = tuple(device for h in infos for device in h.devices)
-    made = MpiChannel(channel, process.leaders, *places, _broadcast(process), closed, devices)
+    made = MultiNodeChannel(channel, process.leaders, *places, _broadcast(process), closed, devices)
     return made, member
 
 

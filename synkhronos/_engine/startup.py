@@ -39,7 +39,7 @@ def start_members(
     if master_cores is not None and len({c for cores in options.cores for c in cores}) >= node.size:
         master_cores.keep_place()
         node.waiter.keep_place = master_cores.keep_place
-    comm = with_gpus(SharedMemory(node), options.on_one_gpu)
+    comm = with_gpus(SharedMemory(node), options.members_per_gpu)
     held, master = channel.interrupts, options.master
     return channel, Member(master, node.size, master, comm, node.views, held, node, master_cores)
 
@@ -48,7 +48,7 @@ def _start_alone(
     options: GroupOptions, arena: Arena, master_cores: MasterCores | None
 ) -> tuple[Channel, Member]:
     channel = InlineChannel()
-    held, on_gpu = channel.interrupts, bool(options.on_one_gpu)
+    held, on_gpu = channel.interrupts, bool(options.members_per_gpu)
     return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, master_cores, on_gpu)
 
 

@@ -37,7 +37,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
     if not wiring.debug:
         _leave_terminal()
         redirect(words, wiring.rank, wiring.master)
-    comm = with_gpus(SharedMemory(node), wiring.on_one_gpu)
+    comm = with_gpus(SharedMemory(node), wiring.members_per_gpu)
     member = Member(
         wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
     )

@@ -1,7 +1,7 @@
 """Conformance suites: checks that every channel and every communicator has to pass.
 
-Run them on a new channel or communicator. Both suites run as commands in a group: every member
-makes the same assertions and compares its results with numpy's.
+Run them once a group uses a new channel or communicator. Both suites run as commands in the group:
+every member makes the same assertions and compares its results with numpy's.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ def test_not_forced() -> None:
             stall_warning=None,
             max_restarts=0,
         )
-        assert opening.on_one_gpu == found
+        assert opening.members_per_gpu == found
 
 
 @pytest.mark.parametrize("kind", [*thorough("mean + L2"), "masked mean"])

@@ -20,6 +20,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import training_cases
 
 import synkhronos as synk
 from synkhronos._plan.rows import edges
@@ -168,7 +169,7 @@ DECAYS: dict[str, State] = {
     "decoupled": {"weight_decay": 0.3, "decoupled": True},
 }
 CASES = [(rule, decay) for rule in RULES for decay in DECAYS]
-PYMC = {
+PYMC = {  # the names that PyMC has
     "sgd": {"learning_rate": 0.1},
     "momentum": {"learning_rate": 0.1},
     "nesterov_momentum": {"learning_rate": 0.1},
@@ -275,6 +276,14 @@ def value(expression: Any, inputs: Any = None) -> Array:
 
 
 # Values.
+
+
+def test_every_rule_has_cases() -> None:
+    """Here, and among the cases of training functions."""
+    rules = {n for n in updates.__all__ if hasattr(getattr(updates, n), "rule")} - {"sgd_nonflat"}
+    assert rules == set(RULES)
+    trained = {function for function, _ in training_cases.RULES.values()}
+    assert trained >= {getattr(updates, name) for name in rules}
 
 
 @pytest.mark.each_choice

@@ -254,7 +254,7 @@ MUTANTS = (
     ),
     Mutant(
         "changes that were not acknowledged are sent again",
-        "_transport/channels/mpi.py",
+        "_transport/channels/multi_node.py",
         "        if not any([type(o) is Failure for _, o in objects]):",
         "        if True:",
         f"{NODE_SHORTAGES} -k 'acknowledged and mpich'",

@@ -343,7 +343,7 @@ def test_several_processes_of_a_launch_on_a_machine() -> None:
                     max_restarts=0,
                 )
                 assert list(map(str, opening.devices)) == [f"cuda:{rank % 2}"]
-                assert opening.on_one_gpu == 1
+                assert opening.members_per_gpu == 1
                 [told] = opening.environments
                 assert {n: told[n] for n in NCCL if n in told} == {
                     "NCCL_RAS_ENABLE": "0",

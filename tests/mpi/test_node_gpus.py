@@ -36,7 +36,7 @@ from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import conformance
 
 logging.basicConfig(format="%(message)s")
-GroupOptions.on_one_gpu = 2
+GroupOptions.members_per_gpu = 2
 synk.fork(each, devices="cpu", start="exec" if each > 1 else None, timeout=90)
 group = current()
 size = group.size

@@ -261,7 +261,7 @@ def test_an_old_nccl(
     [said] = refusals(caplog)
     assert "NCCL 22907 takes one member on a GPU" in said
     group.close()
-    monkeypatch.setattr(GroupOptions, "on_one_gpu", 1)
+    monkeypatch.setattr(GroupOptions, "members_per_gpu", 1)
     caplog.clear()
     conformance.check_communicator(start(2), ["float32"])
     assert not refusals(caplog)
@@ -315,7 +315,7 @@ def test_a_script_that_does_not_close(tmp_path: Path) -> None:
         from gpu_commands import Exchange
         from synkhronos._engine.group import current
         from synkhronos._engine.group_options import GroupOptions
-        GroupOptions.on_one_gpu = 2
+        GroupOptions.members_per_gpu = 2
         synk.fork(2, devices="cpu", start="exec")
         current().run(Exchange())
         print("done")
@@ -367,7 +367,7 @@ def test_nccl_without_a_gpu(tmp_path: Path) -> None:
         from synkhronos._engine.group_options import GroupOptions
         from synkhronos.testing import conformance
         logging.basicConfig()
-        GroupOptions.on_one_gpu = 1
+        GroupOptions.members_per_gpu = 1
         with synk.Group(2, "cpu", start="exec") as group:
             conformance.check_communicator(group, ["float32"])
         print("done")

@@ -10,5 +10,5 @@ the master's end                       a worker's end
 =====================================  ==========================================
 
 ``channel.Channel`` describes the master's end. ``inline`` is for a group of one, ``local`` for the
-processes of one machine, ``mpi`` for several machines.
+processes of one machine, ``multi_node`` for several machines.
 """

@@ -44,7 +44,7 @@ os._exit(0)  # as a forked worker; the end of an interpreter that has JAX takes 
 class Wiring:
     """All that a worker needs to join its group, as numbers and text.
 
-    `on_one_gpu`: the largest number of members on one GPU; 0 unless all are on GPUs.
+    `members_per_gpu`: the largest number of members on one GPU; 0 unless all are on GPUs.
     """
 
     rank: int
@@ -64,7 +64,7 @@ class Wiring:
     debug: bool
     forked: bool
     profile: bool
-    on_one_gpu: int = 0
+    members_per_gpu: int = 0
 
 
 @contextmanager

@@ -7,4 +7,7 @@
 ``hierarchy``         several machines: shared memory on each, MPI between their leaders
 ``gpus``              members on GPUs: NCCL, on top of one of the two above
 ====================  ============================================================================
+
+``between_nodes``, ``half_precision`` and ``nccl_types`` are not communicators: these use them.
+``_engine/startup.py``, ``worker.py`` and ``nodes.py`` choose a member's communicator.
 """

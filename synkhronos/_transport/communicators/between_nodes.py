@@ -33,25 +33,36 @@ _SILENT = functools.partial(np.errstate, all="ignore")
 
 
 class Transfers(Protocol):
-    """Collective transfers of bytes between all leaders; see `_backends.mpi.World`."""
+    """Collective transfers of bytes between all leaders; `_backends.mpi.World` implements them.
 
-    def broadcast(self, buffer: np.ndarray, root: int) -> None: ...
+    All leaders call the same methods in the same order. A method returns when this leader may use
+    its arrays again. `sizes` are bytes of each leader.
+    """
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        """Copy the root's buffer into all others."""
 
     def gather(
         self, mine: np.ndarray, into: np.ndarray | None, sizes: Sequence[int], root: int
-    ) -> None: ...
+    ) -> None:
+        """Write all leaders' bytes, by rank, into the root's `into`; None elsewhere."""
 
-    def all_gather(self, mine: np.ndarray, into: np.ndarray, sizes: Sequence[int]) -> None: ...
+    def all_gather(self, mine: np.ndarray, into: np.ndarray, sizes: Sequence[int]) -> None:
+        """Write all leaders' bytes, by rank, into `into` of each."""
 
-    def all_to_all(self, parts: np.ndarray, into: np.ndarray) -> None: ...
+    def all_to_all(self, parts: np.ndarray, into: np.ndarray) -> None:
+        """Send row k of `parts` to leader k; row k of `into` comes from leader k."""
 
     def scatter(
         self, parts: np.ndarray | None, sizes: Sequence[int], mine: np.ndarray, root: int
-    ) -> None: ...
+    ) -> None:
+        """Write each leader's share of the root's `parts` into its `mine`."""
 
-    def reduces(self, dtype: np.dtype, op: Reduction) -> bool: ...
+    def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
+        """Whether `all_reduce` can combine such values; if not, `all_to_all` moves them."""
 
-    def all_reduce(self, array: np.ndarray, op: Reduction) -> None: ...
+    def all_reduce(self, array: np.ndarray, op: Reduction) -> None:
+        """Combine the leaders' arrays in place."""
 
 
 class BetweenNodes:

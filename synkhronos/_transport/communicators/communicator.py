@@ -26,7 +26,9 @@ _POLL_SECONDS = 50e-6
 
 
 class Communicator(ABC):
-    """Moves arrays between members; `testing.check_communicator` checks an implementation.
+    """Moves arrays between members.
+
+    `testing.conformance.check_communicator` checks a group that uses an implementation.
 
     Every member calls the same methods in the same order. `members`, a tuple of ranks in ascending
     order, names those who take part; the others call too, and get None, so that all count the same
@@ -53,7 +55,10 @@ class Communicator(ABC):
     @property
     @abstractmethod
     def home(self) -> Communicator:
-        """The communicator of this member's node; its ranks count from 0 on each node."""
+        """The communicator of this member's node; its ranks count from 0 on each node.
+
+        It is of shared memory: training writes into the arrays of its `expose`.
+        """
 
     @property
     def interrupts(self) -> AbstractContextManager[None]:

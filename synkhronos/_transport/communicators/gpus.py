@@ -48,9 +48,9 @@ _OTHERS = "another member could not"
 _KEEP = 64  # signatures whose checksums are kept
 
 
-def with_gpus(host: SharedMemory | Hierarchy, on_one_gpu: int) -> Communicator:
-    """The communicator of members that are all on GPUs, at most `on_one_gpu` on one; 0: `host`."""
-    return Gpus(host, on_one_gpu > 1) if on_one_gpu else host
+def with_gpus(host: SharedMemory | Hierarchy, members_per_gpu: int) -> Communicator:
+    """The communicator of members on GPUs; `host` itself where `members_per_gpu` is 0."""
+    return Gpus(host, members_per_gpu > 1) if members_per_gpu else host
 
 
 class Gpus(Communicator):

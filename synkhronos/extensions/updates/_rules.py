@@ -1,6 +1,8 @@
 """Update rules in Lasagne's form: ``rule(loss_or_grads, params, ...) -> {shared: new value}``.
 
-They know of no group, and what they return works in `pytensor.function` as it is. Common to all:
+They do not use groups; `pytensor.function` can use their results. A rule takes ``loss_or_grads,
+params, learning_rate, ..., weight_decay, decoupled``. Its docstring has a Cost, References and
+Examples. Common to all:
 
 * Each new value is elementwise in the gradient, the parameter and its states, beside which there
   are only 0-d scalars. What is the same for all parameters (a count of steps) is one 0-d variable.

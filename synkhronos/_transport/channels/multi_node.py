@@ -29,7 +29,7 @@ _NUMBER = struct.Struct("=q")  # under which a command is sent again
 _MESSAGE, _FLOATS = b"\0", b"\1"  # the first byte of reports
 
 
-class MpiChannel(Channel):
+class MultiNodeChannel(Channel):
     """The master's end.
 
     Parameters
