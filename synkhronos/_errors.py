@@ -24,8 +24,25 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
+import os
 import resource
 import sys
+
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
+
+
+def place_of_user() -> str:
+    """The file and line outside of this package that has called it, as messages show them."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown line"
+    folder, _, file = frame.f_code.co_filename.rpartition(os.sep)
+    if "ipykernel_" in folder:  # the file of a cell is named by a hash
+        return f"line {frame.f_lineno} of a notebook's cell"
+    return f"{file}:{frame.f_lineno}"
 
 
 class SynkhronosError(Exception):

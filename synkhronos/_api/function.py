@@ -18,7 +18,8 @@ from synkhronos._api.report import Measurements, Report
 from synkhronos._api.serial import Serial
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current, retried
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._engine.progress import telling
+from synkhronos._errors import InputError, InputTypeError, place_of_user
 
 # Of a report with arguments: seconds of calls, and the fewest of them.
 _SECONDS, _CALLS = 0.5, 5
@@ -50,9 +51,7 @@ class Function:
     def __repr__(self) -> str:
         function = self._function
         inputs = ", ".join(n or "?" for n in function.plan.names)
-        return (
-            f"<synkhronos.Function {self.name or function.number}({inputs}) in {function.group!r}>"
-        )
+        return f"<synkhronos.Function {function.label}({inputs}) in {function.group!r}>"
 
     @property
     def output_modes(self) -> Any:
@@ -104,7 +103,8 @@ class Function:
             same values of shared variables. "auto": the smallest number that keeps the member's
             temporaries below 256 MB.
         timeout : float, optional
-            Seconds that the master waits for other members. Default: the group's.
+            Seconds that the master waits for other members; compiling does not count. Default:
+            the group's.
 
         Returns
         -------
@@ -241,8 +241,13 @@ class Function:
             for v in function.arguments.bind(args, kwargs)
         ]
         if self._serial is None:
-            self._serial = Serial(function.plan)
-        return function.outputs.structured(self._serial(values))
+            with function.telling():
+                serial = Serial(function.plan)
+                found = serial(values)
+            self._serial = serial
+        else:
+            found = self._serial(values)
+        return function.outputs.structured(found)
 
     as_theano = as_pytensor
 
@@ -358,15 +363,16 @@ def function(
     >>> synk.close()
     """
     group = current("synk.function")
-    made = plan(
-        group.number(),
-        inputs,
-        outputs,
-        bcast_inputs,
-        updates,
-        givens,
-        sliceable_shareds,
-        group.infer,
-        dict(kwargs),
-    )
+    with telling(f"proving {kwargs.get('name') or f'function at {place_of_user()}'}"):
+        made = plan(
+            group.number(),
+            inputs,
+            outputs,
+            bcast_inputs,
+            updates,
+            givens,
+            sliceable_shareds,
+            group.infer,
+            dict(kwargs),
+        )
     return Function(group, made)

@@ -20,6 +20,7 @@ from synkhronos._engine.commands.clocks import MakeClocks, MeasuredCall, Rehears
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
+from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import Entry, new_values
@@ -59,6 +60,8 @@ class GroupFunction:
     ----------
     number : int
         By which commands name the function.
+    label : str
+        Its name, or where it was made.
     what : str
         By which messages name it.
     arguments : Arguments
@@ -81,7 +84,8 @@ class GroupFunction:
         self.group = group
         self.plan = plan
         self.number = plan.recipe.number
-        self.what = f"function {plan.recipe.name or f'#{self.number}'}"
+        self.label = plan.recipe.label
+        self.what = f"function {self.label}"
         self.arguments = Arguments(group, plan, self.what)
         self.outputs = Outputs(plan, n_outputs, self.what)
         self.refused = False
@@ -143,7 +147,11 @@ class GroupFunction:
         else:
             call, command = found.call, found.command
         then = self.outputs.finishing(call.outputs, subset)
-        values = self.group.run(command, self.what, then)
+        if call.first:
+            with self.telling():
+                values = self.group.run(command, self.what, then)
+        else:
+            values = self.group.run(command, self.what, then)
         if call.first or call.slice_lengths is not None:
             self.compiled(call)
         if then is None:
@@ -163,6 +171,11 @@ class GroupFunction:
             if staged is None:
                 return
         self._posted.keep(key, _Posted(call, command, staged))
+
+    def telling(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which the function is compiled; the user is told of it while it lasts."""
+        named = self.plan.recipe.name or self.what
+        return telling(f"compiling {named}", self.group.channel.compiling)
 
     def compiled(self, call: Call) -> None:
         """Note that the members have computed this call, and compiled what it needs."""
@@ -212,7 +225,7 @@ class GroupFunction:
         post : bool
             Leave a list of rows in the arena. The call must run before the next one is made.
         """
-        group, recipe, arguments = self.group, self.plan.recipe, self.arguments
+        group, arguments = self.group, self.arguments
         group.check_idle(self.what)
         given = arguments.bind(args, kwargs)
         subset = self.outputs.subset(None) if subset is None else subset
@@ -237,7 +250,7 @@ class GroupFunction:
             slices=slices,
             batch_s=per_rank,
             new=new,
-            first=cut.first and (group.size > 1 or recipe.jax),
+            first=cut.first,
             pure=self.plan.pure and new is None,
             extra=self._extra,
             slice_lengths=cut.slice_lengths,

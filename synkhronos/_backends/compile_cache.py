@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,6 +39,29 @@ def uncacheable(function: Any) -> Iterator[str]:
                 f"operation {kind.__name__} has no cache key; register it with "
                 "register_funcify_default_op_cache_key"
             )
+
+
+def operations_of(function: Any) -> Callable[[], tuple[int, int]] | None:
+    """How many of a function's operations numba has compiled, and how many there are.
+
+    numba compiles a function at its first call, one operation after the other. None for other
+    linkers, which do not show how far they are.
+    """
+    if type(function.maker.linker).__name__ != "NumbaLinker":
+        return None
+    found = _compiled_within(function.vm.jit_fn)
+    while len(found) == 1:  # the linker wraps the graph's function
+        found = _compiled_within(found[0])
+    if not found:
+        return None
+    return lambda: (sum(bool(each.overloads) for each in found), len(found))
+
+
+def _compiled_within(dispatcher: Any) -> list[Any]:
+    """The functions of numba that a function of numba calls by a global name."""
+    function = dispatcher.py_func
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return [each for each in named if hasattr(each, "overloads") and hasattr(each, "py_func")]
 
 
 def _has_key(dispatch: Any, kind: type) -> bool:

@@ -24,7 +24,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, settings
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, place_of_user
 from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
 from synkhronos._plan.reductions import Reduction, parse
 
@@ -125,6 +125,7 @@ def plan(
     """Check the arguments of `function` and make its plan."""
     mode, name, unused = (options.pop(k, None) for k in ("mode", "name", "on_unused_input"))
     _check_options(options)
+    label = name or f"at {place_of_user()}"
     bound = _inputs(inputs, "inputs"), _inputs(bcast_inputs, "bcast_inputs")
     variables = [i.variable for i in (*bound[0], *bound[1])]
     types = tuple(v.type for v in variables)
@@ -145,7 +146,7 @@ def plan(
     partials: list[Variable] = []
     reductions: list[Reduction | None] = []
     planned = [
-        _plan_output(v, op, fixed, rows, infer, partials, reductions, name or f"#{number}")
+        _plan_output(v, op, fixed, rows, infer, partials, reductions, label)
         for v, op, fixed in wanted
     ]
     made = [_plan_update(c, rows, infer) for c in changes if not _is_stream(c.shared)]
@@ -154,6 +155,7 @@ def plan(
     recipe = Recipe(
         number=number,
         name=name,
+        label=label,
         inputs=tuple(variables[i] for i in order),
         n_scattered=sum(scattered),
         outputs=tuple(partials),

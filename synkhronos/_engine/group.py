@@ -24,6 +24,7 @@ from synkhronos._engine.group_options import (
     listed,
 )
 from synkhronos._engine.member import Member
+from synkhronos._engine.progress import stop_telling
 from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import cancelling, described, follow, launched, start_members
 from synkhronos._engine.transactions import Transactions
@@ -73,7 +74,7 @@ class Group:
         Workers read the terminal (for pdb) and print to it directly.
     timeout : float, optional
         Seconds that other members may keep the master waiting in a call or collective. After that
-        GroupTimeout names them and shows their stacks. A member that compiles gets ten minutes.
+        GroupTimeout names them and shows their stacks. Compiling does not count, up to ten minutes.
     stall_warning : float, optional
         Seconds after which a warning shows the same. None: no warning.
     mpi : bool, optional
@@ -430,6 +431,7 @@ class Group:
 
     def _restarted(self) -> bool:
         """Replace all workers; returns whether they have started."""
+        stop_telling()  # its thread would keep the workers from being forked
         with self._turning, self._interrupts:
             if self._transactions.undecided:
                 self._transactions.settle()

@@ -27,6 +27,7 @@ from pytensor.tensor.subtensor import (
 )
 
 from synkhronos._backends import jax as jax_backend
+from synkhronos._engine.progress import watch
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
@@ -108,6 +109,7 @@ class Recipe:
 
     number: int
     name: str | None
+    label: str  # by which messages name it: its name, or where it was made
     inputs: tuple[Variable, ...]
     n_scattered: int
     outputs: tuple[Variable, ...]
@@ -370,6 +372,7 @@ class _Compiled:
                 **recipe.options,
             )
         function.trust_input = True
+        watch(function)
         return function
 
     def __call__(

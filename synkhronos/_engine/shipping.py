@@ -138,7 +138,7 @@ def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exceptio
                 serialization.pack_graph(variable.owner.op, numbered, reducers)
             except Exception as cause:
                 return InputError(
-                    f"function {recipe.name or recipe.number} cannot be shipped to the workers: "
+                    f"function {recipe.label} cannot be shipped to the workers: "
                     f"operation {variable.owner.op} does not pickle ({cause}). Define it in a "
                     "module that can be imported, without lambdas or open files"
                 )

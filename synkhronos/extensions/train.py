@@ -10,6 +10,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -147,7 +148,8 @@ class TrainFunction:
         num_slices : int or "auto"
             Micro-batches: each member computes its gradient in this many slices.
         timeout : float, optional
-            Seconds that the master waits for other members. Default: the group's.
+            Seconds that the master waits for other members; compiling does not count. Default:
+            the group's.
 
         Returns
         -------
@@ -201,7 +203,8 @@ class TrainFunction:
                 reductions=call.reductions + tuple(kinds[i] for i in call.extra),
                 extra=(),
             )
-            values = self._group.run(every, "train.gradients")[len(call.outputs) :]
+            with self._function.telling() if call.first else nullcontext():
+                values = self._group.run(every, "train.gradients")[len(call.outputs) :]
             self._function.compiled(every)
         n = len(self._goal.partials)
         if self._goal.factor is None:
@@ -290,6 +293,10 @@ class TrainFunction:
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""
+        with self._function.telling():
+            self._install_update()
+
+    def _install_update(self) -> None:
         group, recipe = self._group, self._function.plan.recipe
         self._resident = recipe.jax and group.member.resident
         variables = [v for unit in self._partition.units for v in unit.everything]

@@ -17,6 +17,7 @@ from pytensor.graph.replace import clone_replace
 
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._engine.group import Group, current
+from synkhronos._engine.progress import telling
 from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
@@ -102,19 +103,22 @@ class Parallel:
         if "logp" in vars(model):
             raise InputError("the model is divided already: call close() on that division first")
         _check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
-        terms = read_model(model, dim)
+        with telling("reading the model"):
+            terms = read_model(model, dim)
         self.names: list[str] = []
         self.plan: ChainPlan | None = None
         self.group: Group | None
         self._evaluator: Evaluator | None = None
         self.group, self._own_group = group_for(members_per_chain if members is None else members)
-        try:
-            plain = None if min_speedup is None else gradient_of(model, mode)
-            self._divide(terms, mode, members_per_chain or 1)
-            if plain is not None and min_speedup is not None:
-                self._stay_if(plain, mode, min_speedup)
+        try:  # the group has been forked, so something may be told from a thread
+            with telling(f"compiling and proving {', '.join(terms.names)}"):
+                plain = None if min_speedup is None else gradient_of(model, mode)
+                self._divide(terms, mode, members_per_chain or 1)
+                if plain is not None and min_speedup is not None:
+                    self._stay_if(plain, mode, min_speedup)
             if chains is not None and self.names:
-                self._plan_chains(chains, members_per_chain, mode)
+                with telling("measuring the model, to plan its chains"):
+                    self._plan_chains(chains, members_per_chain, mode)
         except BaseException:
             self.close()
             raise
@@ -408,7 +412,7 @@ def advise(
         if ours:
             stack.callback(group.close)
         for mode in modes or available_modes():
-            with group.active():
+            with group.active(), telling(f"measuring the model in mode {mode}"):
                 target = model_of(model)
                 plain = gradient_of(target, mode)
                 with Parallel(target, dim, mode=mode) as divided:

@@ -14,6 +14,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
+from synkhronos._engine.progress import watch
 from synkhronos._errors import InputError
 from synkhronos.pymc._terms import Term
 
@@ -116,6 +117,7 @@ def _function(
         mode=_PLAIN.including(check),
         on_unused_input="ignore",
     )
+    watch(made)
     return made
 
 

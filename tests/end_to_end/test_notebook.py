@@ -58,7 +58,19 @@ def test_cells(cell: Cell) -> None:
     assert cell("d = synk.data(np.ones(7))\nprint(f(d, batch=[0, 3, 3]))") == "3.0"
     assert cell("f(np.ones((2, 2)))").startswith("InputTypeError")
     assert cell("print(f(d))") == "7.0"
-    assert cell("synk.fork(2)").startswith("GroupError")
+    again = cell("print(synk.fork(2))")
+    assert again.endswith("2")
+    assert "is alive already and is kept" in again
+    assert cell("synk.fork(3)").startswith("GroupError: synk.fork(n_parallel=3): ")
+    slow = """
+import time
+from synkhronos._engine import progress
+progress.SOON = 0.01
+with progress.telling("compiling f"):
+    time.sleep(0.5)
+progress.SOON = 60
+"""
+    assert cell(slow).startswith("synkhronos: compiling f: 0 s")
     assert cell("synk.close()\nprint(synk.fork(3))") == "3"
     # a function of the closed group says so; one made now runs
     assert "closed" in cell("f(d)")

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.member import Member
 from synkhronos._transport.channels import stalls
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
@@ -209,6 +212,22 @@ def test_who_compiles_has_more_time() -> None:
         group.run(Fault("compile", (1,)), "a test")
         with pytest.raises(synk.GroupTimeout):
             group.run(Fault("nap", (1,)), "a test")
+
+
+@dataclass(frozen=True)
+class CompileThenNap(Command):
+    """A worker compiles for a second, and computes for a while."""
+
+    def run(self, member: Member) -> None:
+        if member.rank:
+            with member.compiling():
+                time.sleep(1)
+            time.sleep(LIMIT / 2)
+
+
+def test_time_of_compiling_does_not_count() -> None:
+    with synk.Group(2, timeout=LIMIT) as group:
+        group.run(CompileThenNap(), "a test")
 
 
 def test_who_is_stopped_does_not_compile() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from comparing import IN_PYTHON, check_equal, evaluated, points
 from user_scripts import run_script
 
 import synkhronos as synk
+from synkhronos._engine import progress
 from synkhronos.pymc import _likelihood, _proof, _rows, _terms
 
 
@@ -427,3 +429,19 @@ def test_terms_of_a_single_row_stay() -> None:
         pm.Normal("one", mu, 1, observed=np.zeros((1, 1)))
         pm.Normal("y", mu, 1, observed=np.zeros(4))
     assert _terms.read_model(model, None).names == ["y"]
+
+
+def test_what_takes_long_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a model is read, compiled and proved; no thread is left for `pm.sample` to fork."""
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    monkeypatch.setattr(progress._LogLines, "pause", 0.001)
+    with caplog.at_level(logging.INFO, "synkhronos"), synk.Group(2) as group, pm.Model():
+        pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(5.0))
+        with synk.pymc.parallel(mode="FAST_COMPILE"):
+            assert threading.active_count() == 1
+        assert group.channel.started == "fork"
+    said = caplog.text
+    assert "reading the model: " in said
+    assert "compiling and proving y: " in said

@@ -234,14 +234,14 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
     weights: tuple[float, ...] | None = None
     if call.edges is not None:
         weights = tuple(b - a for a, b in zip(call.edges[:-1], call.edges[1:], strict=True))
-        _check_lengths(weights[member.rank], length, recipe.name)
+        _check_lengths(weights[member.rank], length, recipe.label)
     elif length is not None:
         found = member.communicator.all_gather([np.array([length], np.int64)])[0]
         weights = tuple(found.tolist())
     participants = _participants(weights, member)
     if recipe.has_collectives and len(participants) < member.size:
         raise InputError(
-            f"function {recipe.name!r} combines values of all members, so each member needs a row; "
+            f"function {recipe.label} combines values of all members, so each member needs a row; "
             f"they have {weights}"
         )
     takes_part = member.rank in participants
@@ -283,10 +283,10 @@ def _participants(weights: tuple[float, ...] | None, member: Member) -> tuple[in
     return tuple(r for r, w in enumerate(weights) if w > 0) or (member.master,)
 
 
-def _check_lengths(rows: float, length: int | None, name: str | None) -> None:
+def _check_lengths(rows: float, length: int | None, label: str) -> None:
     if length is not None and length != rows:
         raise InputError(
-            f"function {name!r}: this member's part of the scattered inputs has {rows} rows, its "
+            f"function {label}: this member's part of the scattered inputs has {rows} rows, its "
             f"sliceable shared variables have {length}: they must agree where a function has both"
         )
 
@@ -364,8 +364,8 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
         member.communicator.barrier()
         return _compile_and_compute(member, replica, part)
     answer = _compile_and_compute(member, replica, part)
-    for reason in uncacheable(replica.variant(part.variant).function):
-        log.warning("every member compiles function %s by itself: %s", replica.recipe.name, reason)
+    for reason in uncacheable(replica.variant(part.variant).function) if member.size > 1 else ():
+        log.warning("every member compiles function %s by itself: %s", replica.recipe.label, reason)
     member.communicator.barrier()
     return answer
 
@@ -375,7 +375,7 @@ def _first_with_collectives(member: Member, replica: Replica, part: Part) -> Ans
 
     JAX caches no programs that call back into Python.
     """
-    if not replica.recipe.jax:
+    if member.size > 1 and not replica.recipe.jax:
         if member.rank == member.master:
             with member.compiling():
                 _compute(member, replica, part, alone=True)

@@ -162,6 +162,10 @@ class Channel(ABC):
         del number
         return []
 
+    def compiling(self) -> list[int]:
+        """The ranks of this node's workers that compile now."""
+        return []
+
     @abstractmethod
     def pid(self, rank: int) -> int:
         """The process id of a member."""

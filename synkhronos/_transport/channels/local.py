@@ -27,6 +27,7 @@ from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
 from synkhronos._transport.channels.control_words import (
     ABANDONED,
     COMMITTED,
+    COMPILING,
     LENGTH,
     MAILBOX,
     MAILBOX_BYTES,
@@ -336,6 +337,9 @@ class LocalChannel(Channel):
 
     def progress(self, number: int) -> list[int]:
         return [progress_of(number, words[PROGRESS]) for words in self.node.words.of]
+
+    def compiling(self) -> list[int]:
+        return [w.rank for w in self.workers if self.node.words.of[w.rank][COMPILING]]
 
     def pid(self, rank: int) -> int:
         return self.owner if rank == self.node.master else int(self.node.words.of[rank][PID])

@@ -184,6 +184,9 @@ class MultiNodeChannel(Channel):
             found[ranks.start : ranks.stop] = np.frombuffer(counts, np.int64).tolist()
         return found
 
+    def compiling(self) -> list[int]:
+        return self._local.compiling()
+
     def pid(self, rank: int) -> int:
         return self._pids[rank]
 

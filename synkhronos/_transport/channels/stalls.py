@@ -4,8 +4,8 @@ The master's waits call `look` about ten times a second. It names the members th
 states by the kernel, and their Python stacks. faulthandler writes these on SIGUSR1 into a file of
 each worker, also while the worker computes in C.
 
-A limit counts only time in which the master could look. While the whole machine stands still, as a
-suspended virtual machine does, no member is late.
+A limit counts only time in which the master could look, and no member compiled. While the whole
+machine stands still, as a suspended virtual machine does, no member is late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from synkhronos._transport.channels.channel import TimeLimits
 from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, ControlWords
 from synkhronos._transport.channels.processes import Worker
 
-COMPILE_SECONDS = 600.0  # the least limit for a member that compiles
+COMPILE_SECONDS = 600.0  # of compiling, at most, that do not count as waiting
 _LONGEST_GAP = 0.3  # seconds between two looks that count as waited
 _STACK_SECONDS = 0.5  # that a member gets to write its stack
 _STACK_BYTES = 4096  # of a stack that an error shows
@@ -68,6 +68,7 @@ class Inspector(TimeLimits):
         self._devices = devices
         self._number = -1
         self._began = self._looked = 0.0
+        self._compiled = 0.0  # seconds in which a member has compiled
         self._warned = False
 
     def look(self, number: int, what: str) -> None:
@@ -79,17 +80,20 @@ class Inspector(TimeLimits):
         """
         now = time.monotonic()
         if number != self._number:
-            self._number, self._began, self._warned = number, now, False
+            self._number, self._began, self._warned, self._compiled = number, now, False, 0.0
         else:
             self._began += max(0.0, now - self._looked - _LONGEST_GAP)
+            if any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in self._workers):
+                since = min(now - self._looked, _LONGEST_GAP)
+                self._compiled = min(self._compiled + since, COMPILE_SECONDS)
         self._looked = now
         waited = now - self._began
-        if waited < min(self.limit, math.inf if self._warned else self.warning):
+        limit = self.limit + self._compiled
+        if waited < min(limit, math.inf if self._warned else self.warning):
             return
         others, nodes = self.elsewhere() if self.elsewhere is not None else ((), "")
         late = self._late(number, no_other_node=not others)
-        compiling = any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in late)
-        if waited >= (max(self.limit, COMPILE_SECONDS) if compiling else self.limit):
+        if waited >= limit:
             raise GroupTimeout.of(
                 (*(w.rank for w in late), *others), f"{what}: {self._report(late, waited, nodes)}"
             )

@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._backends.reduction_loops import reduce_into
+from synkhronos._engine.progress import watch
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
@@ -133,6 +134,7 @@ class FlatUpdate:
             on_unused_input="ignore",
         )
         function.trust_input = True
+        watch(function)
         return function
 
     def _loop(self, loop: Loop) -> Any:

@@ -1,0 +1,206 @@
+"""Tells the user what takes long before a call computes: compiling, and proofs.
+
+At a terminal one line on stderr says what is done, after two seconds. Elsewhere the logger
+"synkhronos" gets a line every ten seconds, at INFO. Where the user has set up no logging, the line
+goes to stderr, as Python does with warnings.
+
+A thread writes this, since PyTensor and LLVM do not return meanwhile. It exists only while
+something is told. It ends before the workers are started again: with a thread alive, they could
+not be forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from synkhronos._backends.compile_cache import operations_of
+
+SOON = 2.0  # seconds until a person who waits is told
+REDRAW = 0.5  # seconds; drawing takes about 2 ms
+EVERY = 9.5  # seconds between two lines of a log, so that no silence lasts 10 s
+_LEAVE = 5.0  # seconds to wait for the thread, which may be importing rich
+
+log = logging.getLogger("synkhronos")
+
+_current: ContextVar[_Told | None] = ContextVar("_current", default=None)
+
+
+@contextlib.contextmanager
+def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterator[None]:
+    """A context whose work the user is told of while it lasts: "compiling f", "proving f".
+
+    Inside another such context it only changes the text.
+
+    Parameters
+    ----------
+    text : str
+    compiling : callable, optional
+        Returns the ranks of the workers that compile now.
+    """
+    outer = _current.get()
+    if outer is not None:
+        before = outer.text, outer.operations, outer.compiling
+        outer.text, outer.operations, outer.compiling = text, None, compiling
+        try:
+            yield
+        finally:
+            outer.text, outer.operations, outer.compiling = before
+        return
+    told = _Told(text, compiling)
+    token = _current.set(told)
+    try:
+        told.start()
+        yield
+        told.done = True
+    finally:
+        told.end()
+        _current.reset(token)
+
+
+def watch(function: Any) -> None:
+    """Count from now on the operations of a function of PyTensor that is being compiled."""
+    told = _current.get()
+    if told is not None:
+        told.operations = operations_of(function)
+
+
+def stop_telling() -> None:
+    """End the thread: this process is about to be forked."""
+    told = _current.get()
+    if told is not None:
+        told.end()
+
+
+class _Told:
+    """What the thread tells."""
+
+    def __init__(self, text: str, compiling: Callable[[], Sequence[int]]) -> None:
+        self.text = text
+        self.compiling = compiling
+        self.operations: Callable[[], tuple[int, int]] | None = None
+        self.done = False
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __str__(self) -> str:
+        operations, said = self.operations, []
+        if operations is not None:
+            said.append("{} of {} operations".format(*operations()))
+        if ranks := self.compiling():
+            said.append(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} compiling")
+        return f"{self.text}: {', '.join([*said, self.seconds])}"
+
+    @property
+    def seconds(self) -> str:
+        """How long it has lasted."""
+        return f"{time.monotonic() - self._began:,.0f} s"
+
+    def start(self) -> None:
+        """Start the thread, which does not keep this object: it also ends if this is dropped."""
+        arguments = weakref.ref(self), self._over
+        thread = threading.Thread(target=_tell, args=arguments, name="synkhronos", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads: nothing is told
+            thread.start()
+            self._thread = thread
+
+    def end(self) -> None:
+        """End the thread, and take its line away."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_LEAVE)
+
+
+def _tell(of: weakref.ref[_Told], over: threading.Event) -> None:
+    person = _at_terminal() or "ipykernel" in sys.modules
+    pause, line = SOON if person else EVERY, None
+    with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
+        while not over.wait(pause):
+            told = of()
+            if told is None:
+                return
+            line = line or _line()
+            line.show(str(told))
+            pause = line.pause
+            del told
+        if line is not None:
+            told = of()
+            line.end(f"{told.text}: done after {told.seconds}" if told and told.done else "")
+
+
+def _at_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+class _Line(Protocol):
+    """Where the text goes."""
+
+    pause: float  # seconds between two texts
+
+    def show(self, text: str) -> None: ...
+
+    def end(self, text: str) -> None: ...
+
+
+def _line() -> _Line:
+    if _at_terminal():
+        with contextlib.suppress(ImportError):
+            return _LiveLine()
+    return _LogLines()
+
+
+class _LiveLine:
+    """One line of the terminal, drawn again and again, and taken away at the end."""
+
+    pause = REDRAW
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+
+    def show(self, text: str) -> None:
+        """Draw over the previous text."""
+        self._erase()
+        self._console.out(text[: self._console.width - 1], end="\r", style="dim", highlight=False)
+
+    def end(self, text: str) -> None:
+        """Take the line away, whatever the last text is."""
+        del text
+        self._erase()
+
+    def _erase(self) -> None:
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+
+
+class _LogLines:
+    """Lines of the log; of stderr if no logging is set up."""
+
+    pause = EVERY
+
+    def show(self, text: str) -> None:
+        """Write a line."""
+        if log.hasHandlers():
+            log.info("%s", text)
+        elif sys.stderr is not None:
+            sys.stderr.write(f"synkhronos: {text}\n")
+            sys.stderr.flush()
+
+    def end(self, text: str) -> None:
+        """Say that it is done."""
+        if text:
+            self.show(text)
