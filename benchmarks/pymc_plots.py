@@ -1,4 +1,4 @@
-"""The plots of docs/pymc.rst: speed-ups predicted and measured by rows; overlaid posteriors.
+"""The plots of docs/benchmarks.rst: speed-ups predicted and measured by rows; overlaid posteriors.
 
     python benchmarks/pymc_plots.py [--rounds 5] [--draws 1000] [--folder docs/figures]
 

@@ -7,8 +7,19 @@ author = "Synkhronos developers"
 copyright = "2026, Synkhronos developers"
 version = release = synkhronos.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest"]
-exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of gpu.rst
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+]
+exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of benchmarks.rst
+default_role = "py:obj"
+# small inventories of the names that these pages use: the build needs no network
+intersphinx_mapping = {
+    "numpy": ("https://numpy.org/doc/stable/", "inventories/numpy.inv"),
+    "python": ("https://docs.python.org/3/", "inventories/python.inv"),
+}
 html_theme = "furo"
 html_title = f"Synkhronos {release}"
 

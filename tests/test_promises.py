@@ -1,8 +1,9 @@
 """Whatever is promised has a test in the default selection, not only in `scripts/test --all`.
 
-The promises are those of docs/reliability.rst, by their numbers (1 to 23; that the tests never
-fail by chance, 24, is a matter of repeating them); T1 to T14 are threats, S1 to S97 the defects of
-the system of 2017. A test that holds one names it in its docstring, or in that of its module.
+The promises are those of docs/explanation/reliability.rst, by their numbers (1 to 23; that the
+tests never fail by chance, 24, is a matter of repeating them); T1 to T14 are threats, S1 to S97 the
+defects of the system of 2017. A test that holds one names it in its docstring, or in that of its
+module.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import synkhronos as synk
 from synkhronos import extensions, nn, pymc, testing
 from synkhronos.extensions import updates
 
-PAGE = Path(__file__).parents[1] / "docs" / "reliability.rst"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "reliability.rst"
 NUMBERS = {
     **{f"S{n}": rf"\bS{n}\b" for n in range(1, 98)},
     **{f"T{n}": rf"\bT{n}\b" for n in range(1, 15)},
@@ -72,7 +73,7 @@ def test_tests_of_the_page_are_in_the_default_selection(default: list[pytest.Fun
 
 def promises() -> Iterator[tuple[str, str]]:
     """The numbered titles of the page, and what stands below each."""
-    text = PAGE.read_text().partition("The last campaign\n")[0]
+    text = PAGE.read_text().partition("The last fault campaign\n")[0]
     yield from re.findall(r"^(\S.*\(\d[^\n]*)\n((?:    .*\n)+)", text, re.MULTILINE)
 
 

@@ -160,11 +160,21 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
 # scripts/docs runs those of docs/ as well
 @pytest.mark.parametrize(
     "text",
-    ["README.rst", *thorough("docs/first_steps.rst", "docs/training.rst", "docs/networks.rst")],
+    [
+        "README.rst",
+        *thorough(
+            "docs/tutorials/function.rst",
+            "docs/tutorials/training_loop.rst",
+            "docs/explanation/training_step.rst",
+            "docs/howto/networks.rst",
+        ),
+    ],
 )
 def test_examples(text):
     if text.endswith("networks.rst"):
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
+    if text == "README.rst":
+        pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
     done = run("-m", "doctest", ROOT / text, mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == ""

@@ -1,6 +1,6 @@
 """Who else can reach what: other users, the network, subprocesses, later owners of memory.
 
-The numbers of threats (T1 ...) are those of docs/reliability.rst.
+The numbers of threats (T1 ...) are those of docs/explanation/reliability.rst.
 """
 
 from __future__ import annotations

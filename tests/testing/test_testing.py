@@ -1,4 +1,4 @@
-"""What users test their own programs with: the page about it says what is true."""
+"""What users test their own programs with: the pages about it say what is true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from selection import thorough
 from user_scripts import LIMIT
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.rst"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "howto" / "test_programs.rst", DOCS / "testing.rst"]
 
 
 @pytest.mark.slow
@@ -21,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.rst"
 @pytest.mark.parametrize("step", [1500, *thorough(300)])
 def test_the_examples_run(tmp_path: Path, step: int) -> None:
     """With fewer deaths than on the page by default."""
-    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text())
+    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", "\n".join(page.read_text() for page in PAGES))
     for block in map(textwrap.dedent, blocks):
         name = re.match(r"# (\w+\.py)\n", block)
         assert name is not None, block
