@@ -19,6 +19,8 @@ The folders, lower layers first; a lower folder never imports a higher one:
 `docs/architecture.rst` follows one call ``f(x, batch=rows)`` through them.
 """
 
+from synkhronos._api.advice import Advice as Advice
+from synkhronos._api.advice import advise as advise
 from synkhronos._api.collectives import all_gather as all_gather
 from synkhronos._api.collectives import all_reduce as all_reduce
 from synkhronos._api.collectives import broadcast as broadcast
@@ -65,6 +67,7 @@ __version__ = "2.0.0"
 from synkhronos._engine.shipping import distribute as distribute
 
 __all__ = [
+    "Advice",
     "BackendMissing",
     "BatchError",
     "CheckpointError",
@@ -83,6 +86,7 @@ __all__ = [
     "SynkhronosError",
     "WorkerDied",
     "WorkerError",
+    "advise",
     "all_gather",
     "all_reduce",
     "broadcast",

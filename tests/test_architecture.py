@@ -54,7 +54,7 @@ ONLY_IN = {
     "pickle": ("_transport.serialization",),
     "pytest": ("testing.plugin",),
     "mpi4py": ("_backends.mpi",),
-    "rich": ("_engine.progress", "_api.tables", "pymc._advice"),
+    "rich": ("_engine.progress", "_api.tables"),
     "multiprocessing": (),
     "nccl": ("_backends.nccl",),
     "cuda": ("_backends.nccl",),

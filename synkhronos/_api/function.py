@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._api.advice import Advised, Timing
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.make_data import data
 from synkhronos._api.outputs import mode_name
 from synkhronos._api.report import Measurements, Report
 from synkhronos._api.serial import Serial
+from synkhronos._api.timed_parts import TimedParts
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.progress import telling
@@ -25,7 +28,7 @@ from synkhronos._errors import InputError, InputTypeError, place_of_user
 _SECONDS, _CALLS = 0.5, 5
 
 
-class Function:
+class Function(Advised):
     """A function that all members of a group run together; made by `synk.function`.
 
     Attributes
@@ -211,6 +214,20 @@ class Function:
         with self._function.measured():
             self._measurements.use()
             yield
+
+    def timed(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
+    ) -> tuple[str, int | None, Timing]:
+        """Measure a call for `synk.advise`; changes no variable."""
+        function = self._function
+        given = tuple(args), kwargs, None, batch, None, 1
+        with function.group.lock, contextlib.ExitStack() as stack:
+            parts = TimedParts(function, args, kwargs, batch)
+            called: Callable[[], Any] = functools.partial(function.call, *given)
+            if not function.plan.pure:
+                stack.enter_context(function.measured(undone=True))
+                called = functools.partial(function.rehearse, *given)
+            return function.what, parts.rows, parts.timing(called)
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function only in the master, as pytensor.function would.

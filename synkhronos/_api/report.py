@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from synkhronos._api.tables import Table
+from synkhronos._api.tables import Table, percent
 from synkhronos._engine.commands.base import BYTES, CALLS, PHASES, ROWS
 from synkhronos._engine.commands.clocks import Clocks, ReadClocks, seconds_by_phase
 from synkhronos._engine.group import Group
@@ -104,7 +104,7 @@ class Report:
         if most is not None:
             return most
         if busy >= WELL_USED:
-            found = f"Members compute for {busy:.0%} of the time: only the compute binds. "
+            found = f"Members compute for {percent(busy)} of the time: only the compute binds. "
             return found + (
                 "More members help if there are cores for them: synk.advise predicts it."
                 if self.size == 1
@@ -116,7 +116,7 @@ class Report:
         moving = self.share("wait", "reduce")
         if moving > 0.5 * (1 - busy) and self.nbytes > _SLOWEST_MOVE * self._mean("wait", "reduce"):
             return (
-                f"Members compute {busy:.0%} of the time; {moving:.0%} goes into moving "
+                f"Members compute {percent(busy)} of the time; {percent(moving)} goes into moving "
                 f"{self.nbytes / 1e6:,.1f} MB of outputs to the master. Reduce outputs in the "
                 "graph, or keep them in shared variables."
             )
@@ -134,16 +134,16 @@ class Report:
             return None
         return (
             f"Rank {slow} computes {times[slow] / max(others, 1e-12):.1f} times as long as the "
-            f"others, which wait for it {lost:.0%} of the time: another process uses its core, or "
-            "its rows take longer."
+            f"others, which wait for it {percent(lost)} of the time: another process uses its "
+            "core, or its rows take longer."
         )
 
     def _slow_script(self, between: float) -> str:
         enough = self.enough_rows
         larger = "" if enough is None else f", or use batches of {enough:,} rows or more"
         return (
-            f"{between:.0%} of the time passes between calls, in the script or in copies of its "
-            "arrays. Make Data of arrays (synk.data), prepare batches in a thread "
+            f"{percent(between)} of the time passes between calls, in the script or in copies of "
+            "its arrays. Make Data of arrays (synk.data), prepare batches in a thread "
             f"(extensions.Loader){larger}."
         )
 
@@ -162,8 +162,8 @@ class Report:
             if enough is None
             else f"parts are too small; use batches of {enough:,} rows or more"
         )
-        share = f"{self.share(lost):.0%}"
-        return f"Members compute {busy:.0%} and {names[lost]} {share} of the time: {cure}."
+        share = percent(self.share(lost))
+        return f"Members compute {percent(busy)} and {names[lost]} {share} of the time: {cure}."
 
     def table(self) -> Table:
         """The report as a table, in milliseconds of a call."""
@@ -173,7 +173,7 @@ class Report:
             times = [self.seconds[p][r] for p in phases]
             label = f"{r} (master)" if r == self.rank else f"{r}"
             rows.append([label, *(f"{1e3 * t:.3f}" for t in [*times, sum(times)])])
-        rows.append(["share", *(f"{self.share(p):.0%}" for p in phases), ""])
+        rows.append(["share", *(percent(self.share(p)) for p in phases), ""])
         of = f" of {self.rows:,} rows" if self.rows else ""
         many = f"{self.calls:,} call{'s' if self.calls > 1 else ''}"
         return Table(

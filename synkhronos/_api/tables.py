@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def percent(fraction: float) -> str:
+    """A fraction for a reader."""
+    return f"{100 * fraction:.0f} %"
+
+
 @dataclass(frozen=True)
 class Table:
     """A headline, columns, rows of texts, and sentences below them; `str` gives plain lines."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -23,15 +23,18 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from synkhronos._api.advice import Advised, Timing
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.report import Measurements, Report
+from synkhronos._api.timed_parts import TimedParts
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.commands.clocks import seconds_by_phase
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.member import Member
+from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
 from synkhronos._errors import InputError, InputTypeError
@@ -58,7 +61,7 @@ log = logging.getLogger("synkhronos")
 Clip = Callable[[list[Variable]], Sequence[Variable]]
 
 
-class TrainFunction:
+class TrainFunction(Advised):
     """A training step of all members; made by `make_train_function`.
 
     Attributes
@@ -275,6 +278,30 @@ class TrainFunction:
         ...
         """
         return self._measurements.report(self._function.what, "Make at least two steps first")
+
+    def timed(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
+    ) -> tuple[str, int | None, Timing]:
+        """Measure a step for `synk.advise`; changes no variable."""
+        function = self._function
+        with self._group.lock:
+            parts = TimedParts(function, args, kwargs, batch)
+            return function.what, parts.rows, parts.timing(None, self._plain_update(args, kwargs))
+
+    def _plain_update(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+        """A function that computes the new values of parameters and states in plain PyTensor."""
+        rule, recipe = self._rule, self._function.plan.recipe
+        given = self._function.arguments.bind(args, kwargs)
+        values = dict(zip(self._function.plan.inputs, given, strict=True))
+        leaves = [v for v in rule.leaves if not isinstance(v, SharedVariable)]
+        with configured(recipe.config):
+            update = compiled(
+                [*rule.places, *leaves], [new for _, new in rule.updates], mode=recipe.mode
+            )
+        update.trust_input = True
+        gradients = [np.full_like(np.asarray(p.container.storage[0]), 0.01) for p in rule.params]
+        scalars = [np.asarray(values.get(v, 1), v.type.dtype) for v in leaves]
+        return functools.partial(update, *gradients, *scalars)
 
     def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Write the values of the rule's scalars where all members read them."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import importlib.util
 import math
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -19,60 +17,39 @@ from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag
 from threadpoolctl import threadpool_limits
 
+from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, seconds_of_parts
+from synkhronos._api.advice import Advice as FunctionAdvice
+from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.replicas import compiled
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
-SECONDS = 0.15  # of measuring, for each figure
-_SHOWN = (1, 2, 4, 8, 16, 32)
 # Largest plausible seconds of a round, and of moving one parameter between two cores' caches. A
 # longer measured time comes from other work on the machine.
 _MOST_OF_ROUND, _MOST_OF_PARAMETER = 100e-6, 10e-9
 
 
 @dataclass(frozen=True)
-class ModeAdvice:
+class ModeAdvice(Timing):
     """Seconds of one log-density and gradient in one mode.
 
     Attributes
     ----------
-    mode : str
-    plain : float
-        The undivided model with one thread (XLA uses as many threads as it chooses).
-    plain_threads : float
-        The undivided model with all threads.
     rest : float
         The work that stays with the master: priors, potentials, terms that are not divided.
-    parts : dict
-        By k: one k-th of the rows.
     round : float
         The other costs of a round, with a sampler at work between rounds.
     sampler : float
         PyMC's NUTS itself, for each gradient: it adds vectors of all parameters.
     """
 
-    mode: str
-    plain: float
-    plain_threads: float
-    rest: float
-    parts: dict[int, float]
-    round: float
     sampler: float = 0.0
 
     @property
-    def share(self) -> float:
-        """The fraction of the time that can be divided."""
-        return self.parts[1] / (self.parts[1] + self.rest)
-
-    def seconds(self, members: int) -> float:
-        """The predicted time of a gradient with this many members, each on one core."""
-        part = self.parts.get(members, self.parts[max(self.parts)] * max(self.parts) / members)
-        return self.rest + part + (self.round if members > 1 else 0.0)
-
-    def speedup(self, members: int) -> float:
-        """The speed-up of sampling over the plain model in the same mode with one thread."""
-        return (self.plain + self.sampler) / (self.seconds(members) + self.sampler)
+    def around(self) -> float:
+        """The sampler's time: the speed-up is that of sampling."""
+        return self.sampler
 
 
 @dataclass(frozen=True)
@@ -91,8 +68,8 @@ class ChainPlan:
         return f"{self.chains} chains, one after another, with {each}"
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(FunctionAdvice):
     """The result of `advise`; `str` and `show` format it as a table.
 
     Attributes
@@ -104,42 +81,15 @@ class Advice:
     cores : int
         The number of cores that this process may use.
     modes : tuple of ModeAdvice
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synkhronos as synk
+    >>> with pm.Model() as model:
+    ...     y = pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(1000.0))
+    >>> synk.pymc.advise(model, members=1, modes=["FAST_COMPILE"]).show()
+    y (1,000 rows): ...
     """
-
-    names: tuple[str, ...]
-    rows: tuple[int, ...]
-    cores: int
-    modes: tuple[ModeAdvice, ...]
-
-    @property
-    def best(self) -> ModeAdvice:
-        """The mode in which the divided model is fastest on these cores."""
-        return min(self.modes, key=lambda m: m.seconds(self._members_in(m)))
-
-    @property
-    def members(self) -> int:
-        """The number of members with which it is fastest, at most one for each core."""
-        return self._members_in(self.best)
-
-    def _members_in(self, mode: ModeAdvice) -> int:
-        return min(range(1, self.cores + 1), key=mode.seconds)
-
-    @property
-    def mode(self) -> str:
-        """The name of the mode in which the divided model is fastest."""
-        return self.best.mode
-
-    def speedup(self, members: int, mode: str | None = None) -> float:
-        """Predict the speed-up of NUTS over the plain model in the same mode with one thread.
-
-        Parameters
-        ----------
-        members : int
-        mode : str, optional
-            Default: the fastest mode.
-        """
-        found = {m.mode: m for m in self.modes}
-        return (found[mode] if mode else self.best).speedup(members)
 
     def chains(self, count: int, mode: str | None = None, together: int | None = None) -> ChainPlan:
         """The fastest way to sample this many chains: several at once, or one after another.
@@ -152,37 +102,21 @@ class Advice:
         together : int, optional
             The number of members if chains run one after another; default: the fastest number.
         """
-        found = {m.mode: m for m in self.modes}
-        timing = found[mode] if mode else self.best
+        timing = self.in_mode(mode)
         plans = []
         several = [k for k in range(1, self.cores + 1) if min(count, self.cores // k) > 1]
-        for members in [*several, together or self._members_in(timing)]:
+        for members in [*several, together or self.members_in(timing)]:
             at_once = min(count, self.cores // members) if members in several else 1
-            each = timing.seconds(members) + timing.sampler
+            each = timing.seconds(members) + timing.around
             seconds = math.ceil(count / at_once) * each
             plans.append(ChainPlan(count, members, at_once, seconds))
         return min(plans, key=lambda p: p.seconds)
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Columns and rows: for each mode times (ms), divisible share, speed-ups of sampling."""
-        members = [k for k in _SHOWN if k <= max(8, self.cores)]
-        columns = ["mode", "plain ms", "threads", "rest", "sampler", "share"]
-        columns += [f"{k}x" for k in members]
-        rows = []
-        for m in self.modes:
-            times = [f"{1e3 * t:.3f}" for t in (m.plain, m.plain_threads, m.rest, m.sampler)]
-            ups = [f"{m.speedup(k):.2f}" for k in members]
-            rows.append([m.mode, *times, f"{100 * m.share:.0f} %", *ups])
-        return columns, rows
+    _columns = ("rest", "sampler", "share")
 
-    def __str__(self) -> str:
-        columns, rows = self.table()
-        width = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
-        lines = [self._headline()]
-        lines += [
-            "  ".join(c.rjust(w) for c, w in zip(r, width, strict=True)) for r in [columns, *rows]
-        ]
-        return "\n".join([*lines, self._verdict()])
+    def _cells(self, timing: Timing) -> list[str]:
+        """The texts of `_columns`."""
+        return [f"{1e3 * timing.rest:.3f}", f"{1e3 * timing.around:.3f}", percent(timing.share)]
 
     def _headline(self) -> str:
         rows = ", ".join(f"{n:,}" for n in self.rows)
@@ -193,56 +127,15 @@ class Advice:
 
     def _verdict(self) -> str:
         best = self.best
-        fastest = min(min(m.plain, m.plain_threads) + m.sampler for m in self.modes)
+        fastest = min(min(m.plain, m.plain_threads) + m.around for m in self.modes)
         seconds, members = best.seconds(self.members), self.members
-        gain = fastest / (seconds + best.sampler)
+        gain = fastest / (seconds + best.around)
         return (
             f"fastest divided: {best.mode}, {1e3 * seconds:.3f} ms with {members} "
             f"member{'s' if members > 1 else ''}. Sampling is {gain:.2f} times as fast as with the "
             "plain model in its best mode.\n"
             f"{self.chains(4)}"
         )
-
-    def show(self) -> None:
-        """Print the table: with rich if that is installed, else as plain lines.
-
-        >>> import numpy as np, pymc as pm, synkhronos as synk
-        >>> with pm.Model() as model:
-        ...     y = pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(1000.0))
-        >>> synk.pymc.advise(model, members=1, modes=["FAST_COMPILE"]).show()
-        y (1,000 rows): ...
-        """
-        if importlib.util.find_spec("rich") is None:
-            sys.stdout.write(f"{self}\n")
-            return
-        from rich.console import Console
-        from rich.table import Table
-
-        columns, rows = self.table()
-        table = Table(
-            title=self._headline(),
-            title_justify="left",
-            caption=self._verdict(),
-            caption_justify="left",
-        )
-        for i, column in enumerate(columns):
-            table.add_column(column, justify="left" if i == 0 else "right")
-        for row in rows:
-            table.add_row(*row)
-        drawn = Console(width=100).render(table)
-        sys.stdout.write("".join(segment.text for segment in drawn))
-
-
-def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
-    """Time of a call: the lower quartile, on which other work on the machine has little effect."""
-    call()
-    times: list[float] = []
-    until = time.perf_counter() + budget
-    while len(times) < 5 or (time.perf_counter() < until and len(times) < 2000):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return float(np.percentile(times, 25))
 
 
 @dataclass(frozen=True)
@@ -325,16 +218,16 @@ def measure_mode(
     inner = max(whole - rest, 1e-7)
     parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode_of(mode)) else {}
     if not parts:  # scale the measured time of one member's rows
-        parts = {k: inner * size / k for k in (1, 2, 4, 8)}
-    between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else 20e-6
+        parts = {k: inner * size / k for k in PARTS}
+    between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else ROUND_SECONDS
     between = min(between, _MOST_OF_ROUND + _MOST_OF_PARAMETER * plain.point.size)
     name = mode if isinstance(mode, str) else str(mode or pytensor.config.mode)
     return ModeAdvice(name, alone, threads, rest, parts, between, sampler)
 
 
 def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:
-    """Seconds for all, 1/2, 1/4 and 1/8 of the rows, in this process with one thread."""
-    found = dict.fromkeys((1, 2, 4, 8), 0.0)
+    """Seconds for all, 1/2, 1/4 and 1/8 of the rows, of all divided terms."""
+    found = dict.fromkeys(PARTS, 0.0)
     rng = np.random.default_rng(0)
     theta = rng.normal(size=likelihood.size) * 0.1
     for part in likelihood.parts:
@@ -348,10 +241,15 @@ def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:
         ]
         kinds = [likelihood.latents[i].type.dtype for i in part.latents]
         latents = [v.astype(kind) for v, kind in zip(latents, kinds, strict=True)]
-        for k in found:
-            cut = [np.ascontiguousarray(a[: max(1, len(a) // k)]) for a in [*latents, *rows]]
-            with threadpool_limits(1), np.errstate(all="ignore"):
-                found[k] += seconds_of(lambda: function(*cut, theta, *whole))  # noqa: B023
+
+        def call_of(
+            k: int, f: Any = function, arrays: Any = (*latents, *rows), whole: Any = whole
+        ) -> Callable[[], Any]:
+            cut = [np.ascontiguousarray(a[: max(1, len(a) // k)]) for a in arrays]
+            return functools.partial(f, *cut, theta, *whole)
+
+        for k, seconds in seconds_of_parts(call_of).items():
+            found[k] += seconds
     return found
 
 

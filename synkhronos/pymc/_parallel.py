@@ -16,6 +16,7 @@ from pymc.model.core import BaseModel
 from pytensor.graph.replace import clone_replace
 
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
+from synkhronos._api.advice import seconds_of
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
 from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
@@ -27,7 +28,6 @@ from synkhronos.pymc._advice import (
     available_modes,
     gradient_of,
     measure_mode,
-    seconds_of,
 )
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood

@@ -41,13 +41,13 @@ def test_small_parts_and_the_rows_that_are_enough() -> None:
     # 100 rows take 7 ms beside 3 ms that stay; 172 rows take 12 ms, which is 80 % of 15
     assert found.enough_rows == 180
     assert found.verdict == (
-        "Members compute 70% and wait 20% of the time: parts are too small; "
+        "Members compute 70 % and wait 20 % of the time: parts are too small; "
         "use batches of 180 rows or more."
     )
     again = report(rows=172, compute=6.0 * 1.72, scatter=1.72, wait=2.0, between=1.0)
     assert again.share("compute", "scatter") == pytest.approx(0.8, abs=1e-3)
     assert report(rows=0, compute=1.0, wait=9.0).verdict == (
-        "Members compute 10% and wait 90% of the time: the compute of a call is too small to be "
+        "Members compute 10 % and wait 90 % of the time: the compute of a call is too small to be "
         "divided."
     )
 
@@ -55,20 +55,20 @@ def test_small_parts_and_the_rows_that_are_enough() -> None:
 def test_updates_that_outweigh_a_small_batch() -> None:
     found = report(rows=32, compute=3.0, update=5.0, wait=1.0)
     assert found.verdict == (
-        "Members compute 33% and update 56% of the time: parts are too small; "
+        "Members compute 33 % and update 56 % of the time: parts are too small; "
         "use batches of 260 rows or more."
     )
 
 
 def test_compute_binds() -> None:
-    assert report(compute=9.0, wait=1.0).verdict.startswith("Members compute for 90% of the time:")
+    assert report(compute=9.0, wait=1.0).verdict.startswith("Members compute for 90 % of the time:")
     assert "synk.advise" in report(1, compute=9.0, wait=1.0).verdict
 
 
 def test_a_slow_member() -> None:
     found = report(compute=[4.0, 8.0], wait=[4.0, 0.0])
     assert found.verdict == (
-        "Rank 1 computes 2.0 times as long as the others, which wait for it 50% of the time: "
+        "Rank 1 computes 2.0 times as long as the others, which wait for it 50 % of the time: "
         "another process uses its core, or its rows take longer."
     )
 
@@ -81,13 +81,13 @@ def test_more_members_than_cores() -> None:
 
 def test_a_slow_script() -> None:
     found = report(compute=2.0, wait=1.0, between=7.0)
-    assert found.verdict.startswith("70% of the time passes between calls")
+    assert found.verdict.startswith("70 % of the time passes between calls")
     assert "batches of 1,600 rows or more" in found.verdict
 
 
 def test_outputs_that_take_long_to_move() -> None:
     found = report(compute=2.0, wait=8.0, nbytes=16_000_000)
-    assert "80% goes into moving 16.0 MB of outputs" in found.verdict
+    assert "80 % goes into moving 16.0 MB of outputs" in found.verdict
     assert "parts are too small" in report(compute=2.0, wait=8.0, nbytes=8).verdict
 
 
@@ -99,7 +99,7 @@ def test_plain_lines_a_terminal_and_a_dict(
     assert lines[0] == "function f: 10 calls of 100 rows in 2 members; milliseconds of a call"
     assert lines[1].split() == ["rank", "compute", "wait", "between", "total"]
     assert lines[2].split() == ["0", "(master)", "6.000", "2.000", "1.000", "9.000"]
-    assert lines[4].split() == ["share", "71%", "18%", "12%"]
+    assert lines[4].split() == ["share", "71", "%", "18", "%", "12", "%"]
     assert lines[5] == found.verdict
     assert repr(found) == str(found)
     found.show()

@@ -82,6 +82,7 @@ def test_lines_and_table(
     assert "NUMBA" in text.splitlines()[2]
     assert "91 %" in text
     assert "3.28" in text  # 2 members
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     advice.show()
     table = capsys.readouterr().out
     assert "3.28" in table
