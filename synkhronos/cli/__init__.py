@@ -1,1 +1,6 @@
-"""The commands of ``synk``."""
+"""The commands of ``synk``: each file here without an underscore is a verb.
+
+A verb's file has a docstring, ``arguments(parser)``, and ``run(options)``, which returns the exit
+code: 0, or 1 if what was asked has failed. The docstring is the verb's help; its first line stands
+in the list of verbs. Only the file of the chosen verb is imported.
+"""

@@ -1,11 +1,14 @@
-"""``synk doctor``: reports what works on this machine.
+"""Report what works on this machine, and what to do next.
 
-It checks guards, limits, cores, GPUs, libraries and caches, and starts a real group in each mode.
-The report is text for a reader or a bug report, and JSON for a program (``--json``).
+It checks guards, limits, cores, GPUs, libraries and caches. It starts a real group in each mode,
+and under MPI if there is one. This takes some seconds; longer at the first time, which compiles.
+
+exit codes: 0 a group can be started, 1 none can
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import dataclasses
@@ -21,7 +24,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +37,31 @@ from synkhronos._api.collectives import all_reduce
 from synkhronos._api.function import function
 from synkhronos._api.make_data import data
 from synkhronos._backends import nccl as nccl_backend
+from synkhronos._backends.mpi import launch
 from synkhronos._engine.group import Group
 from synkhronos._host import cores as _cores
 from synkhronos._host import memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
+from synkhronos.cli._mpi_round_trip import launcher, round_trip, version_of
 
-GOOD, NOTE, BAD = "ok", "note", "bad"
+# "absent": an optional part that is not installed; nothing is wrong
+GOOD, NOTE, BAD, ABSENT = "ok", "note", "bad", "absent"
 MODES = {"FAST_COMPILE": "", "NUMBA": "numba", "CVM": "", "JAX": "jax"}  # mode: library it needs
 # by whether the communicator is linked by NCCL; None: the group has no GPUs
 BY = {None: "", True: "; arrays move by NCCL", False: "; arrays go through the host's memory"}
-EXTRAS = ("jax", "safetensors", "mpi4py", "pymc", "nutpie", "nccl4py", "torch")
+# Optional libraries: what each is for, and the extra that installs it ("" if none does).
+EXTRAS = {
+    "jax": ("mode JAX, GPUs", "jax"),
+    "pytensor-ml": ("networks, synkhronos.nn", "nn"),
+    "pymc": ("models, synkhronos.pymc", "pymc"),
+    "nutpie": ("a faster sampler for PyMC", "pymc"),
+    "mpi4py": ("several machines", "mpich"),
+    "nccl4py": ("arrays between GPUs", "cuda12"),
+    "safetensors": ("checkpoints", "checkpoints"),
+    "rich": ("tables at a terminal", "demo"),
+    "torch": ("", ""),
+}
 DESCRIPTORS = 256  # a soft limit below this gets a note
 _CUDA = 'pip install "synkhronos[cuda12]", or "synkhronos[cuda13]" if your driver supports CUDA 13'
 _SECONDS = 10.0  # limit for a worker to end after its master was killed
@@ -68,7 +85,7 @@ class Finding:
     about : str
         The section of the report.
     name : str
-    state : {"ok", "note", "bad"}
+    state : {"ok", "note", "bad", "absent"}
     text : str
         The fact that was found.
     fix : str
@@ -85,7 +102,7 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Yield all findings; takes several seconds, longer if a mode has to compile."""
     checks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
-    for check in (*checks, _modes):
+    for check in (*checks, _modes, _mpi):
         yield from check()
 
 
@@ -143,18 +160,23 @@ def _probe_pdeathsig() -> None:
 
 def _limits() -> Iterator[Finding]:
     limit = memory_limits.available()
-    yield Finding("limits", "memory", GOOD, f"{limit.free / 2**30:.1f} GiB free ({limit.text})")
+    yield Finding("limits", "memory", GOOD, f"{_gib(limit.free)} free of {_gib(limit.most)}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = soft < DESCRIPTORS
     fix = f"raise it: ulimit -n {min(hard, 4096)}" if few else ""
     yield Finding("limits", "descriptors", NOTE if few else GOOD, f"{soft}", fix)
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
-        text = f"{space / 2**30:.1f} GiB of address space"
+        text = f"{_gib(space)} of address space"
         yield Finding("limits", "ulimit -v", NOTE, text, "remove the limit: ulimit -v unlimited")
     shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
-    size = "not mounted" if shm is None else f"{shm.f_blocks * shm.f_frsize / 2**20:.0f} MiB"
+    size = "not mounted" if shm is None else _gib(shm.f_blocks * shm.f_frsize)
     yield Finding("limits", "/dev/shm", GOOD, f"{size}; not used by groups")
+
+
+def _gib(count: int) -> str:
+    """Bytes in the one unit of this report."""
+    return f"{count / 2**30:.2f} GiB"
 
 
 def _machine() -> Iterator[Finding]:
@@ -170,7 +192,7 @@ def _machine() -> Iterator[Finding]:
     busy = load > 0.5 * physical
     yield Finding(
         *("machine", "load", NOTE if busy else GOOD, f"{load:.1f} in the last minute"),
-        "other work slows every call: all members wait for the slowest" if busy else "",
+        "end other work: all members of a call wait for the slowest" if busy else "",
     )
     for pool in _cores.thread_pools():
         info = pool.info()
@@ -204,13 +226,14 @@ def _nccl() -> Iterator[Finding]:
         yield Finding("machine", "NVIDIA driver", GOOD, lines[0].partition(":")[2].strip())
     if not nccl_backend.is_installed():
         text = "nccl4py is not installed"
-        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, text, _CUDA if gpus else "")
+        yield Finding("machine", "NCCL", NOTE if gpus else ABSENT, text, _CUDA if gpus else "")
         return
     try:
         number = nccl_backend.version()
     except nccl_backend.NotServed as exc:
         fix = "arrays on GPUs go through the host's memory, slowly, until this is repaired"
-        yield Finding("machine", "NCCL", NOTE if gpus else GOOD, str(exc), fix if gpus else "")
+        text = str(exc).strip().partition("\n")[0]
+        yield Finding("machine", "NCCL", NOTE if gpus else ABSENT, text, fix if gpus else "")
         return
     old = number < nccl_backend.SHARED_FROM
     text = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
@@ -219,11 +242,13 @@ def _nccl() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for name in EXTRAS:
+    for name, (use, extra) in EXTRAS.items():
         try:
             yield Finding("libraries", name, GOOD, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("libraries", name, GOOD, "not installed")
+            fix = f'pip install "synkhronos[{extra}]"' if extra else ""
+            text = f"not installed; for: {use}" if use else "not installed; not needed"
+            yield Finding("libraries", name, ABSENT, text, fix)
 
 
 def _caches() -> Iterator[Finding]:
@@ -278,9 +303,10 @@ def _deaths() -> Iterator[Finding]:
 def _modes() -> Iterator[Finding]:
     for mode, needs in MODES.items():
         if needs and importlib.util.find_spec(needs) is None:
-            yield Finding("modes", mode, GOOD, f"{needs} is not installed")
+            yield Finding("modes", mode, ABSENT, f"{needs} is not installed")
         elif mode == "CVM" and not pytensor.config.cxx:
-            yield Finding("modes", mode, GOOD, "not tried: no C++ compiler was found")
+            fix = "install g++ or clang++, if you want to use this mode"
+            yield Finding("modes", mode, ABSENT, "no C++ compiler was found", fix)
         else:
             yield _round_trip(mode)
 
@@ -326,27 +352,68 @@ def _devices_for(mode: str) -> list[str] | None:
     return ["cuda:0", f"cuda:{min(1, len(gpus) - 1)}"]
 
 
-def main(arguments: list[str]) -> int:
+def _mpi() -> Iterator[Finding]:
+    """Run two processes under the launcher of MPI, if there is one."""
+    command = launcher()
+    if command is None:
+        fix = 'for several machines: pip install "synkhronos[mpich]", or load the cluster\'s MPI'
+        yield Finding("MPI", "launcher", ABSENT, "mpiexec and mpirun were not found", fix)
+        return
+    yield Finding("MPI", "launcher", GOOD, f"{command}: {version_of(command)}")
+    if importlib.util.find_spec("mpi4py") is None:
+        fix = 'for several machines: pip install "synkhronos[mpi]"'
+        yield Finding("MPI", "round trip", ABSENT, "not tried: mpi4py is not installed", fix)
+        return
+    if launch() is not None:
+        yield Finding("MPI", "round trip", NOTE, "not tried: this process runs under a launcher")
+        return
+    works, text = round_trip(command)
+    fix = "" if works else "mpi4py and the launcher must belong to one MPI: see docs/nodes.rst"
+    yield Finding("MPI", "round trip", GOOD if works else BAD, text, fix)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def run(options: argparse.Namespace) -> int:
     """Print the report; return 0 if a group can be started, else 1."""
     findings = []
-    as_json = "--json" in arguments
     about = ""
     for finding in examine():
         findings.append(finding)
-        if not as_json:
+        if not options.json:
             if finding.about != about:
                 about = finding.about
                 _say(about)
-            _say(f"  {finding.state:<4}  {finding.name}: {finding.text}")
+            _say(f"  {finding.state:<6}  {finding.name}: {finding.text}")
             if finding.fix:
-                _say(f"        {finding.fix}")
+                _say(f"          {finding.fix}")
     works = any(f.about == "modes" and "members started" in f.text for f in findings)
-    if as_json:
+    if options.json:
         _say(json.dumps({"works": works, "findings": list(map(dataclasses.asdict, findings))}))
     else:
         bad = sum(f.state == BAD for f in findings)
         _say(f"{'a group can be started' if works else 'NO GROUP CAN BE STARTED'}; {bad} bad")
+        for line in next_steps(findings, works):
+            _say(line)
     return 0 if works else 1
+
+
+def next_steps(findings: Sequence[Finding], works: bool) -> list[str]:
+    """What to do next: mend what is bad, then look at the notes, then start."""
+    steps = [
+        f"{f.name}: {f.fix}"
+        for state in (BAD, NOTE)
+        for f in findings
+        if f.state == state and f.fix
+    ]
+    if works:
+        steps.append("start a group: import synkhronos as synk; synk.fork()")
+    else:
+        steps.append("then run `synk doctor` again; in a bug report include its output")
+    return [f"next {i}: {step}" for i, step in enumerate(steps, 1)]
 
 
 def _say(line: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from synkhronos import __main__ as command_line
 from synkhronos._backends import nccl as nccl_backend
-from synkhronos.cli import doctor
+from synkhronos.cli import _mpi_round_trip, doctor
+from synkhronos.cli._command_line import main
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -36,14 +38,21 @@ def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     found = {(f["about"], f["name"]): f for f in report["findings"]}
     assert not [f for f in found.values() if f["state"] == "bad"]
     assert {name for about, name in found if about == "modes"} == set(doctor.MODES)
+    assert "2 processes form a group" in found["MPI", "round trip"]["text"]
+    assert found["libraries", "pytensor-ml"]["state"] == "ok"
+    assert not [f for f in found.values() if f["state"] == "ok" and "not installed" in f["text"]]
+    sizes = [f["text"] for f in found.values() if re.search(r"\d (B|.iB|.B)\b", f["text"])]
+    assert all("GiB" in text for text in sizes)
     assert all(f["text"] == "active" for (about, _), f in found.items() if about == "guards")
     for mode in ("FAST_COMPILE", "NUMBA", "JAX"):
         assert "2 members started by" in found["modes", mode]["text"]
     monkeypatch.setattr(doctor, "MODES", {"FAST_COMPILE": ""})  # the others are in the report
-    assert doctor.main([]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == "versions"
-    assert out.splitlines()[-1] == "a group can be started; 0 bad"
+    monkeypatch.setattr(doctor, "_mpi", lambda: iter(()))
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "versions"
+    assert "a group can be started; 0 bad" in lines
+    assert lines[-1].endswith("start a group: import synkhronos as synk; synk.fork()")
 
 
 def test_where_a_guard_is_missing(
@@ -57,12 +66,15 @@ def test_where_a_guard_is_missing(
     monkeypatch.setattr(doctor, "MODES", {"FAST_COMPILE": ""})
     monkeypatch.setattr(doctor, "_deaths", lambda: iter(()))
     monkeypatch.setattr(os, "pidfd_open", refuses)
-    assert doctor.main([]) == 1
+    monkeypatch.setattr(doctor, "_mpi", lambda: iter(()))
+    assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "bad   pidfd (a death is seen at once): OSError: [Errno 38]" in out
+    assert "bad     pidfd (a death is seen at once): OSError: [Errno 38]" in out
     assert "use Linux 5.3 or later" in out
-    assert "bad   FAST_COMPILE: StartFailed: a group of 2 members cannot be started" in out
-    assert out.splitlines()[-1] == "NO GROUP CAN BE STARTED; 2 bad"
+    assert "bad     FAST_COMPILE: StartFailed: a group of 2 members cannot be started" in out
+    assert "NO GROUP CAN BE STARTED; 2 bad" in out.splitlines()
+    assert "next 1: pidfd (a death is seen at once): use Linux 5.3 or later" in out
+    assert "run `synk doctor` again" in out.splitlines()[-1]
 
 
 def test_a_killed_masters_worker_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,18 +92,36 @@ def test_a_group_that_cannot_start_there(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.text == "no group could be started: OSError: no room"
 
 
+def test_mpi_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "launcher", lambda: None)
+        [found] = doctor._mpi()
+        assert (found.state, found.text) == ("absent", "mpiexec and mpirun were not found")
+    monkeypatch.setattr(doctor, "launcher", lambda: "/bin/true")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    _, found = doctor._mpi()
+    assert (found.state, found.text) == ("absent", "not tried: mpi4py is not installed")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code"), [([], 0), (["--help"], 0), (["doctor", "--xml"], 2), (["nurse"], 2)]
+    ("script", "text"),
+    [
+        ("exit 3", "exit code 3"),
+        ("echo wrong >&2; exit 1", "wrong"),
+        ("echo found 1 1000.0 5", "2 processes formed a group of 1, and the sum of 1000"),
+        ("sleep 100", "two processes have not answered for 1 s"),
+    ],
 )
-def test_usage(
-    arguments: list[str],
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_mpi_that_fails(
+    script: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["synk", *arguments])
-    assert command_line.main() == code
-    assert "usage: synk doctor" in "".join(capsys.readouterr())
+    monkeypatch.setattr(_mpi_round_trip, "SECONDS", 1.0)
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{script}\n')
+    launcher.chmod(0o755)
+    works, found = _mpi_round_trip.round_trip(str(launcher))
+    assert not works
+    assert text in found
 
 
 def test_what_moves_arrays_between_gpus(
@@ -115,4 +145,4 @@ def test_what_moves_arrays_between_gpus(
     assert 'pip install "synkhronos[cuda12]"' in found.fix
     monkeypatch.setattr(doctor, "get_n_gpu", lambda: 0)
     [found] = [f for f in doctor._nccl() if f.name == "NCCL"]
-    assert found.state == "ok"
+    assert found.state == "absent"
