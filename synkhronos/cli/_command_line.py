@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from synkhronos import __version__
+import synkhronos
 from synkhronos._errors import SynkhronosError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130  # 128 + SIGINT, as shells have it
@@ -35,7 +35,9 @@ def _parser(module: Any, chosen: str | None) -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=raw,
     )
-    parser.add_argument("--version", action="version", version=f"synkhronos {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"synkhronos {synkhronos.__version__}"
+    )
     known = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb")
     for name, text in verbs().items():
         summary = text.partition("\n")[0]
