@@ -23,10 +23,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from user_scripts import run_script
+from worker_commands import AskPlace
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.member import Member
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
@@ -162,17 +162,6 @@ def test_size_rank_and_parts() -> None:
         for bad in (1.5, True, np.ones(3)):
             with pytest.raises(synk.InputTypeError, match="give a number of rows"):
                 synk.part_lengths(bad)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class AskPlace(Command):
-    """Each member's own rank, size and part."""
-
-    def run(self, member: Member) -> tuple[int, int, list[int]]:
-        return synk.rank(), synk.size(), synk.part_lengths(5)
-
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
-        return [own, *reports.values()]
 
 
 @pytest.mark.parametrize("start", ["fork", "exec"])

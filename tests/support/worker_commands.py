@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
+import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.base import Command
 from synkhronos._host import devices
@@ -113,3 +114,14 @@ class Copied(Command):
     def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> list[bool]:
         """All members'."""
         return [own if r == member.master else reports[r] for r in range(member.size)]
+
+
+@dataclass(frozen=True)
+class AskPlace(Command):
+    """Each member's own rank, size and part."""
+
+    def run(self, member: Any) -> tuple[int, int, list[int]]:
+        return synk.rank(), synk.size(), synk.part_lengths(5)
+
+    def answer(self, member: Any, own: Any, reports: dict[int, Any]) -> Any:
+        return [own, *reports.values()]
