@@ -19,6 +19,7 @@ The folders, lower layers first; a lower folder never imports a higher one:
 `docs/architecture.rst` follows one call ``f(x, batch=rows)`` through them.
 """
 
+from synkhronos._host import system as _system  # noqa: F401  # isort: skip (raises on Windows)
 from synkhronos._api.advice import Advice as Advice
 from synkhronos._api.advice import advise as advise
 from synkhronos._api.collectives import all_gather as all_gather

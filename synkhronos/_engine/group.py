@@ -38,6 +38,7 @@ from synkhronos._errors import (
     WorkerDied,
 )
 from synkhronos._host import cores as _cores
+from synkhronos._host.system import trouble
 from synkhronos._transport.channels.channel import Failure, Left
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 
@@ -134,6 +135,8 @@ class Group:
         max_restarts: int = 0,
         mpi: bool | None = None,
     ) -> None:
+        if why := trouble():
+            raise StartFailed(f"synk.fork: {why}")
         self._options = GroupOptions.of(
             *(n_parallel, devices, cores),
             master=master_rank,

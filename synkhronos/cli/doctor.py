@@ -42,6 +42,7 @@ from synkhronos._engine.group import Group
 from synkhronos._host import cores as _cores
 from synkhronos._host import memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
+from synkhronos._host.system import trouble
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
 from synkhronos.cli._mpi_round_trip import launcher, round_trip, version_of
 
@@ -101,6 +102,9 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Yield all findings; takes several seconds, longer if a mode has to compile."""
+    if why := trouble():
+        yield Finding("system", platform.system(), BAD, *why.split(": ", 1))
+        return
     checks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
     for check in (*checks, _modes, _mpi):
         yield from check()

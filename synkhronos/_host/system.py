@@ -1,0 +1,34 @@
+"""The operating system: groups need Linux; on others an error names the ways to have one.
+
+On macOS the package can be imported, and only the start of a group fails. On Windows Python has
+neither `fcntl` nor `resource`, so the import itself fails, here and before any other module.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_CONTAINER = (
+    "run it in a Linux container: the repository has a Dockerfile (docker build -t synkhronos . "
+    "and docker run --rm -it synkhronos)"
+)
+_NAMES = {"darwin": "macOS", "win32": "Windows"}
+_WAYS = {
+    "darwin": _CONTAINER,
+    "win32": f"use WSL2 (wsl --install, then install synkhronos inside of it), or {_CONTAINER}",
+}
+
+
+def trouble(platform: str = sys.platform) -> str:
+    """Why no group can be started on this system, and what to do; empty on Linux."""
+    if platform == "linux":
+        return ""
+    ways = _WAYS.get(platform, "use a Linux machine, or a virtual one")
+    return (
+        "groups need Linux 5.3 or later (memfd, eventfd, pidfd), and this is "
+        f"{_NAMES.get(platform, platform)}: {ways}"
+    )
+
+
+if sys.platform == "win32":
+    raise ImportError(f"synkhronos cannot be imported: {trouble()}")

@@ -1,0 +1,104 @@
+"""Systems other than Linux: what happens there, and that the ways are named; the Dockerfile."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import runpy
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import synkhronos as synk
+from synkhronos._host import system
+from synkhronos.cli._command_line import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_ways_are_named() -> None:
+    assert system.trouble("linux") == ""
+    assert "this is macOS: run it in a Linux container: the repository has a Dockerfile" in (
+        system.trouble("darwin")
+    )
+    assert "this is Windows: use WSL2 (wsl --install" in system.trouble("win32")
+    assert "this is freebsd14: use a Linux machine" in system.trouble("freebsd14")
+
+
+def test_on_macos_a_group_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("synkhronos._engine.group.trouble", lambda: system.trouble("darwin"))
+    with pytest.raises(synk.StartFailed, match=r"this is macOS: .* Dockerfile"):
+        synk.fork(2)
+    monkeypatch.setattr("synkhronos.cli.doctor.trouble", lambda: system.trouble("darwin"))
+    assert main(["doctor", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    [finding] = report["findings"]
+    assert finding["state"] == "bad"
+    assert finding["text"].startswith("groups need Linux 5.3")
+    assert "docker build" in finding["fix"]
+
+
+def test_on_windows_the_import_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match="this is Windows: use WSL2"):
+        runpy.run_path(str(system.__file__))
+
+
+@pytest.mark.slow
+def test_on_macos_the_package_is_imported() -> None:
+    """A process without what macOS lacks imports the package, and is told at `fork`."""
+    script = """
+        import fcntl, os, select, signal, sys
+        import numpy, pytensor  # theirs may know the real system
+        lacking = {
+            os: ["memfd_create", "MFD_CLOEXEC", "MFD_ALLOW_SEALING", "eventfd", "eventfd_read",
+                 "eventfd_write", "EFD_CLOEXEC", "EFD_NONBLOCK", "pidfd_open", "P_PIDFD",
+                 "sched_getaffinity", "sched_setaffinity", "pipe2", "posix_fallocate"],
+            fcntl: ["F_SETSIG", "F_GETSIG", "F_ADD_SEALS", "F_SEAL_SHRINK"],
+            select: ["epoll"],
+            signal: ["pidfd_send_signal"],
+        }
+        for module, names in lacking.items():
+            for name in names:
+                delattr(module, name)
+        sys.platform = "darwin"
+        import synkhronos as synk
+        try:
+            synk.fork(2)
+        except synk.StartFailed as exc:
+            assert "this is macOS" in str(exc)
+        else:
+            raise AssertionError
+        """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_dockerfile_fits_the_project() -> None:
+    """Docker is not needed: sources exist and are sent, extras and the Python version fit."""
+    text = (ROOT / "Dockerfile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    sent = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    sources = [name for line in re.findall(r"COPY (.*) /\S+", text) for name in line.split()]
+    assert {"pyproject.toml", "synkhronos"} <= set(sources)
+    for name in sources:
+        assert (ROOT / name).exists()
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in sent), name
+    [extras] = re.findall(r"/source\[([\w,]+)\]", text)
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    [version] = re.findall(r"FROM python:(\d+\.\d+)", text)
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
