@@ -21,6 +21,7 @@ intersphinx_mapping = {
     "python": ("https://docs.python.org/3/", "inventories/python.inv"),
 }
 html_theme = "furo"
+pygments_style = "tango"  # has colours for the lines of a diff
 html_title = f"Synkhronos {release}"
 
 autodoc_typehints = "none"
