@@ -15,8 +15,8 @@ ranks = range(n)
 x = pt.matrix("x", dtype="float64")
 s = pytensor.shared(np.zeros(3), name="s")
 
-# updates are local: each member sums its own part of the rows
-f = synk.function([x], updates=[(s, s + x.sum(axis=0))])
+# "local": each member sums its own part of the rows
+f = synk.function([x], updates=[(s, s + x.sum(axis=0), "sum", "local")])
 rows = np.random.default_rng(0).random((7, 3))
 parts = [part.sum(axis=0) for part in np.array_split(rows, n)]
 f(rows)

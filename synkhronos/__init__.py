@@ -50,16 +50,22 @@ from synkhronos._engine.group import close as close
 from synkhronos._engine.group import fork as fork
 from synkhronos._errors import BackendMissing as BackendMissing
 from synkhronos._errors import BatchError as BatchError
+from synkhronos._errors import BatchWarning as BatchWarning
 from synkhronos._errors import CheckpointError as CheckpointError
 from synkhronos._errors import GroupClosed as GroupClosed
 from synkhronos._errors import GroupError as GroupError
 from synkhronos._errors import GroupTimeout as GroupTimeout
 from synkhronos._errors import InputError as InputError
 from synkhronos._errors import InputTypeError as InputTypeError
+from synkhronos._errors import LocalUpdateWarning as LocalUpdateWarning
 from synkhronos._errors import NotForked as NotForked
+from synkhronos._errors import ReductionWarning as ReductionWarning
+from synkhronos._errors import ReplicaWarning as ReplicaWarning
 from synkhronos._errors import StartFailed as StartFailed
 from synkhronos._errors import StateTorn as StateTorn
 from synkhronos._errors import SynkhronosError as SynkhronosError
+from synkhronos._errors import SynkhronosWarning as SynkhronosWarning
+from synkhronos._errors import UnusedWarning as UnusedWarning
 from synkhronos._errors import WorkerDied as WorkerDied
 from synkhronos._errors import WorkerError as WorkerError
 from synkhronos._host.devices import get_n_gpu as get_n_gpu
@@ -71,6 +77,7 @@ __all__ = [
     "Advice",
     "BackendMissing",
     "BatchError",
+    "BatchWarning",
     "CheckpointError",
     "Data",
     "Function",
@@ -80,11 +87,16 @@ __all__ = [
     "GroupTimeout",
     "InputError",
     "InputTypeError",
+    "LocalUpdateWarning",
     "NotForked",
+    "ReductionWarning",
+    "ReplicaWarning",
     "Report",
     "StartFailed",
     "StateTorn",
     "SynkhronosError",
+    "SynkhronosWarning",
+    "UnusedWarning",
     "WorkerDied",
     "WorkerError",
     "advise",

@@ -1,4 +1,4 @@
-"""Every error a user can see.
+"""Every error and every warning a user can see.
 
 ::
 
@@ -17,6 +17,13 @@
       CheckpointError                     a checkpoint is damaged, or has another format
       BackendMissing(ImportError)         an optional library is missing; names its extra
 
+    SynkhronosWarning(UserWarning)
+      LocalUpdateWarning                  an update makes the members' values of a variable differ
+      ReductionWarning                    a reduction that does not give the value over all rows
+      ReplicaWarning                      members' values differ; says which of them count
+      BatchWarning                        the batch selects no rows
+      UnusedWarning                       something that was passed has no effect
+
 Every message says what was asked, what was found and what to do.
 """
 
@@ -28,6 +35,7 @@ import inspect
 import os
 import resource
 import sys
+import warnings
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
@@ -269,3 +277,36 @@ class WorkerDied(SynkhronosError):
 
     def _add(self, text: str) -> None:
         self.args = (f"{self.args[0]}. {text}",)
+
+
+class SynkhronosWarning(UserWarning):
+    """Base class of all warnings of this package; each names the line of the user's program."""
+
+
+class LocalUpdateWarning(SynkhronosWarning):
+    """An update depends on scattered rows and on its own variable: the members' values will differ.
+
+    The fourth element of the update says which is meant: ``(w, new, "avg", "all")`` gives all
+    members one value, ``(w, new, "avg", "local")`` each member its own.
+    """
+
+
+class ReductionWarning(SynkhronosWarning):
+    """A reduction over members does not give the value over all rows, or may not."""
+
+
+class ReplicaWarning(SynkhronosWarning):
+    """The members' values of a shared variable differ; the message says which of them count."""
+
+
+class BatchWarning(SynkhronosWarning):
+    """The batch selects no rows, so that means are nan."""
+
+
+class UnusedWarning(SynkhronosWarning):
+    """An input, a parameter or an option that was passed has no effect."""
+
+
+def warn(text: str, category: type[SynkhronosWarning]) -> None:
+    """Warn at the line outside of this package that has called it."""
+    warnings.warn(text, category, skip_file_prefixes=(_PACKAGE,))

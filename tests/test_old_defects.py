@@ -85,7 +85,8 @@ def test_a_function_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialization, "pack_graph", counted)
     with synk.Group(2):
         x, s = pt.matrix("x", dtype="float64"), pytensor.shared(np.zeros(()), "s")
-        f = synk.function([x], [x.mean(), x.sum()], updates=[(s, s + x.sum())], mode="FAST_COMPILE")
+        updates = [(s, s + x.sum(), None, "local")]
+        f = synk.function([x], [x.mean(), x.sum()], updates=updates, mode="FAST_COMPILE")
         g = synk.function([x], x.max(), mode="FAST_COMPILE")
         rows = np.ones((6, 2))
         for options in ({}, {"num_slices": 2}, {"batch": [0, 3]}, {"output_subset": [1]}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
-from synkhronos._errors import BatchError, InputError, InputTypeError
-from synkhronos._plan.rows import Selection, edges, per_member, select, where
+from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError, warn
+from synkhronos._plan.rows import Selection, Span, edges, per_member, select, where
 
 
 class Arguments:
@@ -109,20 +110,34 @@ class Arguments:
         if batch is None and length is None:
             length = min(len(given[i]) for i in mini)
         selection = select(batch, length)
+        if batch is not None and not len(selection):
+            asked, there = reprlib.repr(batch), "the" if length is None else f"the {length}"
+            warn(
+                f"{self._what}: batch={asked} selects none of {there} rows: means are nan",
+                BatchWarning,
+            )
         rows = {i: selection for i in lengths}
         for i in mini:
-            rows[i] = self._shifted(i, given[i], selection, whole=batch is None)
+            rows[i] = self._of_minibatch(i, given[i], selection, batch)
         return rows, len(selection)
 
-    def _shifted(self, index: int, value: Data, rows: Selection, whole: bool) -> Selection:
-        """Rows of minibatch Data, which begin at the lowest row of the batch."""
-        low, high = (0 if whole else rows.lowest()), rows.highest()
-        if (whole and len(value) != len(rows)) or high - low >= max(len(value), 1) > 0 < len(rows):
+    def _of_minibatch(self, index: int, value: Data, rows: Selection, batch: Any) -> Selection:
+        """The rows of minibatch Data, which has only those of the batch, in the batch's order.
+
+        A list goes by position. A slice is shifted, so that its lowest row is the first here: it
+        may have a step, and the Data what lies between.
+        """
+        needed = len(rows)
+        found: Selection = Span(0, needed)
+        if isinstance(batch, slice):
+            low = rows.lowest()
+            needed, found = rows.highest() - low + 1, rows.shifted(low)
+        if len(value) < needed or (batch is None and len(value) > needed):
             raise BatchError(
-                f"{self._what}: minibatch input {self._label(index)} has {len(value)} rows, the "
-                f"batch reaches from row {low} to {high}"
+                f"{self._what}: minibatch input {self._label(index)} has {len(value)} rows, and "
+                f"the batch needs {needed}"
             )
-        return rows.shifted(low)
+        return found
 
     def borders(
         self, rows: int, given: list[Any], selection: dict[int, Selection]

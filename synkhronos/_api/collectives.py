@@ -40,6 +40,7 @@ def broadcast(
     ----------
     shared_vars : shared variable, name, or list of them
     values : array or Data, or a list with one for each variable, optional
+        None in a list stands for the master's own value.
     nccl : bool
         Accepted as in 2017, without effect: the group chooses the fastest transport.
     timeout : float, optional
@@ -62,7 +63,7 @@ def broadcast(
     del nccl
     with current("synk.broadcast").turn(timeout):
         found = operands(shared_vars, "broadcast", arrays=False)
-        given = None if values is None else _values(found, values)
+        given = None if values is None else _values(found, values, own=True)
         others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
         new = NewValues((), tuple(others)) if others else None
         found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", master_input=given)
@@ -82,9 +83,10 @@ def scatter(
     ----------
     shared_vars : shared variable, name, or list of them
     values : array or Data, or a list with one for each variable, optional
-        Default: the master's own values. All must have the same number of rows.
+        Default, and for None in a list: the master's own values. Each value is divided by its own
+        number of rows.
     batch : as in a call, optional
-        The rows to divide.
+        The rows to divide, of each value.
     timeout : float, optional
         As for `broadcast`.
 
@@ -104,19 +106,15 @@ def scatter(
     with current("synk.scatter").turn(timeout):
         found = operands(shared_vars, "scatter")
         if values is None:
-            held = [e.storage[0] for e in found.entries]
-            values = held[0] if found.single else held
-        arrays = _values(found, values)
-        lengths = {len(a) for a in arrays if a.ndim}
-        if len(lengths) != 1 or any(a.ndim == 0 for a in arrays):
-            raise InputError(
-                f"scatter: values of shapes {[a.shape for a in arrays]} have no rows in "
-                "common; give arrays of equal length"
-            )
-        rows = select(batch, lengths.pop())
-        chosen = [_chosen(a, rows) for a in arrays]
-        borders = edges(len(rows), found.group.size)
-        _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
+            values = None if found.single else [None] * len(found.entries)
+        arrays = _values(found, values, own=True)
+        flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
+        if flat:
+            raise InputError(f"scatter: the values of {flat} are 0-d, and have no rows to divide")
+        chosen = [_chosen(a, select(batch, len(a))) for a in arrays]
+        borders = tuple([edges(len(a), found.group.size) for a in chosen])
+        for entry, border in zip(found.entries, borders, strict=True):
+            _check_lengths([entry], "scatter", {b - a for a, b in itertools.pairwise(border)})
         found.run(commands.Scatter, borders, master_input=chosen)
 
 
@@ -138,7 +136,7 @@ def gather(
     Returns
     -------
     numpy.ndarray, or list of them
-        The variables are not changed.
+        A list for several variables. The variables are not changed.
 
     Notes
     -----
@@ -159,7 +157,7 @@ def gather(
             raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
         found = operands(shared_vars, "gather")
         joined = found.run(commands.Gather, "stack" if nd_up else "concatenate")
-        return joined[0] if found.single else joined
+        return joined[0] if len(joined) == 1 else joined
 
 
 @retried
@@ -193,7 +191,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | No
             raise InputError(
                 f"all_gather: {flat} are 0-d and cannot hold several values; use gather"
             )
-        _check_lengths(found, None)
+        _check_lengths(found.entries, "all_gather", None)
         found.run(commands.AllGather)
 
 
@@ -223,7 +221,7 @@ def reduce(
     Returns
     -------
     None, numpy.ndarray, or list of them
-        Averages of integers are float64; `in_place` rounds them.
+        A list for several variables. Averages of integers are float64; `in_place` rounds them.
 
     Notes
     -----
@@ -243,7 +241,7 @@ def reduce(
         found = operands(shared_vars, "reduce")
         kind = reduction(op, "reduce")
         reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
-        return reduced[0] if found.single and not in_place else reduced
+        return reduced[0] if not in_place and len(reduced) == 1 else reduced
 
 
 @retried
@@ -334,7 +332,8 @@ def reduce_scatter(
                 f"reduce_scatter: values of shapes {sorted(lengths)} have no common rows"
             )
         borders = edges(lengths.pop()[0], found.group.size)
-        _check_lengths(found, {b - a for a, b in itertools.pairwise(borders)})
+        lengths_there = {b - a for a, b in itertools.pairwise(borders)}
+        _check_lengths(found.entries, "reduce_scatter", lengths_there)
         kind = reduction(op, "reduce_scatter")
         found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
 
@@ -528,7 +527,7 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
     if any(not (f.shipped or f.refused) for f in group.functions.values()):
         distribute_in(group, ())
     variables = [_variable(group, v, what) for v in asked]
-    if len(set(variables)) < len(variables):
+    if len({v.container for v in variables}) < len(variables):
         raise InputError(f"{what}: a variable is listed twice")
     known = group.member.variables
     if any([known.find(v) is None for v in variables]):
@@ -540,7 +539,8 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
             f"{what}: the values of {wrong} are not arrays; only broadcast takes them"
         )
     # broadcast sends all values, whether they are new or not
-    new = None if what == "broadcast" else new_values(entries, warn=what not in _REPLACING)
+    replaces = what in _REPLACING
+    new = None if what == "broadcast" else new_values(entries, lambda entry: replaces)
     return Operands(group, what, entries, single, new)
 
 
@@ -552,19 +552,19 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
     raise InputTypeError(f"{what}: {asked!r} is not a shared variable and not the name of one")
 
 
-def _check_lengths(found: Operands, lengths: set[int] | None) -> None:
+def _check_lengths(entries: Sequence[Entry], what: str, lengths: set[int] | None) -> None:
     """A variable whose type fixes its length cannot take another length."""
-    for entry in found.entries:
+    for entry in entries:
         kind: Any = entry.variable.type
         if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
             raise InputError(
-                f"{found.what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and "
+                f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and "
                 "the members would get other lengths: make it without a shape"
             )
 
 
-def _values(found: Operands, values: Any) -> list[np.ndarray]:
-    """One array for each variable, of its dtype and ndim."""
+def _values(found: Operands, values: Any, own: bool = False) -> list[np.ndarray]:
+    """One array for each variable, of its dtype and ndim; `own`: None is the master's own value."""
     what, n = found.what, len(found.entries)
     if found.single or (n == 1 and not isinstance(values, list | tuple)):
         values = [values]
@@ -572,7 +572,10 @@ def _values(found: Operands, values: Any) -> list[np.ndarray]:
         raise InputTypeError(f"{what}: give a list with a value for each of the variables")
     if len(values) != n:
         raise InputError(f"{what}: {n} variables and {len(values)} values")
-    return [_value(e, v, what) for e, v in zip(found.entries, values, strict=True)]
+    return [
+        _value(e, e.storage[0] if own and v is None else v, what)
+        for e, v in zip(found.entries, values, strict=True)
+    ]
 
 
 def _value(entry: Entry, value: Any, what: str) -> np.ndarray:

@@ -229,13 +229,17 @@ class Function(Advised):
                 called = functools.partial(function.rehearse, *given)
             return function.what, parts.rows, parts.timing(called)
 
-    def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
+    def as_pytensor(
+        self, *args: Any, output_subset: Sequence[Any] | None = None, **kwargs: Any
+    ) -> Any:
         """Run the function only in the master, as pytensor.function would.
 
         Parameters
         ----------
         *args, **kwargs
             The inputs: Data, numpy arrays or scalars.
+        output_subset : sequence of int (or keys), optional
+            Return these outputs only, in this order; all are computed.
 
         Returns
         -------
@@ -264,7 +268,10 @@ class Function(Advised):
             self._serial = serial
         else:
             found = self._serial(values)
-        return function.outputs.structured(found)
+        if output_subset is None:
+            return function.outputs.structured(found)
+        subset = function.outputs.subset(output_subset)
+        return function.outputs.structured([found[i] for i in subset], subset)
 
     as_theano = as_pytensor
 
@@ -341,12 +348,15 @@ def function(
     outputs : Variable, list or dict of them, or pairs (variable, reduction)
         reduction is "avg" (or "mean"), "sum", "prod", "min", "max", "gather" (concatenate over
         members) or None (the master's own value). Default: the reduction that is proved from the
-        graph, else "avg", weighted by rows, with a warning.
+        graph, else "avg", weighted by rows, with a `ReductionWarning`. So does a reduction that is
+        provably not that of the output.
     bcast_inputs : list of Variable or In, optional
         Each member gets all of these.
-    updates : dict or list of (shared, new[, reduction[, "all"]]), optional
-        Each member applies these to its own replica; `reduction` combines the values of slices.
-        With "all" the value is reduced over the members too, like an output.
+    updates : dict or list of (shared, new[, reduction[, "all" or "local"]]), optional
+        With "all" every member gets the value reduced over members, like an output. Else each
+        member keeps the value of its own rows, and `reduction` combines the values of slices (None:
+        as inferred). "local" says so on purpose: without it, an update that depends on scattered
+        rows and on its own variable raises a `LocalUpdateWarning`.
     givens : dict or list of pairs, optional
     sliceable_shareds : list of SharedVariable, optional
         Shared variables of which `batch_s` and `num_slices` select rows.

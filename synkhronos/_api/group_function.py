@@ -111,6 +111,10 @@ class GroupFunction:
         self.shipped = True
         self.entries = entries
 
+    def _replaces(self, entry: Entry) -> bool:
+        """Whether the function sets a variable without reading it."""
+        return entry.variable.container not in self.plan.read
+
     def call(
         self,
         args: tuple[Any, ...],
@@ -234,7 +238,7 @@ class GroupFunction:
         slices = arguments.slices(num_slices, given, rows, subset)
         if not self.shipped:
             distribute_in(group, (self,))
-        new = new_values(self.entries)
+        new = new_values(self.entries, self._replaces)
         partials = self.outputs.partials(subset)
         borders = None if rows is None else arguments.borders(rows, given, selection)
         cut = self._compilations.cut(partials + self._extra, slices, borders)

@@ -47,7 +47,8 @@ def data(
     shape : sequence of int, optional
         The shape of Data without a value; they are filled with 0.
     minibatch : bool
-        The array holds only the rows of a call's batch: the lowest row of the batch is its row 0.
+        The array holds only the rows of a call's batch, in the batch's order: its first
+        ``len(batch)`` rows are used. For a slice, its row 0 is the slice's lowest row.
     force_cast : bool
         Cast the value to a smaller dtype.
     oversize : float, at least 1

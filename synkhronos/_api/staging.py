@@ -74,7 +74,7 @@ class Staging:
         posted = {a.rows for a in listed if type(a.rows) is ArrayRef}
         if len(posted) != 1 or any([type(a.rows) is not ArrayRef for a in listed]):
             return None
-        # the rows of minibatch Data are counted from the lowest one
+        # minibatch Data use other rows than those listed
         if any([p is not None for p in places]) or any([a.minibatch for a in args]):
             return None
         [ref] = posted

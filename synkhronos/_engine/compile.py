@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytensor
@@ -24,8 +24,16 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, settings
-from synkhronos._errors import InputError, InputTypeError, place_of_user
-from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
+from synkhronos._errors import (
+    InputError,
+    InputTypeError,
+    LocalUpdateWarning,
+    ReductionWarning,
+    UnusedWarning,
+    place_of_user,
+    warn,
+)
+from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._plan.reductions import Reduction, parse
 
 log = logging.getLogger("synkhronos")
@@ -78,6 +86,7 @@ class Plan:
     keys: tuple[str, ...]
     outputs: tuple[OutputPlan, ...]
     shareds: tuple[SharedVariable, ...]
+    read: frozenset[Any]  # the containers of those whose values the function depends on
     pure: bool  # without updates of any kind
     whole: str  # why a new value cannot be computed from slices; empty if all can
 
@@ -132,8 +141,8 @@ def plan(
     _check_distinct(variables)
     structure, keys, wanted = parse_outputs(outputs)
     changes = parse_updates(updates)
-    wanted, changes = _replaced(wanted, changes, _pairs(givens))
-    _add_default_updates(wanted, changes, options.pop("no_default_updates", False))
+    without = options.pop("no_default_updates", False)
+    wanted, changes = _with_default_updates(wanted, changes, _pairs(givens), without)
     sliceables = _sliceables(sliceable_shareds, wanted, changes)
     scattered = [_is_scattered(i.variable) for i in bound[0]] + [False] * len(bound[1])
     _check_inputs(variables, [v for v, _, _ in wanted], changes, unused)
@@ -150,6 +159,7 @@ def plan(
         for v, op, fixed in wanted
     ]
     made = [_plan_update(c, rows, infer) for c in changes if not _is_stream(c.shared)]
+    _warn_parting([update.shared for update, _, parts in made if parts], label)
     order = sorted(range(len(variables)), key=lambda i: not scattered[i])
     streams = _streams([*partials, *(c.new for c in changes)], changes, rows)
     recipe = Recipe(
@@ -161,10 +171,10 @@ def plan(
         outputs=tuple(partials),
         reductions=tuple(reductions),
         slicing=tuple(
-            _slicing(v, rows, infer)[0] if op is None else Slicing((v,), (op,))
+            _slicing(v, rows, _proof(v, rows, infer))[0] if op is None else Slicing((v,), (op,))
             for v, op in zip(partials, reductions, strict=True)
         ),
-        updates=tuple(update for update, _ in made),
+        updates=tuple(update for update, _, _ in made),
         sliceables=tuple(sliceables),
         places=tuple(places),
         streams=tuple(streams),
@@ -172,7 +182,7 @@ def plan(
         config=settings(),
         options=options,
         jax=runs_jax(mode),
-        has_collectives=has_collectives([*partials, *(u.new for u, _ in made)]),
+        has_collectives=has_collectives([*partials, *(u.new for u, _, _ in made)]),
     )
     return Plan(
         recipe=recipe,
@@ -185,8 +195,9 @@ def plan(
         keys=keys,
         outputs=tuple(planned),
         shareds=tuple(dict.fromkeys([*used, *(c.shared for c in changes), *sliceables])),
+        read=frozenset(s.container for s in (*used, *sliceables)),
         pure=not changes,
-        whole=_MET if recipe.has_collectives else next((w for _, w in made if w), ""),
+        whole=_MET if recipe.has_collectives else next((w for _, w, _ in made if w), ""),
     )
 
 
@@ -266,44 +277,70 @@ def _variable(output: Any) -> Variable:
 
 @dataclass
 class Change:
-    """An update as the user gave it."""
+    """An update as the user gave it.
+
+    Attributes
+    ----------
+    named : bool
+        The user has named the reduction.
+    scope : str
+        "all": reduced over members. "local": each member has its own value. Empty: as "local", but
+        the user has not said so.
+    """
 
     shared: SharedVariable
     new: Variable
-    reduction: Reduction | None
-    named: bool
-    everywhere: bool
+    reduction: Reduction | None = None
+    named: bool = False
+    scope: str = ""
+
+
+def substituted(
+    outputs: Sequence[Any], updates: Any, givens: Any
+) -> tuple[list[Any], list[Change]]:
+    """Outputs and updates with the givens replaced; the latter also with default updates.
+
+    `plan` takes both as they are. Between, gradients of the outputs can be taken.
+    """
+    wanted = [_parse_output(o) for o in outputs]
+    found, changes = _with_default_updates(wanted, parse_updates(updates), _pairs(givens), None)
+    return [(v, op) if named else v for v, op, named in found], changes
 
 
 def parse_updates(updates: Any) -> list[Change]:
-    """Read every form of updates: dict or pairs, (var, new[, reduction[, "all"]])."""
+    """Read every form of updates: dict or pairs, (var, new[, reduction[, "all" or "local"]])."""
     items = _update_items(updates)
     found: list[Change] = []
     for item in items:
+        if isinstance(item, Change):
+            found.append(item)
+            continue
         shared, new, *rest = item
         if not isinstance(shared, SharedVariable):
             raise InputTypeError(f"updates: {shared!r} is not a shared variable")
-        if any(shared is c.shared for c in found):
+        if any(shared.container is c.shared.container for c in found):
             raise InputError(f"updates: {shared} is updated twice")
-        if len(rest) > 2 or (len(rest) == 2 and rest[1] != "all"):
+        if len(rest) > 2 or (len(rest) == 2 and rest[1] not in ("all", "local")):
             raise InputError(
-                f"updates of {shared}: give (var, new), (var, new, reduction) or "
-                f'(var, new, reduction, "all"), found {item!r}'
+                f"updates of {shared}: give (var, new), (var, new, reduction), "
+                '(var, new, reduction, "all") for one value in all members, or '
+                f'(var, new, reduction, "local") for a value of each member\'s own; found {item!r}'
             )
         op = parse(rest[0], f"reduction of the update of {shared}") if rest else None
-        if len(rest) == 2 and op in (None, Reduction.GATHER):
+        scope = rest[1] if len(rest) == 2 else ""
+        if scope == "all" and op in (None, Reduction.GATHER):
             raise InputError(f'updates of {shared}: an "all" update cannot be reduced by {op}')
-        found.append(Change(shared, _new(shared, new), op, bool(rest), len(rest) == 2))
+        found.append(Change(shared, _new(shared, new), op, bool(rest), scope))
     return found
 
 
-def _update_items(updates: Any) -> list[tuple[Any, ...]]:
+def _update_items(updates: Any) -> list[Any]:
     if updates is None:
         return []
     if isinstance(updates, Mapping):
         return [(k, *v) if isinstance(v, tuple) else (k, v) for k, v in updates.items()]
-    items = [tuple(item) for item in updates]
-    short = [item for item in items if len(item) < 2]
+    items = [item if isinstance(item, Change) else tuple(item) for item in updates]
+    short = [item for item in items if isinstance(item, tuple) and len(item) < 2]
     if short:
         raise InputError(f"updates: {short[0]!r} is not a pair of a variable and its new value")
     return items
@@ -322,10 +359,27 @@ def _pairs(givens: Any) -> list[tuple[Variable, Any]]:
     if givens is None:
         return []
     pairs = list(givens.items()) if isinstance(givens, Mapping) else [tuple(p) for p in givens]
-    return [
-        (old, new if isinstance(new, Variable) else old.type.filter_variable(new))
-        for old, new in pairs
-    ]
+    return [(old, _given(old, new)) for old, new in pairs]
+
+
+def _given(old: Variable, new: Any) -> Variable:
+    """What replaces a variable."""
+    if isinstance(new, Variable):
+        return new
+    try:
+        found: Variable = old.type.filter_variable(new)
+    except (TypeError, ValueError, NotImplementedError):
+        raise _unfit(old, new) from None
+    return found
+
+
+def _unfit(old: Variable, new: Any) -> InputTypeError:
+    kind = getattr(new, "type", None) or f"{type(new).__name__} {getattr(new, 'dtype', '')}"
+    return InputTypeError(
+        f"givens: {old} is {old.type}, and what replaces it is {kind}: cast one of them. The dtype "
+        "of pt.matrix() and the like is floatX; to make it float32, set "
+        "PYTENSOR_FLAGS=floatX=float32 before Python starts, or write it into ~/.pytensorrc"
+    )
 
 
 Wanted = list[tuple[Variable, Reduction | None, bool]]
@@ -341,22 +395,39 @@ def _replaced(
     if not givens:
         return wanted, changes
     roots = [*(v for v, _, _ in wanted), *(c.new for c in changes)]
-    new = clone_replace(roots, replace=givens, rebuild_strict=strict)
+    try:
+        new = clone_replace(roots, replace=givens, rebuild_strict=strict)
+    except TypeError:
+        unfit = [pair for pair in givens if not pair[0].type.is_super(pair[1].type)]
+        if not unfit:
+            raise
+        raise _unfit(*unfit[0]) from None
     replaced = [(v, op, named) for v, (_, op, named) in zip(new, wanted, strict=False)]
     for change, value in zip(changes, new[len(wanted) :], strict=True):
         change.new = _new(change.shared, value)
     return replaced, changes
 
 
-def _add_default_updates(wanted: Wanted, changes: list[Change], without: Any) -> None:
+def _with_default_updates(
+    wanted: Wanted, changes: list[Change], givens: list[tuple[Variable, Any]], without: Any
+) -> tuple[Wanted, list[Change]]:
+    """Replace the givens, and add the default updates of what the function then depends on.
+
+    As in PyTensor, the givens are replaced in default updates too, and a default update may bring
+    in variables that have one themselves.
+    """
     if isinstance(without, SharedVariable):
         without = [without]
-    if without is True:
-        return
-    have = {c.shared for c in changes} | set(without or ())
-    for shared in _shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)]):
-        if shared.default_update is not None and shared not in have:
-            changes.append(Change(shared, shared.default_update, None, False, False))
+    have = {c.shared for c in changes} | (set() if without is True else set(without or ()))
+    given = list(changes)
+    while True:
+        replaced = _replaced(wanted, [replace(c) for c in given], givens)
+        roots = [*(v for v, _, _ in replaced[0]), *(c.new for c in replaced[1])]
+        moving = [s for s in _shareds(roots) if s.default_update is not None and s not in have]
+        if without is True or not moving:
+            return replaced
+        given += [Change(s, _new(s, s.default_update)) for s in moving]
+        have.update(moving)
 
 
 def _sliceables(given: Any, wanted: Wanted, changes: list[Change]) -> list[SharedVariable]:
@@ -435,7 +506,7 @@ def _check_inputs(
     )
     if how == "raise":
         raise UnusedInputError(text)
-    log.warning(text)
+    warn(text, UnusedWarning)
 
 
 def _shareds(roots: Iterable[Variable]) -> list[SharedVariable]:
@@ -474,22 +545,20 @@ def _plan_output(
     if not fixed and not depends_on(variable, rows):
         shareds = tuple(_shareds([variable]))
         return OutputPlan(variable, None, (add(variable, None),), shareds=shareds)
-    found = prove(variable, rows) if infer else Unproved("inference is switched off")
+    found = _proof(variable, rows, infer)
     if fixed:
         _check_named(variable, op, found, f"function {function}: output {variable}", rows)
-        whole = "" if op is not None else _slicing(variable, rows, infer)[1]
+        whole = "" if op is not None else _slicing(variable, rows, found)[1]
         why = f'output {variable}, of reduction None ({whole}). Name one: (output, "avg")'
         index = add(variable, op)
         return OutputPlan(variable, op, (index,), fixed=True, whole=whole and why)
     if isinstance(found, Unproved):
         if infer:
-            log.warning(
-                "function %s: output %s is averaged over members, weighted by rows, since no "
-                "reduction can be proved (%s). If the members' averages make the right value say "
-                'so, (output, "avg"); if not, name another',
-                function,
-                variable,
-                found.reason,
+            warn(
+                f"function {function}: output {variable} is averaged over members, weighted by "
+                f"rows, since no reduction can be proved ({found.reason}). If the average of the "
+                'members\' values is right, say so: (output, "avg"). Else name another reduction',
+                ReductionWarning,
             )
         return OutputPlan(variable, Reduction.AVG, (add(variable, Reduction.AVG),))
     finish, alike = _finish(found)
@@ -515,6 +584,13 @@ def _check_named(
             f"{what} is a sum over rows plus a term that does not depend on them; "
             f'"{op}" over members counts that term wrongly. {remedy}'
         )
+    is_ = found.refutes(op)
+    if rows and is_:
+        warn(
+            f'{what} is {is_}; its "{op}" over members is another value, which depends on their '
+            f"number. {remedy}. To have it nevertheless, filter this warning, or fork(infer=False)",
+            ReductionWarning,
+        )
     alike = found.finished is None and found.partials[0].reduction is None
     if rows and alike and op in (Reduction.SUM, Reduction.PROD):
         raise InputError(
@@ -524,11 +600,16 @@ def _check_named(
         )
 
 
-def _slicing(value: Variable, rows: list[Variable], infer: bool) -> tuple[Slicing, str]:
+def _proof(value: Variable, rows: list[Variable], infer: bool) -> Proof | Unproved:
+    if not infer:
+        return Unproved("")
+    return prove(value, [*rows, *row_draws(value, rows)])
+
+
+def _slicing(value: Variable, rows: list[Variable], proof: Proof | Unproved) -> tuple[Slicing, str]:
     """How slices make a part's value; and if that is unknown, the reason."""
     if not depends_on(value, rows):
         return Slicing((value,), (None,)), ""
-    proof = prove(value, rows) if infer else Unproved("")
     if isinstance(proof, Unproved):
         return Slicing((value,), (Reduction.AVG,)), proof.reason
     finish, alike = _finish(proof)
@@ -536,37 +617,57 @@ def _slicing(value: Variable, rows: list[Variable], infer: bool) -> tuple[Slicin
     return Slicing((*(p.variable for p in proof.partials), *alike), tuple(reductions), finish), ""
 
 
-def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Update, str]:
-    """How slices make a new value, as named or as proved; else the reason why they cannot."""
+def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Update, str, bool]:
+    """How slices make a new value, as named or as proved; else the reason why they cannot.
+
+    Third, whether the members' values part, from call to call, and the user has not asked for it.
+    """
     by_rows = depends_on(change.new, rows)
     op, shared, whole = change.reduction, change.shared, ""
-    if change.everywhere and infer:
+    proof = _proof(change.new, rows, infer)
+    if change.scope == "all":
         _check_named(
             change.new,
             op,
-            prove(change.new, rows),
+            proof,
             f"the new value of {shared}",
             rows,
-            "Reduce the sum into a separate variable, and add the term in a second function",
+            'Reduce the total into a variable of its own, by (variable, total, op, "all"), and '
+            "compute the new value from it in a second function",
         )
     slicing = Slicing((change.new,), (op,))
     if not change.named or (op is None and by_rows):
-        slicing, why = _slicing(change.new, rows, infer)
+        slicing, why = _slicing(change.new, rows, proof)
         whole = why and f'the new value of {shared} ({why}). Name one: (variable, new, "avg")'
         op = slicing.reductions[0] if slicing.finish is None else None
-    alike = by_rows and has_collectives([change.new]) and _is_alike(change.new, rows, infer)
-    if by_rows and not (change.everywhere or alike):
+    sources = tuple(_shareds([change.new]))
+    apart = by_rows and not _is_alike(proof)
+    alike = by_rows and not apart and has_collectives([change.new])
+    update = Update(shared, change.new, op, slicing, change.scope == "all", by_rows, alike, sources)
+    reads_itself = any(s.container is shared.container for s in sources)
+    if apart and not change.scope and not reads_itself:
         log.info(
             "the update of %s depends on scattered rows: each member keeps its own value "
             '(reduce it with synk.all_reduce, or give (var, new, reduction, "all"))',
             shared,
         )
-    sources = tuple(_shareds([change.new]))
-    update = Update(shared, change.new, op, slicing, change.everywhere, by_rows, alike, sources)
-    return update, whole
+    return update, whole, apart and reads_itself and not change.scope
 
 
-def _is_alike(value: Variable, rows: list[Variable], infer: bool) -> bool:
+def _warn_parting(shareds: Sequence[SharedVariable], function: str) -> None:
+    if not shareds:
+        return
+    names = ", ".join(str(s) for s in shareds)
+    warn(
+        f"function {function}: the members' values of {names} will differ, since each new value "
+        "depends on the old one and on scattered rows, and each member has rows of its own. "
+        f'Write ({shareds[0]}, new, "avg", "all") for one value in all members, which is exact if '
+        f'new is affine in a mean over rows; or ({shareds[0]}, new, "avg", "local") if each member '
+        "shall have its own",
+        LocalUpdateWarning,
+    )
+
+
+def _is_alike(proof: Proof | Unproved) -> bool:
     """Whether a value is proved to be the same in all members."""
-    found = prove(value, rows) if infer else Unproved("")
-    return isinstance(found, Proof) and found.finished is None and not found.partials[0].reduction
+    return isinstance(proof, Proof) and proof.finished is None and not proof.partials[0].reduction

@@ -74,7 +74,7 @@ def _ship(group: Group, functions: Sequence[Any]) -> None:
         _forget_dropped(group)
         _ship_recipes(group, [f.plan.recipe for f in functions])
     for f in functions:
-        f.ship([entries[s] for s in f.plan.shareds])
+        f.ship(list(dict.fromkeys(entries[s] for s in f.plan.shareds)))
 
 
 def _ship_recipes(group: Group, recipes: list[Any]) -> None:
@@ -156,8 +156,9 @@ def share_variables(
     unknown = [s for s in shareds if variables.find(s) is None]
     new: list[Entry] = []
     try:
-        for shared in dict.fromkeys(unknown):
-            new.append(variables.add(shared))
+        for shared in unknown:
+            if variables.find(shared) is None:  # not a clone of one before it
+                new.append(variables.add(shared))
         if new:
             _forget_dropped(group)
             _define(group, new, values)

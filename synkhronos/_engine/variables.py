@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import math
 import weakref
 from collections.abc import Callable, Iterable
@@ -17,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.link.basic import Container
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._errors import InputError, StateTorn
-
-log = logging.getLogger("synkhronos")
+from synkhronos._errors import InputError, ReplicaWarning, StateTorn, warn
 
 _torn: dict[int, np.ndarray] = {}  # by id of a container's storage: the value left half written
 
@@ -33,8 +31,8 @@ class Entry:
     Attributes
     ----------
     ref : callable
-        Returns the variable. The master's is a weak reference: when the user has dropped a
-        variable, and all functions with it, its memory is freed in all members.
+        Returns the variable. The master's are weak references: when the user has dropped a
+        variable and its clones, and all functions with them, its memory is freed in all members.
     storage : list
         The one-element list in which the variable's container keeps its value.
     watched : bool
@@ -149,8 +147,25 @@ class Definition:
     value: Any = None  # a generator, or another value that is not an array
 
 
+class _Clones:
+    """Weak references to a user's variable and to clones of it, which have one container."""
+
+    def __init__(self, variable: SharedVariable) -> None:
+        self._refs = [weakref.ref(variable)]
+
+    def __call__(self) -> SharedVariable | None:
+        """The first of them that still exists."""
+        return next((v for ref in self._refs if (v := ref()) is not None), None)
+
+    def add(self, variable: SharedVariable) -> None:
+        """Add a clone, if it is new."""
+        alive = [ref for ref in self._refs if ref() is not None]
+        known = any(ref() is variable for ref in alive)
+        self._refs = alive if known else [*alive, weakref.ref(variable)]
+
+
 class Registry:
-    """Shared variables by number and by name.
+    """Shared variables by number and by name; clones of a variable (`clone`) count as the variable.
 
     `watched`: the values are those of a master with workers, which notices what the user changes.
 
@@ -163,7 +178,7 @@ class Registry:
     def __init__(self, watched: bool = False) -> None:
         self._watched = watched
         self._entries: dict[int, Entry] = {}
-        self._numbers: weakref.WeakKeyDictionary[SharedVariable, int] = weakref.WeakKeyDictionary()
+        self._numbers: weakref.WeakKeyDictionary[Container, int] = weakref.WeakKeyDictionary()
         self._next = 0  # a number is used once: a member may still know the old variable
         self.dropped: list[int] = []
 
@@ -175,12 +190,17 @@ class Registry:
 
     def find(self, variable: SharedVariable) -> Entry | None:
         """The entry of a variable, if it is known."""
-        number = self._numbers.get(variable)
-        return None if number is None else self._entries[number]
+        number = self._numbers.get(variable.container)
+        if number is None:
+            return None
+        entry = self._entries[number]
+        if entry.ref() is not variable and isinstance(entry.ref, _Clones):
+            entry.ref.add(variable)
+        return entry
 
     def of(self, variable: SharedVariable) -> Entry:
         """The entry of a variable that is known."""
-        return self._entries[self._numbers[variable]]
+        return self._entries[self._numbers[variable.container]]
 
     def add(self, variable: SharedVariable, number: int | None = None) -> Entry:
         """Add a variable. Without a number it belongs to the user, who may drop it."""
@@ -189,13 +209,13 @@ class Registry:
         if number is None:
             number = self._next
             self._next += 1
-            ref = weakref.ref(variable)
-            weakref.finalize(variable, self.dropped.append, number).atexit = False
+            ref = _Clones(variable)
+            weakref.finalize(variable.container, self.dropped.append, number).atexit = False
         else:
             ref = functools.partial(_same, variable)
         entry = Entry(ref, number, variable.container.storage, self._watched)
         self._entries[number] = entry
-        self._numbers[variable] = number
+        self._numbers[variable.container] = number
         return entry
 
     def remove(self, numbers: Iterable[int]) -> None:
@@ -204,7 +224,7 @@ class Registry:
             entry = self._entries.pop(number, None)
             variable = None if entry is None else entry.ref()
             if variable is not None:
-                self._numbers.pop(variable, None)
+                self._numbers.pop(variable.container, None)
 
     def named(self, name: str) -> Entry:
         """The one variable of that name."""
@@ -310,15 +330,18 @@ def to_send(entries: Iterable[Entry]) -> list[Entry]:
     return found
 
 
-def new_values(entries: Iterable[Entry], warn: bool = True) -> NewValues | None:
+def new_values(
+    entries: Iterable[Entry], replaced: Callable[[Entry], bool] = lambda entry: False
+) -> NewValues | None:
     """In the master: the values that the next command must carry; None: all members have them.
 
-    A variable whose members were made to differ keeps their values; `warn` logs so.
+    A variable whose members were made to differ keeps their values, with a warning unless the
+    command replaces them without reading them.
     """
     numbers, objects = [], []
     for entry in to_send(entries):
         if entry.differs and not entry.is_stream:
-            if warn:
+            if not replaced(entry):
                 _warn_differs(entry)
         elif is_array(entry):
             numbers.append(entry.number)
@@ -329,10 +352,10 @@ def new_values(entries: Iterable[Entry], warn: bool = True) -> NewValues | None:
 
 def _warn_differs(entry: Entry) -> None:
     entry.seen = entry.storage[0]
-    log.warning(
-        "shared variable %s was set in the master while the members hold their own values: "
-        "theirs are kept. synk.broadcast gives all members the master's",
-        entry.label,
+    warn(
+        f"shared variable {entry.label} was set in the master while the members hold their own "
+        "values: theirs are kept. synk.broadcast gives all members the master's",
+        ReplicaWarning,
     )
 
 

@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import io
 import json
-import logging
 import operator
 import os
 import re
@@ -26,7 +25,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -41,12 +40,12 @@ from synkhronos._errors import (
     GroupError,
     InputError,
     InputTypeError,
+    ReplicaWarning,
     SynkhronosError,
+    warn,
 )
 from synkhronos.extensions._random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions.batches import Batches
-
-log = logging.getLogger("synkhronos")
 
 FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
@@ -65,7 +64,8 @@ class Checkpoints:
     variables : list or dict of shared variables, or a train function
         Parameters, optimizer state, counters, random generators. The files identify them by name:
         the variables' names, which must be unique, or the keys of the dict. A train function gives
-        its `params`, `state` and `streams`; the name of an unnamed one is its position there.
+        its `params`, `state`, `streams` and `settings`, so all that a step reads; the name of an
+        unnamed one is its position there.
     batches : Batches, optional
         Their position is saved too.
     keep : int or None
@@ -81,8 +81,8 @@ class Checkpoints:
     Notes
     -----
     A checkpoint holds the master's values, and the states of the random generators of all members.
-    A log line names variables whose values differ between members. `restore` sets the values in all
-    members. Without a group, files are those of a group of one.
+    A `ReplicaWarning` names variables whose values differ between members. `restore` sets the
+    values in all members. Without a group, files are those of a group of one.
 
     Examples
     --------
@@ -190,17 +190,30 @@ class Checkpoints:
         self._prune()
         return place
 
-    def restore(self, step: int | None = None) -> dict[str, Any]:
+    @overload
+    def restore(
+        self, step: int | None = None, *, missing: Literal["raise"] = "raise"
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def restore(
+        self, step: int | None = None, *, missing: Literal["ignore"]
+    ) -> dict[str, Any] | None: ...
+
+    def restore(self, step: int | None = None, *, missing: str = "raise") -> dict[str, Any] | None:
         """Set all variables, generators and batches to a checkpoint.
 
         Parameters
         ----------
         step : int, optional
             Default: the latest one saved.
+        missing : {"raise", "ignore"}
+            "ignore" returns None if the checkpoint does not exist, and sets nothing. So a script
+            resumes if there is something to resume.
 
         Returns
         -------
-        dict
+        dict, or None
             The arguments of `save`: "step" and the keywords.
 
         Raises
@@ -216,7 +229,7 @@ class Checkpoints:
         -----
         In a group of the size that saved, every member's random generators go on where they were;
         in another, the master's does, and the others get streams that follow from it, as when a
-        generator is first shared (a log line says so).
+        generator is first shared (a `ReplicaWarning` says so).
 
         Cost: the file is read twice; one round for random generators; values travel with the next
         call.
@@ -232,8 +245,29 @@ class Checkpoints:
         ...     w.set_value(3.0)
         ...     checkpoints.restore(7), w.get_value()
         ({'step': 7, 'loss': 0.5}, array(2.))
+
+        A script that resumes if there is something:
+
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder, [w])
+        ...     found = checkpoints.restore(missing="ignore")
+        ...     first = 0 if found is None else found["step"] + 1
+        ...     for step in range(first, 3):
+        ...         _ = checkpoints.save(step)
+        ...     checkpoints.restore(missing="ignore")
+        {'step': 2}
         """
+        if missing not in ("raise", "ignore"):
+            raise InputError(f'missing={missing!r}: use "raise" or "ignore"')
         place = self._find(step)
+        if place is None:
+            if missing == "ignore":
+                return None
+            what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+            raise InputError(
+                f"restore: {what} in {self.folder}; steps there: {self.steps()}. To go on without "
+                'one, pass missing="ignore"'
+            )
         body = _read_meta(place)
         self._check_names(place, body)
         self._check_shapes(place, body)
@@ -243,9 +277,16 @@ class Checkpoints:
             )
         _check_streams(place, body)
         arrays = self._read_arrays(place, body)
+        group = _group()
+        size = 1 if group is None else group.size
+        if self._streams and size != body["size"]:
+            warn(
+                f"restore: the random generators were saved by {body['size']} members and these "
+                f"are {size}: the master's goes on, the other members get new streams",
+                ReplicaWarning,
+            )
         if self.batches is not None:
             self.batches.restore(body["batches"])
-        group = _group()
         self._set_values(group, arrays)
         self._set_streams(group, body)
         return {"step": body["step"], **body["meta"]}
@@ -256,9 +297,9 @@ class Checkpoints:
             entry = None if group is None else group.member.variables.find(variable)
             if entry is not None and entry.differs and name not in self._said:
                 self._said.add(name)
-                log.warning(
-                    "checkpoint: the members' values of %s differ; only the master's is saved",
-                    name,
+                warn(
+                    f"checkpoint: the members' values of {name} differ; only the master's is saved",
+                    ReplicaWarning,
                 )
 
     def _set_values(self, group: Group | None, arrays: dict[str, np.ndarray]) -> None:
@@ -275,14 +316,7 @@ class Checkpoints:
         if not self._streams:
             return
         rows = list(zip(*[body["streams"][n] for n in self._streams], strict=True))
-        size = 1 if group is None else group.size
-        if size != len(rows):
-            log.warning(
-                "checkpoint: the random generators were saved by %d members and these are %d: the "
-                "master's goes on, the other members get new streams",
-                len(rows),
-                size,
-            )
+        if len(rows) != (1 if group is None else group.size):
             rows = [rows[body["master"]]]
         set_states(group, list(self._streams.values()), rows)
 
@@ -392,15 +426,10 @@ class Checkpoints:
             found.append((serial, step, path))
         return sorted(found, key=lambda f: (f[0] is None, f[0] or 0, f[1]))
 
-    def _find(self, step: int | None) -> Path:
+    def _find(self, step: int | None) -> Path | None:
         if step is not None:
-            found = _folders(self.folder).get(_integer("step", step, 0))
-        else:
-            found = next((path for _, _, path in reversed(self._listed())), None)
-        if found is None:
-            what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-            raise InputError(f"restore: {what} in {self.folder}; steps there: {self.steps()}")
-        return found
+            return _folders(self.folder).get(_integer("step", step, 0))
+        return next((path for _, _, path in reversed(self._listed())), None)
 
 
 def _folders(folder: Path) -> dict[int, Path]:
@@ -557,7 +586,7 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
 def _parts_of(train: Any) -> Iterator[tuple[str, Any]]:
     """The variables of a train function by name; unnamed ones by their position."""
     places: dict[Any, str] = {}
-    for part in ("params", "state", "streams"):
+    for part in ("params", "state", "streams", "settings"):
         for i, variable in enumerate(getattr(train, part, ())):
             places.setdefault(variable, f"{part}.{i}")
     names = [v.name for v in places]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,7 +18,6 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
@@ -30,14 +28,14 @@ from synkhronos._api.report import Measurements, Report
 from synkhronos._api.timed_parts import TimedParts
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.commands.clocks import seconds_by_phase
-from synkhronos._engine.compile import Plan, plan
+from synkhronos._engine.compile import Plan, plan, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning, warn
 from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
 from synkhronos._transport import serialization
@@ -54,9 +52,13 @@ from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
 from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions.updates import rule_of
-from synkhronos.extensions.updates._slots import fitted_gradient, gradients, pairs, trainable
-
-log = logging.getLogger("synkhronos")
+from synkhronos.extensions.updates._slots import (
+    check_loss,
+    fitted_gradient,
+    gradients,
+    pairs,
+    trainable,
+)
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
 
@@ -72,6 +74,9 @@ class TrainFunction(Advised):
         The update rule's states.
     streams : list of SharedVariable
         The random generators that the loss draws from.
+    settings : list of SharedVariable
+        What else a step reads or updates: shared scalars of the rule, such as a learning rate, and
+        other shared variables of the loss, the outputs and `updates`.
 
     Examples
     --------
@@ -96,6 +101,7 @@ class TrainFunction(Advised):
         partition: Partition,
         rule: UpdateRule,
         compress: str | None,
+        aliases: Sequence[str],
     ) -> None:
         self._group = group
         self._goal = goal
@@ -117,6 +123,8 @@ class TrainFunction(Advised):
         self._function = GroupFunction(group, plan_, n_outputs, step_of)
         self._number = self._function.number
         self._measurements = Measurements(group, self._number)
+        self._n_inputs = len(plan_.inputs)
+        self._aliases = [name for name in aliases if name not in plan_.names]
         for leaf in partition.leaves:
             if not isinstance(leaf, SharedVariable) and leaf not in (*plan_.inputs, *places):
                 raise InputError(
@@ -127,6 +135,10 @@ class TrainFunction(Advised):
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
         self.state = [*states, *(v for v, _ in partition.states)]
         self.streams = [s for s in plan_.shareds if isinstance(s.type, RandomType)]
+        scalars = [leaf for leaf in partition.leaves if isinstance(leaf, SharedVariable)]
+        named = {*self.params, *self.state, *self.streams}
+        found = dict.fromkeys([*scalars, *plan_.shareds])
+        self.settings = [s for s in found if s not in named]
 
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.TrainFunction of {self._function.what} in {self._group!r}>"
@@ -146,8 +158,9 @@ class TrainFunction(Advised):
         ----------
         *args, **kwargs
             The inputs, as for a function: Data, numpy arrays or scalars, in order or by name.
+            ``x_data`` and ``y_data`` name x and y, too.
         batch : optional
-            Rows to use, as for a function.
+            Rows to use, as for a function; also by position, after all inputs.
         num_slices : int or "auto"
             Micro-batches: each member computes its gradient in this many slices.
         timeout : float, optional
@@ -175,6 +188,8 @@ class TrainFunction(Advised):
         gradients, and writes its chunk of parameters and states.
         """
         group = self._group
+        if kwargs or len(args) > self._n_inputs:
+            args, kwargs, batch = _arranged(args, kwargs, batch, self._n_inputs, self._aliases)
         with group.lock if timeout is None else group.limited(timeout):
             group.check_idle("train")
             if self._member is not group.member:  # none yet, or from before a restart
@@ -198,6 +213,7 @@ class TrainFunction(Advised):
             One for each of `params`, before clipping.
         """
         kinds = self._function.plan.recipe.reductions
+        args, kwargs, batch = _arranged(args, kwargs, batch, self._n_inputs, self._aliases)
         with self._group.lock:
             call = self._function.make(args, kwargs, batch=batch, num_slices=num_slices)
             every = replace(
@@ -485,7 +501,8 @@ def make_train_function(
     if compress not in (None, *FORMATS):
         raise InputError(f'compress={compress!r}: use "fp16", "bf16" or None')
     inputs = _inputs(x, y)
-    loss, outputs = _replaced(loss, outputs, givens)
+    check_loss(loss)
+    [loss, *outputs], changes = substituted([loss, *outputs], updates, givens)
     kept = trainable(params)
     goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
     if not goal.average and has_collectives([loss]):
@@ -493,7 +510,7 @@ def make_train_function(
             f"the loss {loss} contains statistics over the rows of all members, but is not a mean "
             "over these rows. Make it a mean, or use batch normalisation that is not synchronised"
         )
-    rule = _applied(goal, kept, update_rule, args, kwargs, clip)
+    rule = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
     partition = partition_rule(list(rule.updates), kept, rule.places)
     rule = replace(rule, leaves=partition.leaves)
     op = "avg" if goal.average else "sum"
@@ -505,7 +522,7 @@ def make_train_function(
         inputs,
         [reported, *outputs, *computed],
         list(bcast_inputs),
-        updates,
+        changes,
         None,
         None,
         group.infer,
@@ -514,12 +531,14 @@ def make_train_function(
     _check_used(plan_.inputs, [loss, *_variables(outputs)], partition)
     member = group.member
     if compress and plan_.recipe.jax and member.resident and member.communicator.nodes > 1:
-        log.warning(
-            "compress=%r has no effect here: NCCL moves gradients from GPU to GPU and adds them up "
-            "in their own dtype",
-            compress,
+        warn(
+            f"compress={compress!r} has no effect here: NCCL moves gradients from GPU to GPU and "
+            "adds them up in their own dtype",
+            UnusedWarning,
         )
-    return TrainFunction(group, plan_, 1 + len(outputs), kept, goal, partition, rule, compress)
+    return TrainFunction(
+        group, plan_, 1 + len(outputs), kept, goal, partition, rule, compress, _aliases(x, y)
+    )
 
 
 def make_train_function_pytensor(
@@ -566,23 +585,24 @@ def make_train_function_pytensor(
     """
     del reduction
     inputs = _inputs(x, y)
-    loss, outputs = _replaced(loss, outputs, givens)
+    check_loss(loss)
+    [loss, *outputs], others = substituted([loss, *outputs], updates, givens)
     kept = trainable(params)
     found = _clipped(clip, gradients(loss, params, kept))
-    changes = _rule_updates(update_rule, found, kept, args, kwargs)
-    others = list(updates.items() if isinstance(updates, dict) else updates or [])
+    changes = _rule_updates(update_rule, found, kept, args, kwargs, givens)
     wanted = [loss, *_variables(outputs)]
     function = pytensor.function(
         [*inputs, *bcast_inputs],
         wanted[0] if len(wanted) == 1 else wanted,
-        updates=[*changes.items(), *(pair[:2] for pair in others)],
+        updates=[*changes.items(), *((c.shared, c.new) for c in others)],
         mode=mode,
         name=name,
     )
-    n = len(inputs)
+    n, aliases = len(inputs), _aliases(x, y)
 
     def train(*data: Any, batch: Any = None, **named: Any) -> Any:
         """Make one step."""
+        data, named, batch = _arranged(data, named, batch, n + len(bcast_inputs), aliases)
         values = [np.asarray(v) if isinstance(v, Data) else v for v in data]
         if batch is not None:
             rows = select(batch, len(values[0]))
@@ -603,14 +623,26 @@ def _inputs(x: Any, y: Any) -> list[Any]:
     return list(itertools.chain(listed(x), [] if y is None else listed(y)))
 
 
-def _replaced(loss: Any, outputs: Sequence[Any], givens: Any) -> tuple[Any, list[Any]]:
-    """Apply the givens, before gradients are taken."""
-    if givens is None:
-        return loss, list(outputs)
-    found = list(givens.items() if isinstance(givens, dict) else givens)
-    first, *rest = clone_replace([loss, *_variables(outputs)], replace=found)
-    named = [(v, o[1]) if isinstance(o, tuple) else v for v, o in zip(rest, outputs, strict=True)]
-    return first, named
+def _aliases(x: Any, y: Any) -> list[str]:
+    """The names that x and y had in 2017, if each is one variable."""
+    single = [
+        given for given in (x, y) if not isinstance(given, list | tuple) and given is not None
+    ]
+    return ["x_data", "y_data"][: len(single)] if len(single) == len(_inputs(x, y)) else []
+
+
+def _arranged(
+    args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, n: int, aliases: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Inputs by position where `aliases` name them, and the batch where it follows n inputs."""
+    for i, name in enumerate(aliases):
+        if len(args) == i and name in kwargs:
+            kwargs = dict(kwargs)
+            args = (*args, kwargs.pop(name))
+    if len(args) == n + 1 and batch is None:
+        *args_, batch = args
+        args = tuple(args_)
+    return args, kwargs, batch
 
 
 def _variables(outputs: Sequence[Any]) -> list[Any]:
@@ -632,13 +664,16 @@ def _rule_updates(
     params: Sequence[SharedVariable],
     args: Sequence[Any],
     kwargs: dict[str, Any],
+    givens: Any,
 ) -> dict[Any, Any]:
     if rule is None:
         raise InputTypeError(
             "no update rule was given: pass one, such as synkhronos.extensions.updates.adam"
         )
     serial = rule_of(rule)
-    return dict(pairs(serial(found, params, *args, **kwargs), "the update rule"))
+    made = pairs(serial(found, params, *args, **kwargs), "the update rule")
+    new, _ = substituted(list(made.values()), None, givens)
+    return dict(zip(made, new, strict=True))
 
 
 def _applied(
@@ -648,10 +683,11 @@ def _applied(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     clip: Clip | None,
+    givens: Any,
 ) -> UpdateRule:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
     whole = _clipped(clip, goal.full_gradients(places))
-    updates = _rule_updates(rule, whole, params, args, kwargs)
+    updates = _rule_updates(rule, whole, params, args, kwargs, givens)
     return UpdateRule(tuple(places), tuple(updates.items()), tuple(params))
 
 

@@ -151,7 +151,9 @@ def test_how_differences_are_described(mine: Any, other: Any, said: str) -> None
 def test_local_statistics_are_averaged(group: synk.Group) -> None:
     """Running means that every member has kept for its own rows."""
     x, mean = pt.vector("x", dtype="float64"), shared(0.0, "mean")
-    f = synk.function([x], updates=[(mean, 0.9 * mean + x.mean())], mode="FAST_COMPILE")
+    f = synk.function(
+        [x], updates=[(mean, 0.9 * mean + x.mean(), "avg", "local")], mode="FAST_COMPILE"
+    )
     rows = np.arange(6.0)
     f(rows)
     parts = [p.mean() for p in np.array_split(rows, group.size)]

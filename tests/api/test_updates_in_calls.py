@@ -17,6 +17,9 @@ from pytensor.graph.op import Op
 import synkhronos as synk
 from synkhronos._api import auto_slices
 
+# The mechanics of local updates; `test_warnings.py` holds what is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning")
+
 FAST = "FAST_COMPILE"
 
 Array = np.ndarray

@@ -14,6 +14,12 @@ from synkhronos._engine.commands.call import Call
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.compile import plan
 
+# Functions are made here for their slices; `tests/api/test_warnings.py` holds what is warned of.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning"),
+    pytest.mark.filterwarnings("ignore::synkhronos.ReductionWarning"),
+]
+
 # lengths of one member's parts that leave none for 3 rows, which are then 2 and 1
 SOME = (5, 6, 7, 9)
 

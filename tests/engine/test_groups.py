@@ -353,7 +353,7 @@ def test_repl_and_notebook_cells(tmp_path: Path) -> None:
         def op(a): return a + 1''', '''
         x = pt.dvector("x")
         f = synk.function([x], (op(x), "sum"), mode="FAST_COMPILE")
-        g = synk.function([x], op(x).sum(), mode="FAST_COMPILE")''', '''
+        g = synk.function([x], (op(x).sum(), "sum"), mode="FAST_COMPILE")''', '''
         first = g(np.arange(3.0))''', '''
         @wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])
         def op(a): return a * 10

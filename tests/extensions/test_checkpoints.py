@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -482,9 +481,7 @@ def test_before_the_first_call_and_after_seeding(group: synk.Group, folder: Path
 
 
 @pytest.mark.parametrize(("saved", "now"), [(1, 2), (2, 1), (3, 2), (2, 3)])
-def test_another_number_of_members(
-    folder: Path, saved: int, now: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_number_of_members(folder: Path, saved: int, now: int) -> None:
     """The master draws on; the others draw numbers of their own, the same ones every time."""
     with synk.Group(saved):
         f, rng = drawing()
@@ -493,12 +490,13 @@ def test_another_number_of_members(
         wanted = f(ROWS)
     found = []
     for _ in range(2):
-        with synk.Group(now), caplog.at_level(logging.WARNING, "synkhronos"):
+        with synk.Group(now):
             f, rng = drawing(seed=99)
             f(ROWS)
-            Checkpoints(folder, [rng]).restore()
+            text = f"saved by {saved} members and these are {now}"
+            with pytest.warns(synk.ReplicaWarning, match=text):
+                Checkpoints(folder, [rng]).restore()
             found.append(f(ROWS))
-    assert f"saved by {saved} members and these are {now}" in caplog.text
     common = 6 // max(saved, now)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0][:common], wanted[:common])
@@ -518,7 +516,8 @@ def test_without_a_group_as_in_a_group_of_one(folder: Path) -> None:
     with synk.Group(1):
         checkpoints.save(2)
     with synk.Group(2):
-        checkpoints.restore(1)
+        with pytest.warns(synk.ReplicaWarning, match="saved by 1 members and these are 2"):
+            checkpoints.restore(1)
         assert synk.get_value(1, w).tolist() == [1, 1]
     checkpoints.restore(2)
     np.testing.assert_array_equal(rng.get_value().normal(size=3), wanted)
@@ -555,24 +554,18 @@ def test_values_that_live_in_the_arena(group2: synk.Group, folder: Path) -> None
     assert w.get_value().tolist() == synk.get_value(1, w).tolist() == [4, 8]
 
 
-def test_values_that_differ_on_purpose(
-    group2: synk.Group, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_values_that_differ_on_purpose(group2: synk.Group, folder: Path) -> None:
     """The master's is saved, which is said once; restored, it is everybody's."""
     w, v = shared(np.zeros(2), "w"), shared(np.zeros(2), "v")
     synk.set_value(1, w, np.ones(2))
     synk.broadcast(v)
     checkpoints = Checkpoints(folder, [w, v])
-    with caplog.at_level(logging.WARNING, "synkhronos"):
+    with pytest.warns(synk.ReplicaWarning, match="members' values of w differ; only the master's"):
         checkpoints.save(1)
-        checkpoints.save(2)
-    assert caplog.messages == [
-        "checkpoint: the members' values of w differ; only the master's is saved"
-    ]
+    checkpoints.save(2)  # and not again: warnings are errors
     assert synk.get_value(1, w).tolist() == [1, 1]
     checkpoints.restore()
     assert w.get_value().tolist() == synk.get_value(1, w).tolist() == [0, 0]
-    caplog.clear()
     w.set_value(np.ones(2))
     assert synk.get_value(1, w).tolist() == [1, 1], "they no longer differ on purpose"
 

@@ -161,7 +161,7 @@ def test_the_value_of_a_variable_is_in_no_message(group2: synk.Group) -> None:
     canary = 8_675_309.125
     x = pt.vector("x", dtype="float64")
     w = pytensor.shared(np.full(3, canary), name="w")
-    f = synk.function([x], (x * w).sum(), mode="FAST_COMPILE")
+    f = synk.function([x], ((x * w).sum(), "sum"), mode="FAST_COMPILE")
     with pytest.raises(ValueError, match="broadcast") as caught:
         f(np.full(9, canary))  # parts of 5 and 4, which do not go with 3
     error: BaseException | None = caught.value

@@ -198,6 +198,8 @@ def loop(step: Callable[..., Variable], start: Variable, *others: Variable) -> V
     )
 
 
+steps = t.dimshuffle(1, 0, 2)
+
 LOSSES: dict[str, Variable] = {
     "squared error": errors.mean(),
     "squared error, all axes": ((logits - b2) ** 2).mean(),
@@ -251,6 +253,14 @@ LOSSES: dict[str, Variable] = {
         (t.reshape((t.shape[0] * t.shape[1], 3)) @ w1).reshape((t.shape[0], 2, 3)).sum(axis=2) ** 2
     ).mean(),
     "tensordot": (pt.tensordot(t, w1, axes=[[2], [0]]) ** 2).mean(),
+    "time-major dot": (pt.dot(steps, w1) ** 2).mean(),
+    "time-major tensordot, summed by step": (
+        pt.tanh(pt.tensordot(steps, w1, axes=[[2], [0]]).sum(axis=0) + b1).mean()
+    ),
+    "time-major embedding": (
+        pt.tanh(table[y2.T.flatten()].reshape((y2.shape[1], y2.shape[0], table.shape[1]))).mean()
+    ),
+    "time-major embedding, not folded back": (table[y2.T.ravel()] ** 2).mean(),
     "einsum": (pt.einsum("ntd,de->nte", t, w1) ** 2).mean(),
     "matmul of sequences": ((t @ w1) ** 2).sum(),
     "joined": (pt.concatenate([x @ w1, hidden], axis=1) ** 2).mean(),
@@ -287,6 +297,13 @@ FORMS: dict[str, Variable] = {
     "all": pt.all(x > -2, axis=0),
     "any": pt.any(x > 1),
     "error rate": pt.neq(logits.argmax(axis=1), y).mean(),
+    "error rate in float32": pt.neq(logits.argmax(axis=1), y).mean(dtype="float32"),
+    "errors in float64": pt.neq(logits.argmax(axis=1), y).sum(dtype="float64"),
+    "cross-entropy by an integer matrix": pt.log(pt.special.softmax(logits, axis=1))[
+        pt.arange(y2.shape[0]), y2[:, :1].flatten()
+    ].mean(),
+    "time-major dot itself": pt.dot(t.dimshuffle(1, 0, 2), w1),
+    "time-major twice": pt.dot(pt.tanh(pt.dot(t.dimshuffle(1, 0, 2), w1)), w1).max(axis=(0, 1)),
     "errors": pt.neq(pt.argmax(logits, axis=-1), y).sum(),
     "mean of integers": y.mean(),
     "mean of booleans": (x > 0).mean(axis=0),
@@ -707,6 +724,10 @@ UNARY: list[Callable[[Variable, int], Variable]] = [
     lambda v, i: v.reshape((2 + i % 2, -1)),
     lambda v, i: v.reshape((v.shape[_axis(v, i)], -1)),
     lambda v, i: v.reshape((v.shape[0] * v.shape[1], *v.shape[2:])),
+    lambda v, i: pt.moveaxis(v, 0, 1).reshape((v.shape[0] * v.shape[1], *v.shape[2:])),
+    lambda v, i: v.reshape((t.shape[1], t.shape[0], *v.shape[1:])),
+    lambda v, i: weight[(v.T > 0.1234).astype("int64").flatten()],
+    lambda v, i: (v > 0.1234).sum(axis=_axis(v, i), dtype="float64"),
     lambda v, i: v.reshape(v.shape[::-1]),
     lambda v, i: pt.join_dims(v, i % 2, 2),
     lambda v, i: pt.split_dims(v, (v.shape[0], 1), 0),

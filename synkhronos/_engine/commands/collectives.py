@@ -86,14 +86,25 @@ class Broadcast(Collective):
 
 @dataclass(frozen=True)
 class Scatter(Collective):
-    """Rows of the master's values, divided."""
+    """Rows of the master's values, divided.
 
-    edges: tuple[int, ...]
+    Attributes
+    ----------
+    edges : tuple of tuple of int
+        For each variable, the first row of each member's part, and the end.
+    """
+
+    edges: tuple[tuple[int, ...], ...]
 
     def act(self, member: Member) -> None:
-        """Receive this member's rows."""
-        parts = member.communicator.scatter(member.master_input, member.master, self.edges)
-        self.change(member, parts, differs=True)
+        """Receive this member's rows; values of one length move together."""
+        values, parts = member.master_input, dict[int, np.ndarray]()
+        for edges in dict.fromkeys(self.edges):
+            chosen = [i for i, other in enumerate(self.edges) if other == edges]
+            given = None if values is None else [values[i] for i in chosen]
+            found = member.communicator.scatter(given, member.master, edges)
+            parts.update(zip(chosen, found, strict=True))
+        self.change(member, [parts[i] for i in range(len(parts))], differs=True)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 `prove` reads a graph from the scattered inputs to the output, and compiles and runs nothing.
 `values` defines what can be known of a variable, `walk` derives it node by node, and the rules for
-Ops are in `elementwise`, `shapes`, `totals`, `indexing` and `nested`. `cut` turns what is known of
-the output into a Proof. A rule that is not sure gives up: an output without a proof costs a
-warning, while a wrong proof would give wrong numbers.
+Ops are in `elementwise`, `shapes`, `folded`, `totals`, `indexing` and `nested`. `cut` turns what is
+known of the output into a Proof. A rule that is not sure gives up: an output without a proof costs
+a warning, while a wrong proof would give wrong numbers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from synkhronos._plan.inference import elementwise as elementwise
+from synkhronos._plan.inference import folded as folded
 from synkhronos._plan.inference import indexing as indexing
 from synkhronos._plan.inference import nested as nested
 from synkhronos._plan.inference import shapes as shapes
 from synkhronos._plan.inference import totals as totals
 from synkhronos._plan.inference.cut import Decomposition, Partial
+from synkhronos._plan.inference.draws import row_draws
+from synkhronos._plan.inference.linear import is_linear
 from synkhronos._plan.inference.values import Count, Finished, Reduced, Rows, Same, Stuck, Unknown
 from synkhronos._plan.inference.walk import Walk, name_of, seed
 
-__all__ = ["Partial", "Proof", "Unproved", "depends_on", "prove"]
+__all__ = ["Partial", "Proof", "Unproved", "depends_on", "prove", "row_draws"]
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,49 @@ class Proof:
     that do not depend on rows.
 
     `penalised`: the output is a * S + b with S summed over rows and b not zero. Then neither the
-    sum nor the mean of the parts' own values is the output.
+    sum nor the mean of the parts' own values is the output. `zero`: it is a sum of zeros, and so a
+    mean of zeros.
     """
 
     partials: tuple[Partial, ...]
     placeholders: tuple[Variable, ...] = ()
     finished: Variable | None = None
     penalised: bool = False
+    zero: bool = False
+
+    def refutes(self, reduction: str | None) -> str:
+        """What the output is, if the parts' own values, so reduced, are something else; else "".
+
+        "gather" and None ask for the parts' own values, and are never refuted.
+
+        >>> import pytensor.tensor as pt
+        >>> x = pt.vector("x")
+        >>> prove(x.max(), [x]).refutes("avg"), prove(x.max(), [x]).refutes("max")
+        ('a maximum over rows', '')
+        >>> prove(pt.sqrt((x**2).mean()), [x]).refutes("avg")
+        'a nonlinear expression of a mean over rows'
+        """
+        if reduction in ("gather", None) or (self.zero and reduction in ("sum", "avg")):
+            return ""
+        found = {partial.reduction for partial in self.partials if partial.reduction is not None}
+        others = [_MEANINGS[by] for by in sorted(found - {reduction})]
+        if self.finished is None:
+            return others[0] if others else ""
+        if reduction not in ("sum", "avg"):
+            return ""  # min(total, 3) may be right or wrong
+        if is_linear(self.finished, self.placeholders):
+            return f"computed from {' and '.join(others)}" if others else ""
+        return f"a nonlinear expression of {' and '.join(_MEANINGS[by] for by in sorted(found))}"
+
+
+_MEANINGS = {
+    "avg": "a mean over rows",
+    "gather": "one value for each row",
+    "max": "a maximum over rows",
+    "min": "a minimum over rows",
+    "prod": "a product over rows",
+    "sum": "a sum over rows",
+}
 
 
 @dataclass(frozen=True)
@@ -86,8 +125,8 @@ def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
             return Proof((cut.partial(output, None),))
         case Rows(axis=0, factors=factors) if not factors:
             return Proof((cut.partial(output, "gather"),))
-        case Reduced(by=by, factors=factors) if not factors:
-            return Proof((cut.partial(output, by),))
+        case Reduced(by=by, factors=factors, zero=zero) if not factors:
+            return Proof((cut.partial(output, by),), zero=zero)
         case Count(power=1):
             return Proof((cut.partial(output, "sum"),))
     try:

@@ -2,7 +2,8 @@
 
 A reshape keeps rows apart under two conditions. The rows come first (apart from axes of length 1)
 before and after it. And every row fills whole entries of the new axis. Memory order implies the
-rest.
+rest. Rows behind another axis are Folded with it, as a product of time-major data with a matrix
+does, until a reshape splits the axis again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.scalar.basic import Mul
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join, MakeVector, Split
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import Repeat
+from pytensor.tensor.math import Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
 from synkhronos._plan.inference.elementwise import factors_of
@@ -29,7 +32,9 @@ from synkhronos._plan.inference.values import (
     Entries,
     Factors,
     Finished,
+    Folded,
     Position,
+    Product,
     Reduced,
     Rows,
     Same,
@@ -181,7 +186,7 @@ def _reshape(op: Reshape, node: Apply, values: Sequence[Value], walk: Walk) -> T
     lengths = entries_of(target, node.inputs[1])
     if isinstance(array, Position):
         return _reshaped_position(node, lengths)
-    if not isinstance(array, Rows):
+    if not isinstance(array, Rows | Folded):
         return carried(array) if isinstance(target, Same) else None
     if lengths is None:
         return None
@@ -198,23 +203,54 @@ def _reshaped_position(node: Apply, lengths: Sequence[Value] | None) -> Value | 
 
 
 def _reshaped_rows(
-    node: Apply, array: Rows, lengths: Sequence[Value], new: Sequence[Length]
+    node: Apply, array: Rows | Folded, lengths: Sequence[Value], new: Sequence[Length]
 ) -> Value | None:
     ndim = node.inputs[0].type.ndim
     old = [_dimension(node.inputs[0], i) for i in range(ndim)]
-    before, after = _product(old[: array.axis]), _product(old[array.axis + 1 :])
+    front, back = old[: array.axis], old[array.axis + 1 :]
+    rows = array.as_rows() if isinstance(array, Folded) else array
+    if isinstance(array, Folded):
+        front, back = [*front, _thawed(array.outer)], [_thawed(array.inner), *back]
     others = [i for i, v in enumerate(lengths) if not isinstance(v, Same)]
     if len(others) == 1 and isinstance(lengths[others[0]], Count):
         axis = others[0]
-        if _product(new[:axis]) == before:
-            return replace(array, axis=axis, whole=lengths[axis].whole)
-    if not others and [-1] in new:
+        if _product(new[:axis]) == _product(front):
+            return replace(rows, axis=axis, whole=lengths[axis].whole)
+    elif not others and [-1] in new:
         axis = new.index([-1])
         number, symbols = _product(new[axis + 1 :])
+        after = _product(back)
         divides = number > 0 and after[0] % number == 0 and symbols <= after[1]
-        if divides and _product(new[:axis]) == before:
-            return replace(array, axis=axis, whole=array.whole and (number, symbols) == after)
+        if divides and _product(new[:axis]) == _product(front):
+            return replace(rows, axis=axis, whole=rows.whole and (number, symbols) == after)
+    else:
+        raise Stuck("it may fold places of different rows together")
+    fold = _fold(front, back, new[:axis], new[axis + 1 :])
+    return Folded.of(replace(rows, axis=axis), fold)
+
+
+def _fold(
+    front: Sequence[Length],
+    back: Sequence[Length],
+    before: Sequence[Length],
+    behind: Sequence[Length],
+) -> tuple[Product, Product]:
+    """Which of the lengths in front of the rows and behind them an axis holds that joins both."""
+    for k in range(len(front) + 1):
+        for m in range(len(back) + 1):
+            if (_product(front[:k]), _product(back[m:])) == (_product(before), _product(behind)):
+                return _frozen(front[k:]), _frozen(back[:m])
     raise Stuck("it may fold places of different rows together")
+
+
+def _frozen(lengths: Sequence[Length]) -> Product:
+    number, symbols = _product(lengths)
+    return number, frozenset(symbols.items())
+
+
+def _thawed(product: Product) -> Length:
+    number, symbols = product
+    return [number, *Counter(dict(symbols)).elements()]
 
 
 def _product(lengths: Sequence[Length]) -> tuple[int, Counter[Hashable]]:
@@ -224,13 +260,33 @@ def _product(lengths: Sequence[Length]) -> tuple[int, Counter[Hashable]]:
 
 
 def _dimension(variable: Variable, i: int) -> Length:
-    """The length of an axis; equal for a variable and for its transposes."""
-    length = variable.type.shape[i]
-    if length is not None:
-        return [length]
-    if variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-        return _dimension(variable.owner.inputs[0], variable.owner.op.new_order[i])
-    return [(variable, i)]
+    """The length of an axis, as that of the variable which it comes from."""
+    while variable.type.shape[i] is None:
+        match variable.owner:
+            case Apply(op=DimShuffle(new_order=order), inputs=[array]):
+                variable, i = array, order[i]
+            case Apply(op=Elemwise(), inputs=inputs):  # lengths of 1 are known from the type
+                variable = next(v for v in inputs if v.type.shape[i] != 1)
+            case Apply(op=Dot() | Blockwise(core_op=Dot()), inputs=inputs):
+                ndim = variable.type.ndim
+                if i == ndim - 1 or (i < ndim - 2 and inputs[0].type.shape[i] == 1):
+                    variable = inputs[1]
+                else:
+                    variable = inputs[0]
+            case Apply(op=AdvancedSubtensor(idx_list=(0,)), inputs=[array, index]) if (
+                index.type.ndim == 1 and index.type.dtype != "bool"
+            ):
+                variable = array if i else index
+            case Apply(op=Reshape(), inputs=[array, target]):
+                length = _length_variables(target, variable.type.ndim)[i]
+                if length != [-1]:
+                    return length
+                if variable.type.ndim > 1:
+                    return [(variable, i)]
+                return [n for j in range(array.type.ndim) for n in _dimension(array, j)]
+            case _:
+                return [(variable, i)]
+    return [variable.type.shape[i]]
 
 
 def _length_variables(target: Variable, ndim: int) -> list[Length]:
@@ -239,6 +295,8 @@ def _length_variables(target: Variable, ndim: int) -> list[Length]:
         return [[int(length)] for length in target.data]
     if target.owner is not None and isinstance(target.owner.op, MakeVector):
         return [_length_of(v) for v in target.owner.inputs]
+    if target.owner is not None and isinstance(target.owner.op, Shape):
+        return [_dimension(target.owner.inputs[0], i) for i in range(ndim)]
     return [[(target, i, "entry")] for i in range(ndim)]
 
 

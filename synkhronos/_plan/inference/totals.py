@@ -26,6 +26,7 @@ from synkhronos._plan.inference.values import (
     Stuck,
     Value,
     is_floating,
+    is_summable,
     linear,
     summed,
 )
@@ -83,11 +84,19 @@ def _axes(op: CAReduce | Argmax, node: Apply) -> set[int]:
 
 
 def _keeps_kind(op: CAReduce, node: Apply) -> bool:
-    """Whether the accumulator, the input and the output are all floats or all integers."""
+    """Whether nothing is truncated, and nothing wraps, on the way to the output.
+
+    Integers may be summed as integers of 64 bits and then become floats, as in
+    ``eq(...).mean(dtype="float32")``.
+    """
     given, out = node.inputs[0].type.dtype, node.outputs[0].type.dtype
     accumulated = getattr(op, "acc_dtype", None) or out
     if isinstance(op.scalar_op, ps.AND | ps.OR):
         return given == out == "bool"
+    if is_floating(out) and not is_floating(accumulated):
+        return (
+            isinstance(op.scalar_op, ps.Add) and is_summable(accumulated) and not is_floating(given)
+        )
     return is_floating(accumulated) == is_floating(out) and is_floating(out) >= is_floating(given)
 
 

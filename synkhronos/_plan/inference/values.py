@@ -5,6 +5,7 @@ its value if only part i is there. Each class is a promise about V:
 
     Same        V = V_i for every part
     Rows        V is the V_i joined along one axis; every row fills equally many entries of it
+    Folded      V has an axis of blocks, and each block is joined from that block of the V_i
     Reduced     V is a reduction of the V_i: sum, avg (weighted by n_i), max, min, prod
     Count       V = a * n**power, where a is Same
     Position    V holds the numbers 0..n-1 of the rows
@@ -24,7 +25,7 @@ other classes it is exact except for rows that hold infinities, since 0 * inf is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,6 +63,34 @@ class Rows:
     zero: bool = False
 
 
+type Product = tuple[int, frozenset[tuple[Hashable, int]]]  # a number, and symbols with powers
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Rows along an axis whose length is outer * n * inner, as time-major data have.
+
+    An operation that treats all entries of that axis alike treats them as Rows.
+    """
+
+    axis: int
+    outer: Product
+    inner: Product
+    factors: Factors = NO_FACTORS
+    zero: bool = False
+
+    @property
+    def fold(self) -> tuple[Product, Product]:
+        return self.outer, self.inner
+
+    def as_rows(self) -> Rows:
+        return Rows(self.axis, whole=False, factors=self.factors, zero=self.zero)
+
+    @staticmethod
+    def of(rows: Rows, fold: tuple[Product, Product]) -> Folded:
+        return Folded(rows.axis, *fold, rows.factors, rows.zero)
+
+
 @dataclass(frozen=True)
 class Reduced:
     by: str
@@ -95,7 +124,7 @@ class Unknown:
     reason: str
 
 
-type Value = Same | Rows | Reduced | Count | Position | Entries | Finished | Unknown
+type Value = Same | Rows | Folded | Reduced | Count | Position | Entries | Finished | Unknown
 
 
 class Stuck(Exception):

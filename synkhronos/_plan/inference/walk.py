@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 import numpy as np
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import toposort
@@ -19,11 +20,14 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Reshape
 from pytensor.tensor.type import TensorType
 
 from synkhronos._plan.inference.values import (
     Factor,
     Finished,
+    Folded,
+    Position,
     Rows,
     Same,
     Stuck,
@@ -74,7 +78,7 @@ class Walk:
             self._settle(output, value, reached=reached)
 
     def _settle(self, variable: Variable, value: Value, *, reached: bool) -> None:
-        if isinstance(value, Rows) and variable.type.shape[value.axis] is not None:
+        if isinstance(value, Rows | Folded) and variable.type.shape[value.axis] is not None:
             value = Unknown(f"{name_of(variable)} has a fixed number of rows in its type")
         self.values[variable] = value
         if reached:
@@ -95,6 +99,12 @@ def transfer(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transf
 
 
 @singledispatch
+def takes_folded(op: Op) -> bool:
+    """Whether an Op treats the entries of any axis alike, so that Folded rows may be Rows to it."""
+    return False
+
+
+@singledispatch
 def gives_zero(op: Op, zeros: Sequence[bool]) -> bool:
     """Whether a node's outputs are zero, from which of its inputs are."""
     return False
@@ -109,7 +119,7 @@ def _outcome(node: Apply, values: Sequence[Value], walk: Walk) -> Value | Sequen
     if all(isinstance(v, Same) for v in values):
         return Same(zero=gives_zero(node.op, [is_zero(v) for v in values]))
     try:
-        found = transfer(node.op, node, values, walk)
+        found = _transferred(node, values, walk)
     except Stuck as stop:
         return Unknown(f"{name_of(node)}: {stop}") if has_rows(values) else Finished()
     if found is not None:
@@ -117,8 +127,23 @@ def _outcome(node: Apply, values: Sequence[Value], walk: Walk) -> Value | Sequen
     return Unknown(f"{name_of(node)} may mix rows") if has_rows(values) else Finished()
 
 
+def _transferred(node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    folds = {v.fold for v in values if isinstance(v, Folded)}
+    if not folds or isinstance(node.op, Reshape | OpFromGraph):  # which read Folded themselves
+        return transfer(node.op, node, values, walk)
+    mixed = len(folds) > 1 or any(isinstance(v, Rows | Position) for v in values)
+    if mixed or not takes_folded(node.op):
+        raise Stuck("it may fold places of different rows together")
+    [fold] = folds
+    plain = [v.as_rows() if isinstance(v, Folded) else v for v in values]
+    found = transfer(node.op, node, plain, walk)
+    if isinstance(found, Sequence):
+        return [Folded.of(v, fold) if isinstance(v, Rows) else v for v in found]
+    return Folded.of(found, fold) if isinstance(found, Rows) else found
+
+
 def has_rows(values: Iterable[Value]) -> bool:
-    return any(isinstance(v, Rows) for v in values)
+    return any(isinstance(v, Rows | Folded) for v in values)
 
 
 def name_of(subject: Variable | Apply) -> str:

@@ -8,7 +8,6 @@ term go into the update, where they are computed once; members compute dP of the
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +16,10 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.op import RandomVariable
 
-from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
+from synkhronos._errors import ReductionWarning, warn
+from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients
-
-log = logging.getLogger("synkhronos")
 
 
 @dataclass(frozen=True)
@@ -70,16 +67,16 @@ def objective(
         return Objective(reduction == "avg", gradients(loss, params, params), ())
     if not depends_on(loss, rows):
         return Objective(True, gradients(loss, params, params), ())
-    proof = prove(loss, [*rows, *_row_draws(loss, rows)]) if infer else Unproved("infer=False")
+    proof = prove(loss, [*rows, *row_draws(loss, rows)]) if infer else Unproved("infer=False")
     found = _apart(loss, params, proof) if isinstance(proof, Proof) else None
     if found is not None:
         return found
     if infer:
         reason = proof.reason if isinstance(proof, Unproved) else "several sums have gradients"
-        log.warning(
+        warn(
             "the gradient of the loss is averaged over members, weighted by rows, since no "
-            'reduction can be proved (%s). Name it: reduction="avg" or "sum"',
-            reason,
+            f'reduction can be proved ({reason}). Name it: reduction="avg" or "sum"',
+            ReductionWarning,
         )
     return Objective(True, gradients(loss, params, params), ())
 
@@ -113,22 +110,3 @@ def _apart(loss: Any, params: Sequence[SharedVariable], proof: Proof) -> Objecti
         factor,
         direct,
     )
-
-
-def _row_draws(loss: Variable, rows: Sequence[Variable]) -> list[Variable]:
-    """Random draws with one row for each row of the inputs, such as the masks of dropout.
-
-    A proof treats them as rows of an input: each member draws its own.
-    """
-    found = []
-    for v in ancestors([loss]):
-        node = v.owner
-        if node is None or not isinstance(node.op, RandomVariable) or v is not node.outputs[1]:
-            continue
-        size: Any = node.inputs[1]
-        if v.type.ndim == 0 or size.type.ndim != 1 or not depends_on(size, rows):
-            continue
-        proof = prove(size[0], rows)
-        if isinstance(proof, Proof) and not proof.finished and proof.partials[0].reduction == "sum":
-            found.append(v)
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
-from synkhronos._errors import InputError, InputTypeError
-
-log = logging.getLogger("synkhronos")
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning, warn
 
 Updates = dict[SharedVariable, Variable]
 Hyper = Any  # a number or a 0-d variable
@@ -143,7 +140,7 @@ def in_dtype(value: Hyper, dtype: Any) -> Any:
 
 
 def trainable(params: Any, what: str = "params") -> list[Any]:
-    """The parameters that have gradients: those of floats. The log names the others once.
+    """The parameters that have gradients: those of floats. A warning names the others.
 
     >>> import numpy as np, pytensor
     >>> trainable([pytensor.shared(np.zeros(2), name="w")])
@@ -169,10 +166,10 @@ def trainable(params: Any, what: str = "params") -> list[Any]:
         raise InputError(f"{what}: none of the {len(params)} variables is of floats")
     if len(kept) < len(params):
         left = [f"{label(p)} ({p.type.dtype})" for p in params if not is_float(p)]
-        log.warning(
-            "%s: %s have no gradient and are left as they are; leave them out of the list",
-            what,
-            ", ".join(left),
+        warn(
+            f"{what}: {', '.join(left)} have no gradient and are left as they are; leave them out "
+            "of the list",
+            UnusedWarning,
         )
     return kept
 
@@ -199,26 +196,31 @@ def gradients(loss_or_grads: Any, params: Sequence[Any], kept: Sequence[Any]) ->
             )
         pairs_ = zip(params, loss_or_grads, strict=True)
         return [fitted_gradient(p, g) for p, g in pairs_ if is_float(p)]
-    kind = getattr(loss_or_grads, "type", None)
-    if not isinstance(kind, DenseTensorType) or np.dtype(kind.dtype).kind != "f" or kind.ndim:
-        raise InputTypeError(
-            f"the loss is {kind or repr(loss_or_grads)}: give a 0-d variable of floats (reduce it "
-            "by mean or sum), or a list of gradients"
-        )
+    check_loss(loss_or_grads)
     found: Any = pytensor.grad(
         loss_or_grads, list(kept), disconnected_inputs="ignore", return_disconnected="none"
     )
     apart = [label(p) for p, g in zip(kept, found, strict=True) if g is None]
     if apart:
-        log.warning(
-            "the loss does not depend on %s: their gradients are zero; leave them out of the list "
-            "unless decay shall move them",
-            ", ".join(apart),
+        warn(
+            f"the loss does not depend on {', '.join(apart)}: their gradients are zero; leave them "
+            "out of the list unless decay shall move them",
+            UnusedWarning,
         )
     return [
         pt.zeros_like(p) if g is None else fitted_gradient(p, g)
         for p, g in zip(kept, found, strict=True)
     ]
+
+
+def check_loss(loss: Any) -> None:
+    """Raise if a loss has no gradient: it is not a 0-d variable of floats."""
+    kind = getattr(loss, "type", None)
+    if not isinstance(kind, DenseTensorType) or np.dtype(kind.dtype).kind != "f" or kind.ndim:
+        raise InputTypeError(
+            f"the loss is {kind or repr(loss)}: give a 0-d variable of floats (reduce it by mean "
+            "or sum), or a list of gradients"
+        )
 
 
 def fitted_gradient(param: Any, grad: Any) -> Any:
