@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as npst
 from user_scripts import run_script
 
 import synkhronos as synk
-from synkhronos.extensions import _random_streams
+from synkhronos.extensions import _random_streams, make_train_function, updates
 from synkhronos.extensions import checkpoints as module
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -681,3 +681,60 @@ def test_strangers_in_the_folder_stay(folder: Path) -> None:
     checkpoints.save(2)
     assert checkpoints.steps() == [2]
     assert {"notes.txt", "step-12"} < set(os.listdir(folder))
+
+
+# Resuming: all that a step reads, and an empty folder.
+
+
+def test_a_checkpoint_holds_all_that_a_step_reads(group: synk.Group, folder: Path) -> None:
+    """The rate, what the loss reads besides, and what `updates` change are as they were."""
+    x, w = pt.dmatrix("x"), shared(np.zeros(3), "w")
+    rate, scale, seen = shared(0.001, "rate"), shared(2.0), shared(0.0, "seen")
+    train = make_train_function(
+        ((scale * x @ w - x.sum(axis=1)) ** 2).mean(),
+        [w],
+        x,
+        None,
+        updates.momentum,
+        rate,
+        momentum=shared(0.5, "momentum"),
+        updates=[(seen, seen + 1)],
+        mode="FAST_COMPILE",
+    )
+    momentum = next(s for s in train.settings if s.name == "momentum")
+    assert {s.name for s in train.settings} == {"rate", "momentum", None, "seen"}
+    rows = np.random.default_rng(0).normal(size=(7, 3))
+    train(rows)
+    checkpoints = Checkpoints(folder, train)
+    checkpoints.save(1)
+    wanted = [float(train(rows)) for _ in range(3)]
+    for variable, value in ((rate, 0.1), (momentum, 0.9), (scale, 1.0)):
+        variable.set_value(np.float64(value))
+    checkpoints.restore()
+    assert [float(v.get_value()) for v in (rate, momentum, scale, seen)] == [0.001, 0.5, 2.0, 1.0]
+    assert [float(train(rows)) for _ in range(3)] == wanted
+    assert seen.get_value() == 4.0
+
+
+def test_nothing_to_resume(folder: Path) -> None:
+    """None on request, and no value changes; else an error that says how to ask."""
+    w = shared(np.ones(2), "w")
+    checkpoints = Checkpoints(folder, [w])
+    for step in (None, 3):
+        assert checkpoints.restore(step, missing="ignore") is None
+        with pytest.raises(synk.InputError, match='missing="ignore"'):
+            checkpoints.restore(step)
+    assert w.get_value().tolist() == [1, 1]
+    with pytest.raises(synk.InputError, match="missing="):
+        checkpoints.restore(missing="skip")  # type: ignore[call-overload]
+    checkpoints.save(3, loss=0.5)
+    assert checkpoints.restore(missing="ignore") == {"step": 3, "loss": 0.5}
+
+
+def test_missing_is_not_damaged(folder: Path) -> None:
+    """A checkpoint that is there and cannot be read raises, whatever `missing` says."""
+    checkpoints = Checkpoints(folder, [shared(np.ones(2), "w")])
+    place = checkpoints.save(1)
+    (place / "arrays.safetensors").write_bytes(b"no")
+    with pytest.raises(synk.CheckpointError):
+        checkpoints.restore(missing="ignore")
