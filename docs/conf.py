@@ -1,6 +1,11 @@
 """Sphinx."""
 
+import sys
+from pathlib import Path
+
 import synkhronos
+
+sys.path.append(str(Path(__file__).parent))  # of mistakes_list
 
 project = "Synkhronos"
 author = "Synkhronos developers"
@@ -12,6 +17,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
+    "mistakes_list",
 ]
 exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of benchmarks.rst
 default_role = "py:obj"

@@ -33,9 +33,11 @@ import errno
 import functools
 import inspect
 import os
+import reprlib
 import resource
 import sys
 import warnings
+from typing import Any
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
@@ -51,6 +53,27 @@ def place_of_user() -> str:
     if "ipykernel_" in folder:  # the file of a cell is named by a hash
         return f"line {frame.f_lineno} of a notebook's cell"
     return f"{file}:{frame.f_lineno}"
+
+
+class _Short(reprlib.Repr):
+    """Short texts of values, in which arrays are their dtype and shape."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        shape, size = getattr(x, "shape", None), getattr(x, "size", 0)
+        if isinstance(shape, tuple) and isinstance(size, int) and size > _MANY:
+            if len(text := repr(x)) < self.maxother and "\n" not in text:  # as of Data
+                return text
+            return f"<{type(x).__name__} {getattr(x, 'dtype', '')} {shape}>".replace("  ", " ")
+        return super().repr1(x, level)
+
+
+_MANY = 8  # elements of an array; of more, messages show only the shape
+_SHORT = _Short(maxother=80, maxstring=60, maxlevel=3)
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: short, and a large array by its dtype and shape."""
+    return _SHORT.repr(value)
 
 
 class SynkhronosError(Exception):
@@ -126,6 +149,12 @@ class GroupTimeout(GroupError, TimeoutError):
         error.ranks = ranks
         return error
 
+    def goes_on(self) -> None:
+        """Say that the group can be used further."""
+        first, _, stacks = str(self.args[0]).partition("\n")
+        more = "No value has changed, and the group goes on: the next command waits for the member"
+        self.args = ("\n".join(filter(None, [f"{first}. {more}.", stacks])),)
+
 
 class StateTorn(SynkhronosError):
     """A failure left a value half written: set it again or load a checkpoint."""
@@ -176,11 +205,13 @@ class WorkerError(SynkhronosError):
         summary: str,
         text: str,
         kind: str,
+        place: str = "",
     ) -> WorkerError:
         """Make the error; also an instance of the member's exception type, if it is importable."""
         others = f" (so did ranks {[r for r in ranks if r != rank]})" if len(ranks) > 1 else ""
+        at = f"at {place}\n" if place else ""  # the user's line, where there is one
         error = _worker_error_type(kind)(
-            f"{member_named(rank, pid, device)} failed in {what}{others}: {summary}\n"
+            f"{member_named(rank, pid, device)} failed in {what}{others}: {summary}\n{at}"
             "No value of any member was changed, and the group goes on."
         )
         error.rank, error.pid, error.device, error.ranks = rank, pid, device, ranks

@@ -11,9 +11,10 @@ import numpy as np
 from synkhronos._api.auto_slices import Temporaries
 from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
+from synkhronos._api.unusable import why_unusable
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
-from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError, warn
+from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError, shown, warn
 from synkhronos._plan.rows import Selection, Span, edges, per_member, select, where
 
 
@@ -74,8 +75,8 @@ class Arguments:
                 )
             if value.dtype != np.dtype(kind.dtype) or value.ndim != kind.ndim:
                 raise InputTypeError(
-                    f"{self._what}: input {self._label(index)} is {kind.dtype} with {kind.ndim} "
-                    f"dimensions, found {value!r}"
+                    f"{self._what}: input {self._label(index)} {_kind(kind)}, found "
+                    f"{value!r}: {_why(kind, value)}"
                 )
             return value
         if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # not a tensor, or a sparse one
@@ -89,7 +90,8 @@ class Arguments:
             )
         except (TypeError, ValueError, AttributeError) as exc:
             raise InputTypeError(
-                f"{self._what}: input {self._label(index)} is {kind}: {exc}"
+                f"{self._what}: input {self._label(index)} {_kind(kind)}, found "
+                f"{shown(value)}: {_why(kind, value, exc)}"
             ) from None
         # strided or read-only arrays would make numba compile the function anew
         return np.require(filtered, requirements=["C", "W"])
@@ -178,7 +180,7 @@ class Arguments:
                 self._temporaries = Temporaries(self._plan.recipe)
             return self._temporaries.fewest_slices([_here(given[i]) for i in self.order], per_rank)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer):
-            raise InputTypeError(f'num_slices={num_slices!r}: give an int or "auto"')
+            raise InputTypeError(f'num_slices={shown(num_slices)}: give an int or "auto"')
         if num_slices < 1:
             raise InputError(f"num_slices={num_slices}: at least 1")
         if num_slices > 1 and whole:
@@ -187,6 +189,28 @@ class Arguments:
                 "or pass num_slices=1"
             )
         return int(num_slices)
+
+
+def _kind(kind: Any) -> str:
+    return f"is {kind.dtype} with {kind.ndim} dimension{'s' * (kind.ndim != 1)}"
+
+
+def _why(kind: Any, value: Any, exc: Exception | None = None) -> str:
+    """What is wrong with an argument of this type, and what to do."""
+    unusable = why_unusable(value)
+    if unusable:
+        return unusable
+    found = value if isinstance(value, Data) else np.asarray(value)
+    if found.ndim != kind.ndim:
+        return "give an array of as many dimensions, such as by reshape"
+    if found.dtype != np.dtype(kind.dtype):
+        if isinstance(value, Data):
+            return f'make it with dtype="{kind.dtype}" and force_cast=True, or with var='
+        return (
+            f'cast it, value.astype("{kind.dtype}"); make Data of it once, with force_cast=True '
+            "and var=; or give the function allow_input_downcast=True"
+        )
+    return str(exc)
 
 
 def _default(value: Any) -> Any:

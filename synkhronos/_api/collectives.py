@@ -17,7 +17,7 @@ from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.reductions import NAMES, Reduction, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
 
@@ -379,7 +379,9 @@ def set_value(
         if batch is not None:
             flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
             if flat:
-                raise InputError(f"set_value: batch={batch!r} selects rows, and {flat} are 0-d")
+                raise InputError(
+                    f"set_value: batch={shown(batch)} selects rows, and {flat} are 0-d"
+                )
             arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
         found.run(commands.SetValue, rank, master_input=arrays)
 
@@ -521,7 +523,7 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
     given: Any = shared_vars
     if not single and not isinstance(given, list | tuple):
         raise InputTypeError(
-            f"{what}: {given!r} is not a shared variable, a name, or a list of them"
+            f"{what}: {shown(given)} is not a shared variable, a name, or a list of them"
         )
     asked = [given] if single else list(given)
     if any(not (f.shipped or f.refused) for f in group.functions.values()):
@@ -549,7 +551,7 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
         return group.member.variables.named(asked).variable
     if isinstance(asked, SharedVariable):
         return asked
-    raise InputTypeError(f"{what}: {asked!r} is not a shared variable and not the name of one")
+    raise InputTypeError(f"{what}: {shown(asked)} is not a shared variable and not the name of one")
 
 
 def _check_lengths(entries: Sequence[Entry], what: str, lengths: set[int] | None) -> None:
@@ -621,7 +623,8 @@ def as_weights(
         found = tuple(float(w) for w in weights)
     except (TypeError, ValueError):
         raise InputTypeError(
-            f"weights={weights!r} is not a list of numbers: give one for each of the {size} ranks"
+            f"weights={shown(weights)} is not a list of numbers: give one for each of the {size} "
+            "ranks"
         ) from None
     if len(found) != size or min(found) < 0 or not 0 < sum(found) < math.inf:
         raise InputError(
@@ -634,7 +637,8 @@ def as_weights(
 def _check_rank(group: Group, rank: int) -> None:
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
         raise InputTypeError(
-            f"rank={rank!r} is not a rank. The first argument is the rank, the second the variables"
+            f"rank={shown(rank)} is not a rank. The first argument is the rank, the second the "
+            "variables"
         )
     if not 0 <= rank < group.size:
         raise InputError(f"rank={rank}: the group has ranks 0 to {group.size - 1}")

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._api.unusable import why_unusable
 from synkhronos._engine.group import Group
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._host.arena import ArrayRef, FileRef
 
 _stamps = itertools.count()
@@ -180,6 +181,8 @@ class Data:
         array([1., 2.])
         """
         value = as_literal(input_data, self._dtype)
+        if unusable := value.dtype.kind in "OSUT" and why_unusable(input_data):
+            raise InputTypeError(f"{self!r} cannot hold {shown(input_data)}: {unusable}")
         if value.ndim != self._ndim:
             raise InputTypeError(
                 f"{self!r} takes arrays of {self._ndim} dimensions, found {value.ndim} "
@@ -187,7 +190,8 @@ class Data:
             )
         if not force_cast and not np.can_cast(value.dtype, self._dtype, "safe"):
             raise InputTypeError(
-                f"{self!r} does not take {value.dtype} without loss: pass force_cast=True to cast"
+                f"{self!r} does not take {value.dtype} without loss: pass force_cast=True to cast, "
+                f'or make Data with dtype="{value.dtype}"'
             )
         return value.astype(self._dtype, copy=False)
 

@@ -10,8 +10,9 @@ from pytensor.graph.basic import Variable
 
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.scattered_data import ScatteredData
+from synkhronos._api.unusable import why_unusable
 from synkhronos._engine.group import current
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 
 _DTYPES = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
@@ -127,6 +128,8 @@ def _kind(
         dtype, ndim = kind.dtype, kind.ndim
     if value is not None:
         array = as_literal(value, np.dtype(np.float64 if dtype is None else dtype))
+        if unusable := array.dtype.kind in "OSUT" and why_unusable(value):
+            raise InputTypeError(f"{shown(value)} cannot be held: {unusable}")
         dtype = np.asarray(value).dtype if dtype is None else dtype
         ndim = array.ndim if ndim is None else ndim
     if ndim is None and shape is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from synkhronos._engine.group import Group, current, current_or_none
 from synkhronos._engine.member import Member
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.rows import edges
 
 
@@ -112,7 +112,9 @@ def part_lengths(n: int) -> list[int]:
     """
     members = _member("synk.part_lengths").size
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
-        raise InputTypeError(f"synk.part_lengths: n={n!r}: give a number of rows, such as len(x)")
+        raise InputTypeError(
+            f"synk.part_lengths: n={shown(n)}: give a number of rows, such as len(x)"
+        )
     if n < 0:
         raise InputError(f"synk.part_lengths: n={n}: give a number of rows, at least 0")
     return [b - a for a, b in pairwise(edges(int(n), members))]

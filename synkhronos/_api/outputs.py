@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.compile import Plan
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.reductions import Reduction
 
 
@@ -45,8 +45,8 @@ class Outputs:
             return self._everything
         if isinstance(wanted, str) or not isinstance(wanted, Iterable):
             raise InputTypeError(
-                f"{self._what}: output_subset={wanted!r} is not a list of outputs; give "
-                f"[{wanted!r}]"
+                f"{self._what}: output_subset={shown(wanted)} is not a list of outputs; give "
+                f"[{shown(wanted)}]"
             )
         found = []
         for one in wanted:
@@ -55,7 +55,7 @@ class Outputs:
             elif isinstance(one, int | np.integer) and not isinstance(one, bool) and -n <= one < n:
                 found.append(int(one) % n)
             else:
-                raise InputError(f"{self._what} has {n} outputs; output_subset names {one!r}")
+                raise InputError(f"{self._what} has {n} outputs; output_subset names {shown(one)}")
         return tuple(found)
 
     def partials(self, subset: tuple[int, ...]) -> tuple[int, ...]:

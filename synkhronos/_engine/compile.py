@@ -31,6 +31,7 @@ from synkhronos._errors import (
     ReductionWarning,
     UnusedWarning,
     place_of_user,
+    shown,
     warn,
 )
 from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
@@ -210,7 +211,7 @@ def _inputs(inputs: Any, what: str) -> list[In]:
     for given in inputs:
         variable = given.variable if isinstance(given, In) else given
         if not isinstance(variable, Variable) or isinstance(variable, SharedVariable):
-            raise InputTypeError(f"{what}: {given!r} is not an input variable")
+            raise InputTypeError(f"{what}: {shown(given)} is not an input variable")
         if not isinstance(given, In):
             given = In(given)
         if given.update is not None:
@@ -259,7 +260,7 @@ def _parse_output(output: Any) -> tuple[Variable, Reduction | None, bool]:
     if isinstance(output, tuple):
         if not _is_pair(output):
             raise InputTypeError(
-                f"output {output!r}: give a variable or a pair (variable, reduction's name)"
+                f"output {shown(output)}: give a variable or a pair (variable, reduction's name)"
             )
         output, reduction, named = output[0], parse(output[1]), True
     return _variable(output), reduction, named
@@ -272,7 +273,7 @@ def _variable(output: Any) -> Variable:
     try:
         return pt.as_tensor_variable(variable)
     except Exception as exc:
-        raise InputTypeError(f"output {output!r} is not a variable ({exc})") from None
+        raise InputTypeError(f"output {shown(output)} is not a variable ({exc})") from None
 
 
 @dataclass
@@ -317,14 +318,15 @@ def parse_updates(updates: Any) -> list[Change]:
             continue
         shared, new, *rest = item
         if not isinstance(shared, SharedVariable):
-            raise InputTypeError(f"updates: {shared!r} is not a shared variable")
+            raise InputTypeError(f"updates: {shown(shared)} is not a shared variable")
         if any(shared.container is c.shared.container for c in found):
             raise InputError(f"updates: {shared} is updated twice")
         if len(rest) > 2 or (len(rest) == 2 and rest[1] not in ("all", "local")):
             raise InputError(
                 f"updates of {shared}: give (var, new), (var, new, reduction), "
                 '(var, new, reduction, "all") for one value in all members, or '
-                f'(var, new, reduction, "local") for a value of each member\'s own; found {item!r}'
+                f'(var, new, reduction, "local") for a value of each member\'s own; '
+                f"found {shown(item)}"
             )
         op = parse(rest[0], f"reduction of the update of {shared}") if rest else None
         scope = rest[1] if len(rest) == 2 else ""
@@ -342,7 +344,9 @@ def _update_items(updates: Any) -> list[Any]:
     items = [item if isinstance(item, Change) else tuple(item) for item in updates]
     short = [item for item in items if isinstance(item, tuple) and len(item) < 2]
     if short:
-        raise InputError(f"updates: {short[0]!r} is not a pair of a variable and its new value")
+        raise InputError(
+            f"updates: {shown(short[0])} is not a pair of a variable and its new value"
+        )
     return items
 
 
@@ -436,7 +440,7 @@ def _sliceables(given: Any, wanted: Wanted, changes: list[Change]) -> list[Share
     used = set(_shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)]))
     for shared in given:
         if not isinstance(shared, SharedVariable):
-            raise InputTypeError(f"sliceable_shareds: {shared!r} is not a shared variable")
+            raise InputTypeError(f"sliceable_shareds: {shown(shared)} is not a shared variable")
         if shared not in used:
             raise InputError(f"sliceable_shareds: {shared} is not used by the function")
         if hasattr(shared.type, "format") or not getattr(shared.type, "ndim", 0):

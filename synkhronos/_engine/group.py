@@ -402,6 +402,8 @@ class Group:
                 self._lose(found, why)
             elif writes:
                 self._lose(found, "a member stalled while values were written in place")
+            elif isinstance(found, GroupTimeout) and not self._ended:
+                found.goes_on()
 
     def _explain(self, exc: BaseException, what: str) -> None:
         """Raise the error of another member that caused `exc`; else note the rank on `exc`."""

@@ -13,7 +13,7 @@ from typing import Any
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine.worker import main
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
@@ -193,10 +193,10 @@ def _plain(value: Any) -> Any:
 
 def listed(options: Mapping[str, Any]) -> str:
     """How messages show options: as the user would write them."""
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return ", ".join(f"{name}={shown(value)}" for name, value in options.items())
 
 
 def check_seconds(name: str, value: Any) -> None:
     """Raise unless the value is a number of seconds above 0, or None."""
     if value is not None and not (isinstance(value, int | float) and value > 0):
-        raise InputError(f"{name}={value!r}: give seconds above 0, or None")
+        raise InputError(f"{name}={shown(value)}: give seconds above 0, or None")

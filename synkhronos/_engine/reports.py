@@ -11,6 +11,7 @@ from synkhronos._errors import GroupError, InputError, SynkhronosError, WorkerDi
 from synkhronos._host.devices import Device
 from synkhronos._transport.channels.channel import Channel, Failure, Left
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.folded_stacks import folded, place_of
 
 _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
@@ -48,8 +49,9 @@ def _error(failed: dict[int, Failure], what: str, channel: Channel) -> Exception
         ranks,
         what,
         failure.summary,
-        failure.traceback,
+        folded(failure.traceback),
         failure.kind,
+        place_of(failure.traceback),
     )
 
 

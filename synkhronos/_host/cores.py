@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _libc = ctypes.CDLL(None)
@@ -115,14 +115,14 @@ def divided(devices: Any, cores: Any, size: int) -> list[list[int]]:
         This process may not use them, or they are not a list of cores.
     """
     if cores is not None and not isinstance(cores, Iterable):
-        raise InputTypeError(f"cores={cores!r}: give the numbers of the cores, such as [0, 1]")
+        raise InputTypeError(f"cores={shown(cores)}: give the numbers of the cores, such as [0, 1]")
     if devices is None:
         given = available() if cores is None else list(cores)
-        _check_ours(given, f"cores={cores!r}")
+        _check_ours(given, f"cores={shown(cores)}")
         return share_out(given, size)
     found = [list(d) if hasattr(d, "__iter__") else [d] for d in devices]
     for given in found:
-        _check_ours(given, f"devices={devices!r}")
+        _check_ours(given, f"devices={shown(devices)}")
     return found
 
 

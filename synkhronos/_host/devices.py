@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytensor
 
-from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
 from synkhronos._host import cores
 
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -216,14 +217,14 @@ def choose(
         names = [f"cuda:{i}" for i in range(min(members or len(gpus), len(gpus)))]
     if len(names) > 1 and "cuda" in names:
         raise InputError(
-            f'devices={asked!r}: "cuda" by itself means a member for each GPU; in a list name the '
-            'GPU, as in "cuda:0"'
+            f'devices={shown(asked)}: "cuda" by itself means a member for each GPU; in a list name '
+            'the GPU, as in "cuda:0"'
         )
     numbers = [None if n == "cpu" else int(n.partition(":")[2] or 0) for n in names]
     wrong = [n for n in numbers if n is not None and n >= len(gpus)]
     if wrong:
         there = f"CUDA shows cuda:0 to cuda:{len(gpus) - 1} here" if gpus else none
-        raise InputError(f'devices={asked!r}: {there}. devices="cpu" needs no GPU')
+        raise InputError(f'devices={shown(asked)}: {there}. devices="cpu" needs no GPU')
     _count(asked, len(names), members)
     return tuple(
         Device(asked=True)
@@ -249,15 +250,15 @@ def _names(asked: Any) -> list[str]:
     given = asked.split(",") if isinstance(asked, str) else asked
     if not _is_list(given) or not all(isinstance(name, str) for name in given):
         raise InputTypeError(
-            f'devices={asked!r}: give "cpu", "cuda", names such as "cuda:0,cuda:2", a list of '
+            f'devices={shown(asked)}: give "cpu", "cuda", names such as "cuda:0,cuda:2", a list of '
             "names, or a list with the cores of each member"
         )
     names = [name.strip().lower() for name in given]
     unknown = [name for name in names if not _NAME.fullmatch(name)]
     if unknown or not names:
         raise InputError(
-            f'devices={asked!r}: {unknown} are not devices; known are "cpu", "cuda" and "cuda:0", '
-            '"cuda:1", ...'
+            f'devices={shown(asked)}: {unknown} are not devices; known are "cpu", "cuda" and '
+            '"cuda:0", "cuda:1", ...'
         )
     return names
 
@@ -265,17 +266,20 @@ def _names(asked: Any) -> list[str]:
 def _checked(n_parallel: int | None) -> int | None:
     if n_parallel is None:
         return None
-    if isinstance(n_parallel, bool) or not hasattr(n_parallel, "__index__"):
-        raise InputTypeError(f"n_parallel={n_parallel!r}: give the number of members, an int")
-    if n_parallel < 1:
-        raise InputError(f"n_parallel={n_parallel!r}: a group has at least 1 member")
-    return int(n_parallel)
+    members = None
+    with contextlib.suppress(TypeError):
+        members = operator.index(n_parallel)
+    if members is None or isinstance(n_parallel, bool):
+        raise InputTypeError(f"n_parallel={shown(n_parallel)}: give the number of members, an int")
+    if members < 1:
+        raise InputError(f"n_parallel={members}: a group has at least 1 member")
+    return members
 
 
 def _count(asked: Any, found: int, members: int | None) -> int:
     if not found or members not in (None, found):
         raise InputError(
-            f"devices={asked!r} are for {found} members"
+            f"devices={shown(asked)} are for {found} members"
             + (f", but {members} were asked for" if members else "")
             + ": name one for each member, also for members that share a GPU"
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 
 _SAME = ("n", "seed", "shuffle")  # they determine the order, and must not change between runs
 
@@ -63,7 +63,7 @@ class Batches:
         self.size = _integer("size", size, 1)
         self.seed = _integer("seed", seed, 0)
         if not isinstance(shuffle, bool | np.bool_):
-            raise InputTypeError(f"Batches: shuffle={shuffle!r} is neither True nor False")
+            raise InputTypeError(f"Batches: shuffle={shown(shuffle)} is neither True nor False")
         if last not in ("keep", "drop"):
             raise InputError(f'Batches: last={last!r}: use "keep" or "drop"')
         if last == "drop" and size > n:
@@ -233,7 +233,11 @@ def _integer(name: str, value: Any, least: int) -> int:
     except TypeError:
         found = None
     if found is None or isinstance(value, bool | np.bool_):
-        raise InputTypeError(f"Batches: {name}={value!r} is not an integer")
+        if name == "n" and hasattr(value, "__len__"):
+            raise InputTypeError(
+                f"Batches: n is the number of rows, found {shown(value)}: write len(array)"
+            )
+        raise InputTypeError(f"Batches: {name}={shown(value)} is not an integer")
     if found < least:
         raise InputError(f"Batches: {name}={found}: at least {least} is needed")
     return found

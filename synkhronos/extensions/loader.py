@@ -31,7 +31,7 @@ import numpy as np
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data
 from synkhronos._engine.group import Group, current
-from synkhronos._errors import GroupError, InputError, InputTypeError
+from synkhronos._errors import GroupError, InputError, InputTypeError, shown
 from synkhronos.extensions.batches import Batches, EpochWalk
 
 log = logging.getLogger("synkhronos")
@@ -99,7 +99,7 @@ class Loader:
     def __init__(self, sources: Any, batches: Batches, sort: bool = False) -> None:
         self._group = current("Loader")
         if not isinstance(batches, Batches):
-            raise InputTypeError(f"Loader: {batches!r} is not a Batches object")
+            raise InputTypeError(f"Loader: {shown(batches)} is not a Batches object")
         self._listed = isinstance(sources, list | tuple)
         given = sources if isinstance(sources, list | tuple) else [sources]
         self._sources = [Source(s, i, batches.n) for i, s in enumerate(given)]

@@ -35,7 +35,7 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
-from synkhronos._errors import InputError, InputTypeError, UnusedWarning, warn
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown, warn
 from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
 from synkhronos._transport import serialization
@@ -620,7 +620,14 @@ def _inputs(x: Any, y: Any) -> list[Any]:
     def listed(given: Any) -> list[Any]:
         return list(given) if isinstance(given, list | tuple) else [given]
 
-    return list(itertools.chain(listed(x), [] if y is None else listed(y)))
+    found = list(itertools.chain(listed(x), [] if y is None else listed(y)))
+    for each in found:
+        if not isinstance(each, Variable):
+            raise InputTypeError(
+                f"make_train_function: x and y are variables of the graph, found {shown(each)}: "
+                "pass arrays when you call the training function"
+            )
+    return found
 
 
 def _aliases(x: Any, y: Any) -> list[str]:

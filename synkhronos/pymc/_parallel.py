@@ -19,7 +19,7 @@ import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
-from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
+from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked, shown
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
     Advice,
@@ -251,9 +251,18 @@ def _forget_compiled(model: Any) -> None:
 def model_of(model: Any) -> Any:
     """The outermost model of the given one, or of the current context."""
     if model is None:
-        return modelcontext(None).root
+        try:
+            return modelcontext(None).root
+        except TypeError:
+            raise InputTypeError(
+                "parallel() was given no model, and is not inside of one: write parallel(model), "
+                "or call it inside of `with model:`"
+            ) from None
     if not isinstance(model, BaseModel):
-        raise InputTypeError(f"parallel takes a pymc.Model, found {type(model).__name__}")
+        also = f", as in parallel(model, members={model})" if isinstance(model, int) else ""
+        raise InputTypeError(
+            f"parallel takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
+        )
     return model.root
 
 

@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
@@ -138,6 +138,11 @@ def _called(model: Any) -> str:
 
 
 def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
+    if not isinstance(dim, str):
+        also = f"; for {dim} members write parallel(model, members={dim})"
+        raise InputTypeError(
+            f"dim={shown(dim)} is not the name of a dimension{also * isinstance(dim, int)}"
+        )
     if dim not in model.dim_lengths:
         raise InputError(
             f"dim={dim!r} is not a dimension of {_called(model)}; it has: "

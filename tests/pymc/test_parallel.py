@@ -91,7 +91,7 @@ def test_a_divided_model_is_not_divided_again(group: synk.Group) -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(synk.InputTypeError, match=r"pymc\.Model, found int"):
+    with pytest.raises(synk.InputTypeError, match=r"members=3\); found int 3"):
         synk.pymc.parallel(3)
 
 

@@ -23,6 +23,7 @@ from synkhronos._errors import GroupTimeout, member_named
 from synkhronos._transport.channels.channel import TimeLimits
 from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, ControlWords
 from synkhronos._transport.channels.processes import Worker
+from synkhronos._transport.folded_stacks import folded, place_of
 
 COMPILE_SECONDS = 600.0  # of compiling, at most, that do not count as waiting
 _LONGEST_GAP = 0.3  # seconds between two looks that count as waited
@@ -114,10 +115,15 @@ class Inspector(TimeLimits):
     def _report(self, late: list[Worker], waited: float, nodes: str) -> str:
         if not late and not nodes:
             return f"no answer for {waited:.3g} s"
-        named = [member_named(w.rank, w.pid, self._devices[w.rank], self._doing(w)) for w in late]
+        named, stacks = [], ""
+        for w in late:
+            stack = self.stack(w)
+            place = place_of(stack)
+            doing = ", ".join(filter(None, [self._doing(w), place and f"at {place}"]))
+            named.append(member_named(w.rank, w.pid, self._devices[w.rank], doing))
+            stacks += f"\nrank {w.rank}:\n{folded(stack).rstrip()}" if stack else ""
         listed = ", ".join([*named, *filter(None, [nodes])])
-        stacks = [f"\nrank {w.rank}:\n{stack.rstrip()}" for w in late if (stack := self.stack(w))]
-        return f"waited {waited:.3g} s for {listed}{''.join(stacks)}"
+        return f"waited {waited:.3g} s for {listed}{stacks}"
 
     def _doing(self, worker: Worker) -> str:
         if worker.dead():

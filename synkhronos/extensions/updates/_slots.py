@@ -13,7 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
-from synkhronos._errors import InputError, InputTypeError, UnusedWarning, warn
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown, warn
 
 Updates = dict[SharedVariable, Variable]
 Hyper = Any  # a number or a 0-d variable
@@ -122,10 +122,11 @@ def _hyper(name: str, value: Any) -> Any:
         kind = "O"
     if kind not in "fiub":
         raise InputTypeError(
-            f"{name}={value!r}: give a number, a 0-d shared variable or a 0-d input of the call"
+            f"{name}={shown(value)}: give a number, a 0-d shared variable or a 0-d input of the "
+            "call"
         )
     if found.ndim:
-        raise InputError(f"{name}={value!r} has {found.ndim} dimensions: give a 0-d value")
+        raise InputError(f"{name}={shown(value)} has {found.ndim} dimensions: give a 0-d value")
     return found if isinstance(found, Variable) else float(found)
 
 
@@ -148,13 +149,14 @@ def trainable(params: Any, what: str = "params") -> list[Any]:
     """
     if not isinstance(params, list | tuple):
         raise InputTypeError(
-            f"{what}: give a list of shared variables; found {type(params).__name__} {params!r}"
+            f"{what}: give a list of shared variables; found {type(params).__name__} "
+            f"{shown(params)}"
         )
     for i, p in enumerate(params):
         if not isinstance(p, SharedVariable) or not isinstance(p.type, DenseTensorType):
             raise InputTypeError(
-                f"{what}: number {i} is {p!r} ({getattr(p, 'type', type(p).__name__)}), and only "
-                "shared tensors can be updated"
+                f"{what}: number {i} is {shown(p)} ({getattr(p, 'type', type(p).__name__)}), and "
+                "only shared tensors can be updated"
             )
         if np.dtype(p.type.dtype).kind == "c":
             raise InputTypeError(f"{what}: {label(p)} is {p.type}; rules are for real parameters")
@@ -257,7 +259,7 @@ def pairs(updates: Any, what: str) -> Updates:
         if not isinstance(target, SharedVariable):
             raise InputTypeError(
                 f"{what}: updates must be a dict, or a list of pairs, of shared variables and "
-                f"their new values; found {target!r}"
+                f"their new values; found {shown(target)}"
             )
         if target in found:
             raise InputError(f"{what} gives {label(target)} two new values; it can take one")

@@ -1,0 +1,31 @@
+"""Sentences on values that are not arrays of numbers: what they are, and what to pass instead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+import numpy as np
+
+
+def why_unusable(value: Any) -> str:
+    """What is wrong with a value, and what to do; empty if it may be an array of numbers."""
+    given = value
+    if isinstance(value, list | tuple):
+        with contextlib.suppress(ValueError):  # a ragged one
+            given = np.asarray(value)
+    kind = getattr(getattr(given, "dtype", None), "kind", "")
+    if hasattr(value, "tocsr"):
+        return "it is a sparse matrix, whose rows are not divided: pass value.toarray()"
+    if isinstance(value, Iterator):
+        return (
+            f"it is a {type(value).__name__}, which can be read only once: pass np.array(list(it))"
+        )
+    if isinstance(value, Mapping | Set):
+        return f"it is a {type(value).__name__}, and not an array: pass its values as arrays"
+    if isinstance(value, str | bytes) or kind in ("U", "S", "T"):
+        return "it is text, and not numbers: encode it by numbers"
+    if kind == "O":
+        return "it holds objects (dtype object), and not numbers: convert it with astype"
+    return ""
