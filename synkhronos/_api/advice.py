@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from synkhronos._api.tables import Table
+from synkhronos._api.tables import Table, busy
 from synkhronos._errors import InputTypeError
 from synkhronos._host import cores as _cores
 
@@ -216,13 +216,8 @@ class Advice:
         )
 
     def _busy(self) -> str:
-        processors = os.cpu_count() or 1
-        if self.load < processors + 1:
-            return ""
-        return (
-            f" Other work keeps the machine busy (load {self.load:.1f} on {processors} cores): "
-            "measure again when it is idle."
-        )
+        found = busy(self.load)
+        return f" {found}: measure again when it is idle." if found else ""
 
     def _why_one(self) -> str:
         best = self.best

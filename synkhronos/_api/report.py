@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from synkhronos._api.tables import Table, percent
+from synkhronos._api.tables import Table, busy, percent
 from synkhronos._engine.commands.base import BYTES, CALLS, PHASES, ROWS
 from synkhronos._engine.commands.clocks import Clocks, ReadClocks, seconds_by_phase
 from synkhronos._engine.group import Group
@@ -45,6 +46,8 @@ class Report:
         The cores that the members share; 0 if they are on GPUs or on several nodes.
     nbytes : int
         The bytes of a call's outputs; 0 for training steps.
+    load : float
+        The machine's load in the minute before the report.
 
     Examples
     --------
@@ -64,6 +67,7 @@ class Report:
     rank: int = 0
     cores: int = 0
     nbytes: int = 0
+    load: float = 0.0
 
     @property
     def size(self) -> int:
@@ -95,7 +99,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """One or two sentences on what binds, and what to change."""
-        busy, most = self.share("scatter", "compute"), self._slowest()
+        used, most = self.share("scatter", "compute"), self._slowest()
         if self.cores and self.size > self.cores:
             return (
                 f"{self.size} members share {self.cores} cores: start as many members as there "
@@ -103,24 +107,29 @@ class Report:
             )
         if most is not None:
             return most
-        if busy >= WELL_USED:
-            found = f"Members compute for {percent(busy)} of the time: only the compute binds. "
+        if used >= WELL_USED:
+            found = f"Members compute for {percent(used)} of the time: only the compute binds. "
             return found + (
                 "More members help if there are cores for them: synk.advise predicts it."
                 if self.size == 1
                 else "More cores or a faster graph help."
             )
         between = self.share("between")
-        if between > 0.5 * (1 - busy) and between > self.share("wait"):
+        if between > 0.5 * (1 - used) and between > self.share("wait"):
             return self._slow_script(between)
         moving = self.share("wait", "reduce")
-        if moving > 0.5 * (1 - busy) and self.nbytes > _SLOWEST_MOVE * self._mean("wait", "reduce"):
+        if moving > 0.5 * (1 - used) and self.nbytes > _SLOWEST_MOVE * self._mean("wait", "reduce"):
             return (
-                f"Members compute {percent(busy)} of the time; {percent(moving)} goes into moving "
+                f"Members compute {percent(used)} of the time; {percent(moving)} goes into moving "
                 f"{self.nbytes / 1e6:,.1f} MB of outputs to the master. Reduce outputs in the "
                 "graph, or keep them in shared variables."
             )
-        return self._fixed_costs(busy)
+        if (other := busy(self.load)) and self.share("wait") > 0.5 * (1 - used):
+            return (
+                f"Members compute {percent(used)} and wait {percent(self.share('wait'))} of the "
+                f"time. {other}, so members wait for cores: measure again when it is idle."
+            )
+        return self._fixed_costs(used)
 
     def _slowest(self) -> str | None:
         """A sentence on a member that computes much longer than the others, if there is one."""
@@ -147,7 +156,7 @@ class Report:
             f"(extensions.Loader){larger}."
         )
 
-    def _fixed_costs(self, busy: float) -> str:
+    def _fixed_costs(self, used: float) -> str:
         names = {
             "wait": "wait",
             "copy": "copy gradients",
@@ -163,7 +172,7 @@ class Report:
             else f"parts are too small; use batches of {enough:,} rows or more"
         )
         share = percent(self.share(lost))
-        return f"Members compute {percent(busy)} and {names[lost]} {share} of the time: {cure}."
+        return f"Members compute {percent(used)} and {names[lost]} {share} of the time: {cure}."
 
     def table(self) -> Table:
         """The report as a table, in milliseconds of a call."""
@@ -233,6 +242,8 @@ class Measurements:
     def skip(self) -> None:
         """Leave what was measured so far out of the next report."""
         self._before, self._latest = self.cells(), None
+        if self._clocks is not None:
+            self._clocks.mine.rest()
 
     def cells(self) -> list[list[float]]:
         """The cells of each member, by rank; empty before there are clocks."""
@@ -263,6 +274,8 @@ class Measurements:
                 raise InputError(f"report: no call of {what} has been measured. {how}")
             return self._latest
         self._before = now
+        if self._clocks is not None:
+            self._clocks.mine.rest()
         here = len(group.cores) == group.size and all(d.kind == "cpu" for d in group.devices)
         self._latest = Report(
             what,
@@ -272,6 +285,7 @@ class Measurements:
             group.rank,
             len({core for share in group.cores for core in share}) if here else 0,
             round(since[group.rank][BYTES] / calls),
+            os.getloadavg()[0],
         )
         return self._latest
 
@@ -279,10 +293,9 @@ class Measurements:
 def _per_call(
     seconds: dict[str, list[float]], calls: int, master: int
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of a call; what a worker waits longer between calls than the master is a wait."""
+    """Seconds of a call; the rest of a worker's time, by the master's clock, is a wait."""
     shared = seconds["between"][master]
-    longer = [max(0.0, t - shared) for t in seconds["between"]]
-    waits = [w + more for w, more in zip(seconds["wait"], longer, strict=True)]
-    between = [t - more for t, more in zip(seconds["between"], longer, strict=True)]
-    found = seconds | {"wait": waits, "between": between}
+    work = [sum(times) for times in zip(*(seconds[p] for p in PHASES[:-1]), strict=True)]
+    waits = [t + max(0.0, work[master] - w) for t, w in zip(seconds["wait"], work, strict=True)]
+    found = seconds | {"wait": waits, "between": [shared] * len(work)}
     return {phase: tuple(t / calls for t in times) for phase, times in found.items()}

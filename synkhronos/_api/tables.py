@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,14 @@ from dataclasses import dataclass
 def percent(fraction: float) -> str:
     """A fraction for a reader."""
     return f"{100 * fraction:.0f} %"
+
+
+def busy(load: float) -> str:
+    """A clause on other work on this machine; empty unless its load is above that of a group."""
+    processors = os.cpu_count() or 1
+    if load < processors + 1:
+        return ""
+    return f"Other work keeps the machine busy (load {load:.1f} on {processors} cores)"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,11 @@ from synkhronos._api.group_function import GroupFunction
 from synkhronos._engine.commands.call import BIG_BYTES
 from synkhronos._engine.replicas import Variant
 from synkhronos._errors import InputError
-from synkhronos._plan.rows import Selection, Span
+from synkhronos._plan.reductions import Reduction
+from synkhronos._plan.rows import Span
 
 _LEAST_ROUND = 5e-6
+_COPIES = 3  # that a write, and a read from the cache of another core, take together
 
 
 class TimedParts:
@@ -61,16 +64,23 @@ class TimedParts:
         n = None if self.rows is None else max(1, self.rows // k)
 
         def run() -> list[Any]:
-            arguments = [
-                _cut(self._given[i], self._selection[i], n) if i in self._selection else v
-                for i in self._function.arguments.order
-                for v in [self._given[i]]
-            ]
+            arguments = [self._part(i, n) for i in self._function.arguments.order]
             sliceables = [np.asarray(s)[:n] for s in self._sliceables]
             lengths = (1 if n is None else n,)
             return self._replica.run(self._variant, arguments, sliceables, lengths).outputs
 
         return run
+
+    def _part(self, index: int, n: int | None) -> Any:
+        """The first n of an input's selected rows, as a member gets them; None: all."""
+        value, rows = self._given[index], self._selection.get(index)
+        if rows is None:
+            return value
+        mine = rows if n is None else rows.cut(0, n)
+        if isinstance(mine, Span):
+            return value[mine.start : mine.stop]
+        buffer = self._replica.buffer(("advice", index), len(mine), value)
+        return np.take(value, mine.rows, axis=0, out=buffer, mode="clip")
 
     def timing(
         self,
@@ -105,12 +115,13 @@ class TimedParts:
         if inner is not None:
             between = max(inner - timing.seconds(size), _LEAST_ROUND)
         else:
-            between = ROUND_SECONDS + self._copying() + self._moving()
+            meetings = 2 if self._function.outputs.kept else 1  # a step meets before its update
+            between = meetings * ROUND_SECONDS + self._copying() + self._moving()
         return replace(timing, round=between)
 
     def _copying(self) -> float:
         """Seconds to copy arrays that are not Data into shared memory."""
-        arrays = [_cut(self._given[i], self._selection[i], None) for i in self._copied]
+        arrays = [np.array(self._part(i, None)) for i in self._copied]
         targets = [np.array(a) for a in arrays]
 
         def copy() -> None:
@@ -122,21 +133,30 @@ class TimedParts:
     def _moving(self) -> float:
         """Seconds to move large outputs and gradients, about.
 
-        Outputs are written to new memory, in a worker and in the master. Gradients are copied to
-        memory that is used again.
+        Outputs that are gathered go through new shared memory, of which both sides get the pages.
+        Others, and gradients, are copied to memory that is used again.
         """
-        kept = len(self._function.outputs.kept)
-        found = list(map(np.asarray, self.compute(1)()))
-        outputs, gradients = found[: len(found) - kept], found[len(found) - kept :]
-        large = [v for v in outputs if v.nbytes >= BIG_BYTES]
-        targets = [np.array(v) for v in gradients]
+        reductions = self._recipe.reductions
+        kept = self._function.outputs.kept
+        fresh: list[np.ndarray] = []
+        used_again: list[np.ndarray] = []
+        for i, value in zip(self._variant.outputs, self.compute(1)(), strict=True):
+            array = np.asarray(value)
+            if i in kept or array.nbytes >= BIG_BYTES:
+                gathered = i not in kept and reductions[i] is Reduction.GATHER
+                (fresh if gathered else used_again).append(array)
+        targets = [np.array(v) for v in used_again]
 
-        def copy() -> None:
-            for target, gradient in zip(targets, gradients, strict=True):
-                np.copyto(target, gradient)
+        def move() -> None:
+            for v in fresh:
+                pages = np.frombuffer(mmap.mmap(-1, v.nbytes), v.dtype)
+                pages[...] = v.ravel()
+                np.array(pages)
+            for target, v in zip(targets, used_again, strict=True):
+                for _ in range(_COPIES):
+                    np.copyto(target, v)
 
-        seconds = 2 * seconds_of(lambda: [np.array(v) for v in large]) if large else 0.0
-        return seconds + (seconds_of(copy) if gradients else 0.0)
+        return seconds_of(move) if fresh or used_again else 0.0
 
 
 def _name(mode: Any) -> str:
@@ -146,11 +166,3 @@ def _name(mode: Any) -> str:
         return type(get_default_mode().linker).__name__.removesuffix("Linker").upper()
     known = (name for name, predefined in predefined_modes.items() if predefined == mode)
     return mode if isinstance(mode, str) else next(known, str(mode))
-
-
-def _cut(value: Any, rows: Selection, n: int | None) -> Any:
-    """The first n of the selected rows, as a view if they are contiguous; None: all."""
-    mine = rows if n is None else rows.cut(0, n)
-    if isinstance(mine, Span):
-        return value[mine.start : mine.stop]
-    return np.take(value, mine.rows, axis=0)

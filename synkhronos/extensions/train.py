@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pytensor.compile.io import In
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
@@ -305,19 +307,21 @@ class TrainFunction(Advised):
             return function.what, parts.rows, parts.timing(None, self._plain_update(args, kwargs))
 
     def _plain_update(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-        """A function that computes the new values of parameters and states in plain PyTensor."""
+        """A function that updates copies of parameters and states in place, in plain PyTensor."""
         rule, recipe = self._rule, self._function.plan.recipe
         given = self._function.arguments.bind(args, kwargs)
         values = dict(zip(self._function.plan.inputs, given, strict=True))
-        leaves = [v for v in rule.leaves if not isinstance(v, SharedVariable)]
+        leaves: list[Any] = [v for v in rule.leaves if not isinstance(v, SharedVariable)]
+        changed: dict[Variable, Variable] = {v: v.type() for v, _ in rule.updates}
+        new = clone_replace([v for _, v in rule.updates], replace=list(changed.items()))
         with configured(recipe.config):
-            update = compiled(
-                [*rule.places, *leaves], [new for _, new in rule.updates], mode=recipe.mode
-            )
+            written: list[Any] = [In(v, mutable=True) for v in changed.values()]
+            update = compiled([*rule.places, *leaves, *written], new, mode=recipe.mode)
         update.trust_input = True
         gradients = [np.full_like(np.asarray(p.container.storage[0]), 0.01) for p in rule.params]
         scalars = [np.asarray(values.get(v, 1), v.type.dtype) for v in leaves]
-        return functools.partial(update, *gradients, *scalars)
+        copies = [np.array(v.container.storage[0]) for v, _ in rule.updates]
+        return functools.partial(update, *gradients, *scalars, *copies)
 
     def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Write the values of the rule's scalars where all members read them."""

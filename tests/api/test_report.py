@@ -32,7 +32,9 @@ def report(size: int = 2, rows: int = 100, cores: int = 8, **ms: Any) -> Report:
         given = ms.get(phase, 0.0)
         listed = given if isinstance(given, list) else [given] * size
         seconds[phase] = tuple(1e-3 * t for t in listed)
-    return Report("function f", 10, rows, seconds, 0, cores, ms.get("nbytes", 0))
+    return Report(
+        "function f", 10, rows, seconds, 0, cores, ms.get("nbytes", 0), ms.get("load", 0.0)
+    )
 
 
 def test_small_parts_and_the_rows_that_are_enough() -> None:
@@ -77,6 +79,11 @@ def test_more_members_than_cores() -> None:
     found = report(3, cores=2, compute=5.0, wait=5.0)
     assert found.verdict.startswith("3 members share 2 cores: ")
     assert "synk.fork(2)" in found.verdict
+
+
+def test_a_busy_machine() -> None:
+    assert "load 99.0 on" in report(compute=2.0, wait=8.0, load=99.0).verdict
+    assert "load" not in report(compute=9.0, wait=1.0, load=99.0).verdict
 
 
 def test_a_slow_script() -> None:
@@ -184,7 +191,7 @@ def test_measured_calls(group: synk.Group) -> None:
 
 def test_a_call_that_fails(group2: synk.Group) -> None:
     x = pt.vector("x", dtype="float64")
-    f = synk.function([x], x[:3].sum() / x[2], mode=FAST)
+    f = synk.function([x], (x[:3].sum() / x[2], "avg"), mode=FAST)
     with pytest.raises(IndexError):
         f.report(np.ones(4))
     assert f(np.ones(6)) == 3

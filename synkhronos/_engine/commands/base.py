@@ -135,6 +135,10 @@ class Stopwatch:
         self._cells[CALLS] += 1
         self._cells[ROWS] += rows
 
+    def rest(self) -> None:
+        """Leave the time until the next call out."""
+        self._at = 0.0
+
     def count_bytes(self, count: int) -> None:
         """Count the bytes of a call's outputs."""
         self._cells[BYTES] += count
