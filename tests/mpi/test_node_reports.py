@@ -1,0 +1,43 @@
+"""Reports over several nodes: the master fetches what the members of other nodes have measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from launching import Launcher, run
+
+REPORTS = """
+import json
+import numpy as np
+import pytensor, pytensor.tensor as pt
+import synkhronos as synk
+from synkhronos.extensions import make_train_function, updates
+
+pytensor.config.mode = "FAST_COMPILE"
+size = synk.fork(2)
+x = pt.matrix("x", dtype="float64")
+s, w = pytensor.shared(np.zeros(()), name="s"), pytensor.shared(np.zeros(3), name="w")
+f = synk.function([x], x.sum(), updates=[(s, s + x.mean(), "avg", "all")])
+train = make_train_function(((x @ w - 1) ** 2).mean(), [w], x, None, updates.sgd, 0.1)
+rows = np.ones((10, 3))
+found = f.report(rows)
+for _ in range(4):
+    train(rows)
+step = train.report()
+print(json.dumps([float(s.get_value()), found.rows, found.seconds["compute"],
+                  step.calls, step.rows, step.seconds["compute"], train.seconds()["update"]]))
+synk.close()
+"""
+
+
+@pytest.mark.slow
+def test_reports_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
+    text = run(mpi, 2, tmp_path, REPORTS)
+    value, rows, compute, steps, step_rows, step_compute, update = json.loads(text.splitlines()[-1])
+    assert value == 0
+    assert (rows, step_rows, steps) == (10, 10, 3)
+    for seconds in (compute, step_compute, update):
+        assert len(seconds) == 4
+        assert all(s > 0 for s in seconds)
