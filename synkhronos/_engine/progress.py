@@ -1,8 +1,8 @@
 """Tells the user what takes long before a call computes: compiling, and proofs.
 
 At a terminal one line on stderr says what is done, after two seconds. Elsewhere the logger
-"synkhronos" gets a line every ten seconds, at INFO. Where the user has set up no logging, the line
-goes to stderr, as Python does with warnings.
+"synkhronos" gets a line after five seconds, and then every ten, at INFO. Where the user has set up
+no logging, the line goes to stderr, as Python does with warnings.
 
 A thread writes this, since PyTensor and LLVM do not return meanwhile. It exists only while
 something is told. It ends before the workers are started again: with a thread alive, they could
@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from synkhronos._backends.compile_cache import operations_of
 
 SOON = 2.0  # seconds until a person who waits is told
+FIRST = 5.0  # seconds until the first line of a log; imports before it may take as long
 REDRAW = 0.5  # seconds; drawing takes about 2 ms
 EVERY = 9.5  # seconds between two lines of a log, so that no silence lasts 10 s
 _LEAVE = 5.0  # seconds to wait for the thread, which may be importing rich
@@ -121,7 +122,7 @@ class _Told:
 
 def _tell(of: weakref.ref[_Told], over: threading.Event) -> None:
     person = _at_terminal() or "ipykernel" in sys.modules
-    pause, line = SOON if person else EVERY, None
+    pause, line = SOON if person else FIRST, None
     with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
         while not over.wait(pause):
             told = of()

@@ -34,10 +34,18 @@ from synkhronos._engine.compile import Plan, plan, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.member import Member
+from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
-from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown, warn
+from synkhronos._errors import (
+    InputError,
+    InputTypeError,
+    UnusedWarning,
+    place_of_user,
+    shown,
+    warn,
+)
 from synkhronos._host.cores import trim
 from synkhronos._plan.rows import Picks, select
 from synkhronos._transport import serialization
@@ -508,30 +516,32 @@ def make_train_function(
     check_loss(loss)
     [loss, *outputs], changes = substituted([loss, *outputs], updates, givens)
     kept = trainable(params)
-    goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
-    if not goal.average and has_collectives([loss]):
-        raise InputError(
-            f"the loss {loss} contains statistics over the rows of all members, but is not a mean "
-            "over these rows. Make it a mean, or use batch normalisation that is not synchronised"
+    with telling(f"proving {name or f'function at {place_of_user()}'}"):
+        goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
+        if not goal.average and has_collectives([loss]):
+            raise InputError(
+                f"the loss {loss} contains statistics over the rows of all members, but is not a "
+                "mean over these rows. Make it a mean, or use batch normalisation that is not "
+                "synchronised"
+            )
+        rule = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
+        partition = partition_rule(list(rule.updates), kept, rule.places)
+        rule = replace(rule, leaves=partition.leaves)
+        op = "avg" if goal.average else "sum"
+        computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]
+        computed += [(g, op) for g in goal.gradients]
+        reported = (loss, op) if goal.factor is None else loss
+        plan_ = plan(
+            group.number(),
+            inputs,
+            [reported, *outputs, *computed],
+            list(bcast_inputs),
+            changes,
+            None,
+            None,
+            group.infer,
+            {"mode": mode, "name": name, "on_unused_input": "ignore"},
         )
-    rule = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
-    partition = partition_rule(list(rule.updates), kept, rule.places)
-    rule = replace(rule, leaves=partition.leaves)
-    op = "avg" if goal.average else "sum"
-    computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]
-    computed += [(g, op) for g in goal.gradients]
-    reported = (loss, op) if goal.factor is None else loss
-    plan_ = plan(
-        group.number(),
-        inputs,
-        [reported, *outputs, *computed],
-        list(bcast_inputs),
-        changes,
-        None,
-        None,
-        group.infer,
-        {"mode": mode, "name": name, "on_unused_input": "ignore"},
-    )
     _check_used(plan_.inputs, [loss, *_variables(outputs)], partition)
     member = group.member
     if compress and plan_.recipe.jax and member.resident and member.communicator.nodes > 1:

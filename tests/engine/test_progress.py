@@ -28,7 +28,7 @@ LIMIT = 20  # seconds; a test that waits so long fails
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tell after a moment, and often."""
     monkeypatch.setattr(progress, "SOON", 0.01)
-    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress, "FIRST", 0.01)
     monkeypatch.setattr(progress._LogLines, "pause", 0.01)
     monkeypatch.setattr(progress._LiveLine, "pause", 0.01)
 
@@ -82,7 +82,7 @@ def test_what_fails_is_not_done(lines: Callable[[], list[str]]) -> None:
 def test_what_is_short_is_not_told(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY", 60)
+    monkeypatch.setattr(progress, "FIRST", 60)
     with telling("compiling f"):
         pass
     assert not threads()

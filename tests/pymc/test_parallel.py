@@ -435,7 +435,7 @@ def test_what_takes_long_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a model is read, compiled and proved; no thread is left for `pm.sample` to fork."""
-    monkeypatch.setattr(progress, "EVERY", 0.001)
+    monkeypatch.setattr(progress, "FIRST", 0.001)
     monkeypatch.setattr(progress._LogLines, "pause", 0.001)
     with caplog.at_level(logging.INFO, "synkhronos"), synk.Group(2) as group, pm.Model():
         pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(5.0))
