@@ -136,7 +136,8 @@ def compare(members: int, dtype: str) -> None:
 def test_local_updates_of_any_length(jax_pair: synk.Group) -> None:
     """A new value that is finished of several partial ones, in each member from its own rows."""
     model = Regression("float64")
-    f = synk.function([model.x], [], updates=[(model.w, local(model, model.w))], mode="JAX")
+    change = model.w, local(model, model.w), None, "local"
+    f = synk.function([model.x], [], updates=[change], mode="JAX")
     copies = [model.weights() for _ in range(2)]
     steps = [
         pytensor.function([model.x], [], updates=[(w, local(model, w))], mode="FAST_COMPILE")
@@ -281,7 +282,8 @@ def test_graphs_of_float32_stay_float32(jax_pair: synk.Group) -> None:
     loss = -scores[pt.arange(k.shape[0]), k % 3].mean() + pt.eye(3, dtype="float32").sum()
     grads = pytensor.grad(loss, [w, table])
     changes = [(w, w - grads[0], "avg", "all"), (table, table * x.mean(), "avg", "all")]
-    f = synk.function([x, k], [loss, *grads, x.std()], updates=changes, mode="JAX")
+    outputs = [(v, "avg") for v in (loss, *grads, x.std())]  # of parts: the mean is that of a part
+    f = synk.function([x, k], outputs, updates=changes, mode="JAX")
     rows = np.linspace(0, 1, 20, dtype="float32").reshape(5, 4), np.arange(5)
     jax_pair.run(Listen())
     for n in range(3):

@@ -188,7 +188,7 @@ def expect_means(crew: Crew, rows: Array, parts: list[Array]) -> tuple[list[Any]
 
 
 def make_local(v: dict[str, Any]) -> synk.Function:
-    changes = [(v["acc"], v["acc"] + X.sum(axis=0)), (v["count"], v["count"] + 1)]
+    changes = [(v["acc"], v["acc"] + X.sum(axis=0), None, "local"), (v["count"], v["count"] + 1)]
     return synk.function([X], X.sum(), updates=changes, mode=FAST)
 
 

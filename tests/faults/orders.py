@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from typing import Any
 
 import pytest
@@ -91,7 +92,10 @@ def main() -> int:
     args = parser.parse_args()
     counts, began = Orders.counts, time.monotonic()
     signal.signal(signal.SIGALRM, hang)
-    logging.getLogger("synkhronos").setLevel(logging.CRITICAL)  # warnings by the hundred
+    # values that differ are set by the hundred
+    logging.getLogger("synkhronos").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore", synk.ReplicaWarning)
+    warnings.simplefilter("ignore", synk.BatchWarning)
     for number in itertools.count(args.seed):
         machine = seed(number)(type("Orders", (Orders,), {"whole": True}))
         try:

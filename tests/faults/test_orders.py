@@ -14,6 +14,12 @@ from selection import thorough
 from synkhronos._api import data
 from synkhronos._engine.member import Member
 
+# the orders set values that differ on purpose, and pick batches without rows
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::synkhronos.ReplicaWarning"),
+    pytest.mark.filterwarnings("ignore::synkhronos.BatchWarning"),
+]
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sequences", [4, *thorough(8)])
