@@ -88,6 +88,10 @@ class Group:
 
     Attributes
     ----------
+    size : int
+        The number of members.
+    rank, master : int
+        The rank of the master, which is this process.
     devices : tuple of Device
         What each member computes on.
     lock : threading.RLock
