@@ -125,8 +125,8 @@ def weight_in_each(over: tuple[str, ...]) -> np.ndarray:
 
 def local_updates() -> None:
     figure, panels = plt.subplots(1, 2, figsize=(9.5, 3.2), layout="constrained", sharey=True)
-    titles = ("(w, new): each member has its own", '(w, new, "avg", "all"): one value')
-    for axes, over, title in zip(panels, ((), ("avg", "all")), titles, strict=True):
+    titles = ('"avg", "local": each member has its own', '"avg", "all": one value')
+    for axes, over, title in zip(panels, (("avg", "local"), ("avg", "all")), titles, strict=True):
         found = weight_in_each(over)
         axes.plot(found[:, 0], color=GREEN, label="w in rank 0", lw=3.5, alpha=0.6)
         axes.plot(found[:, 1], color=BLUE, label="w in rank 1", ls="--")
