@@ -165,6 +165,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
         *thorough(
             "docs/tutorials/function.rst",
             "docs/tutorials/training_loop.rst",
+            "docs/tutorials/pymc_model.rst",
             "docs/explanation/training_step.rst",
             "docs/howto/networks.rst",
         ),
@@ -173,7 +174,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
 def test_examples(text):
     if text.endswith("networks.rst"):
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
-    if text == "README.rst":
+    if text in ("README.rst", "docs/tutorials/pymc_model.rst"):
         pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
     done = run("-m", "doctest", ROOT / text, mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
