@@ -16,7 +16,7 @@ import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from synkhronos._backends import mpi as _mpi
 from synkhronos._host.arena import Arena
-from synkhronos._transport.channels import mpi
+from synkhronos._transport.channels import multi_node
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
@@ -73,7 +73,7 @@ def interrupted(real, arena):
     return told
 
 d[:] = 2.0
-once(mpi, "pack_changes", interrupted)
+once(multi_node, "pack_changes", interrupted)
 try:
     f(d)
 except KeyboardInterrupt:
