@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos._engine import progress
-from synkhronos.pymc import _likelihood, _proof, _rows, _terms
+from synkhronos.pymc import _likelihood, _parallel, _proof, _rows, _terms
 
 
 @pytest.fixture
@@ -435,8 +436,11 @@ def test_what_takes_long_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a model is read, compiled and proved; no thread is left for `pm.sample` to fork."""
-    monkeypatch.setattr(progress, "FIRST", 0.001)
+    for wait in ("FIRST", "SOON"):  # the latter if a test before this one has imported ipykernel
+        monkeypatch.setattr(progress, wait, 0.001)
     monkeypatch.setattr(progress._LogLines, "pause", 0.001)
+    read = _parallel.read_model
+    monkeypatch.setattr(_parallel, "read_model", lambda *args: (time.sleep(0.2), read(*args))[1])
     with caplog.at_level(logging.INFO, "synkhronos"), synk.Group(2) as group, pm.Model():
         pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(5.0))
         with synk.pymc.parallel(mode="FAST_COMPILE"):

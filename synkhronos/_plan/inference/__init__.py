@@ -23,7 +23,7 @@ from synkhronos._plan.inference import shapes as shapes
 from synkhronos._plan.inference import totals as totals
 from synkhronos._plan.inference.cut import Decomposition, Partial
 from synkhronos._plan.inference.draws import row_draws
-from synkhronos._plan.inference.linear import is_linear
+from synkhronos._plan.inference.linear import decides, is_linear
 from synkhronos._plan.inference.values import Count, Finished, Reduced, Rows, Same, Stuck, Unknown
 from synkhronos._plan.inference.walk import Walk, name_of, seed
 
@@ -70,6 +70,8 @@ class Proof:
             return others[0] if others else ""
         if reduction not in ("sum", "avg"):
             return ""  # min(total, 3) may be right or wrong
+        if decides(self.finished, self.placeholders):
+            return ""  # -inf of one part is that of the whole: PyMC's densities are checked so
         if is_linear(self.finished, self.placeholders):
             return f"computed from {' and '.join(others)}" if others else ""
         return f"a nonlinear expression of {' and '.join(_MEANINGS[by] for by in sorted(found))}"

@@ -1,4 +1,4 @@
-"""Whether an expression is linear in some of its inputs, up to a constant."""
+"""How an expression depends on some of its inputs: linearly up to a constant, or by a condition."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
+from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
@@ -33,6 +34,28 @@ def is_linear(expression: Variable, inputs: Sequence[Variable]) -> bool:
             return False
         varying.update(node.outputs)
     return True
+
+
+def decides(expression: Variable, inputs: Sequence[Variable]) -> bool:
+    """Whether some input is a condition in `expression`: of a switch, or of an assertion.
+
+    >>> import pytensor.tensor as pt
+    >>> valid, total = pt.scalars("valid", "total")
+    >>> decides(pt.switch(valid, total, -1), [valid, total]), decides(2 * total, [total])
+    (True, False)
+    """
+    varying = set(inputs)
+    for node in toposort([expression]):
+        moves = [v in varying for v in node.inputs]
+        if not any(moves):
+            continue
+        op = node.op.scalar_op if isinstance(node.op, Elemwise) else node.op
+        if isinstance(op, ps.Switch) and moves[0]:
+            return True
+        if isinstance(op, CheckAndRaise) and any(moves[1:]):
+            return True
+        varying.update(node.outputs)
+    return False
 
 
 def _keeps_linear(node: Apply, moves: Sequence[bool]) -> bool:
