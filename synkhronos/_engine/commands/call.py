@@ -113,6 +113,23 @@ class Call(Command):
         return combine_call(self, member, own, reports)
 
 
+@dataclass(frozen=True)
+class ExtendedCall(Command):
+    """A call and more in one command: it repeats and can be undone as the call does."""
+
+    call: Call
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        """As the call does."""
+        return self.call.repeats
+
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """As the call is: changes in place cannot be undone."""
+        return self.call.pure
+
+
 _CALL_FIELDS = tuple(f.name for f in fields(Call))
 
 

@@ -18,7 +18,7 @@ from synkhronos._engine.commands.base import (
     Command,
     Stopwatch,
 )
-from synkhronos._engine.commands.call import Call, compute_call, contribute_call
+from synkhronos._engine.commands.call import Call, ExtendedCall, compute_call, contribute_call
 from synkhronos._engine.member import Member
 from synkhronos._transport.communicators.communicator import Communicator
 
@@ -89,7 +89,7 @@ class Rehearsed(Exception):
 
 
 @dataclass(frozen=True)
-class MeasuredCall(Command):
+class MeasuredCall(ExtendedCall):
     """A call of which each member measures the phases.
 
     Attributes
@@ -101,18 +101,7 @@ class MeasuredCall(Command):
 
     lent = True
 
-    call: Call
     undone: bool
-
-    @property
-    def repeats(self) -> bool:  # type: ignore[override]
-        """As the call does."""
-        return self.call.repeats
-
-    @property
-    def pure(self) -> bool:  # type: ignore[override]
-        """As the call is."""
-        return self.call.pure
 
     def run(self, member: Member) -> Any:
         """Run the call; large outputs are reduced after a meeting, so that waits are told apart."""

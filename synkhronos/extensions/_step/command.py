@@ -18,7 +18,13 @@ from synkhronos._engine.commands.base import (
     Command,
     Stopwatch,
 )
-from synkhronos._engine.commands.call import Call, Part, as_float, compute_call, contribute_call
+from synkhronos._engine.commands.call import (
+    ExtendedCall,
+    Part,
+    as_float,
+    compute_call,
+    contribute_call,
+)
 from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
@@ -165,7 +171,7 @@ def has_nan(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Step(Command):
+class Step(ExtendedCall):
     """A training step in one round: gradients, their reduction, the update of all chunks.
 
     Attributes
@@ -180,20 +186,9 @@ class Step(Command):
         reduced value replaces, and whether it is averaged or summed.
     """
 
-    call: Call
     update: int
     average: bool
     partials: tuple[tuple[int, bool], ...]
-
-    @property
-    def repeats(self) -> bool:  # type: ignore[override]
-        """As the call does."""
-        return self.call.repeats
-
-    @property
-    def pure(self) -> bool:  # type: ignore[override]
-        """As for the call: changes in place cannot be undone."""
-        return self.call.pure
 
     def run(self, member: Member) -> Any:
         """Compute gradients, publish them, update this member's chunks."""
