@@ -39,7 +39,8 @@ class Arguments:
         names = self._plan.names
         if name not in names:
             known = ", ".join(n for n in names if n)
-            raise InputTypeError(f"{self._what} has no input {name!r}; it has: {known}")
+            hint = ". To take some of the rows, pass batch=" if name.startswith("batch") else ""
+            raise InputTypeError(f"{self._what} has no input {name!r}; it has: {known}{hint}")
         return names.index(name)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -107,7 +108,15 @@ class Arguments:
         lengths = {i: len(given[i]) for i in scattered if i not in mini}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{self._label(i)}: {n}" for i, n in lengths.items())
-            raise InputError(f"{self._what}: scattered inputs differ in length ({found})")
+            empty = [i for i, n in lengths.items() if isinstance(given[i], Data) and not n]
+            raise InputError(
+                f"{self._what}: scattered inputs differ in length ({found}): "
+                + (
+                    f"give {', '.join(map(self._label, empty))} a value, by set_value"
+                    if empty
+                    else "name in bcast_inputs what every member needs whole"
+                )
+            )
         length = next(iter(lengths.values()), None)
         if batch is None and length is None:
             length = min(len(given[i]) for i in mini)
@@ -204,11 +213,12 @@ def _why(kind: Any, value: Any, exc: Exception | None = None) -> str:
     if found.ndim != kind.ndim:
         return "give an array of as many dimensions, such as by reshape"
     if found.dtype != np.dtype(kind.dtype):
+        made = f'synk.data(array, dtype="{kind.dtype}", force_cast=True)'
         if isinstance(value, Data):
-            return f'make it with dtype="{kind.dtype}" and force_cast=True, or with var='
+            return f"make it by {made}"
         return (
-            f'cast it, value.astype("{kind.dtype}"); make Data of it once, with force_cast=True '
-            "and var=; or give the function allow_input_downcast=True"
+            f'cast it, value.astype("{kind.dtype}"); make Data of it once, {made}; or give the '
+            "function allow_input_downcast=True"
         )
     return str(exc)
 

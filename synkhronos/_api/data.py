@@ -78,6 +78,7 @@ class Data:
         self._ref: ArrayRef | FileRef | None = None
         self._generation = 0
         self.stamp = next(_stamps)
+        self._given = False  # a value or a shape
 
     @property
     def data(self) -> np.ndarray:
@@ -157,7 +158,9 @@ class Data:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         flag = ", minibatch" if self.minibatch else ""
-        return f"<synkhronos.Data{name} {self._dtype} {self.shape}{flag}>"
+        known = self._given or self.size
+        shape = str(self.shape) if known else f"{self._ndim}-d, no value yet"
+        return f"<synkhronos.Data{name} {self._dtype} {shape}{flag}>"
 
     def condition_data(self, input_data: Any, force_cast: bool = False) -> np.ndarray:
         """Return an array as `set_value` would store it; the Data do not change.
@@ -226,6 +229,7 @@ class Data:
         array([3., 4., 5.])
         """
         value = self.condition_data(input_data, force_cast)
+        self._given = True
         if self._mappable(input_data):
             self._map(input_data)
             return
@@ -267,6 +271,7 @@ class Data:
         wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
         if len(wanted) != self._ndim or any(s < 0 for s in wanted):
             raise InputError(f"{self!r} cannot take the shape {wanted}")
+        self._given = True
         self.reshape(tuple(int(s) for s in wanted), oversize, keep=True)
 
     def free_memory(self) -> None:

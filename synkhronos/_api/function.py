@@ -14,7 +14,6 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._api.advice import Advised, Timing
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
-from synkhronos._api.make_data import data
 from synkhronos._api.outputs import mode_name
 from synkhronos._api.report import Measurements, Report
 from synkhronos._api.serial import Serial
@@ -22,7 +21,7 @@ from synkhronos._api.timed_parts import TimedParts
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.progress import telling
-from synkhronos._errors import InputError, InputTypeError, place_of_user
+from synkhronos._errors import place_of_user
 
 # Of a report with arguments: seconds of calls, and the fewest of them.
 _SECONDS, _CALLS = 0.5, 5
@@ -288,7 +287,8 @@ class Function(Advised):
         Parameters
         ----------
         *args, **kwargs
-            The arrays, in order or by name; None for empty Data.
+            The arrays, in order or by name. An input that is None, or not given, gets empty Data:
+            set its value later.
         force_cast, oversize
             As for `synk.data`.
         minibatch : bool, or one for each input
@@ -303,31 +303,9 @@ class Function(Advised):
         >>> x, w = pt.matrix("x", dtype="float64"), pt.vector("w", dtype="float64")
         >>> with synk.Group(2):
         ...     synk.function([x], x @ w, bcast_inputs=[w]).build_inputs(np.ones((4, 3)), w=None)
-        (<synkhronos.Data 'x' float64 (4, 3)>, <synkhronos.Data 'w' float64 (0,)>)
+        (<synkhronos.Data 'x' float64 (4, 3)>, <synkhronos.Data 'w' float64 1-d, no value yet>)
         """
-        function = self._function
-        inputs, what = function.plan.inputs, function.what
-        n = len(inputs)
-        if len(args) > n:
-            raise InputError(f"{what} takes {n} inputs, found {len(args)}")
-        given = list(args) + [None] * (n - len(args))
-        for name, value in kwargs.items():
-            i = function.arguments.index(name)
-            if i < len(args):
-                raise InputTypeError(f"{what}: input {name!r} is given twice")
-            given[i] = value
-        flags = [minibatch] * n if isinstance(minibatch, bool) else list(minibatch)
-        if len(flags) != n:
-            raise InputError(
-                f"{what} has {n} inputs, and minibatch= has {len(flags)} values: "
-                "give one bool for all inputs, or one for each"
-            )
-        with function.group.active():
-            made = tuple(
-                data(v, var=x, minibatch=m, force_cast=force_cast, oversize=oversize)
-                for v, x, m in zip(given, inputs, flags, strict=True)
-            )
-        return made[0] if len(made) == 1 else made
+        return self._function.build_inputs(args, kwargs, force_cast, oversize, minibatch)
 
 
 def function(

@@ -12,6 +12,7 @@ import numpy as np
 
 from synkhronos._api.arguments import Arguments
 from synkhronos._api.data import Data
+from synkhronos._api.make_data import data
 from synkhronos._api.outputs import Outputs
 from synkhronos._api.staging import Staged, Staging
 from synkhronos._engine.commands.base import Command, CommandCache
@@ -24,6 +25,7 @@ from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import Entry, new_values
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, Selection, Span
@@ -259,6 +261,38 @@ class GroupFunction:
             extra=self._extra,
             slice_lengths=cut.slice_lengths,
         )
+
+    def build_inputs(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        force_cast: bool,
+        oversize: float,
+        minibatch: bool | Sequence[bool],
+    ) -> Any:
+        """Make one Data for each input; parameters and result are those of `Function`."""
+        inputs, what = self.plan.inputs, self.what
+        n = len(inputs)
+        if len(args) > n:
+            raise InputError(f"{what} takes {n} inputs, found {len(args)}")
+        given = list(args) + [None] * (n - len(args))
+        for name, value in kwargs.items():
+            i = self.arguments.index(name)
+            if i < len(args):
+                raise InputTypeError(f"{what}: input {name!r} is given twice")
+            given[i] = value
+        flags = [minibatch] * n if isinstance(minibatch, bool) else list(minibatch)
+        if len(flags) != n:
+            raise InputError(
+                f"{what} has {n} inputs, and minibatch= has {len(flags)} values: "
+                "give one bool for all inputs, or one for each"
+            )
+        with self.group.active():
+            made = tuple(
+                data(v, var=x, minibatch=m, force_cast=force_cast, oversize=oversize)
+                for v, x, m in zip(given, inputs, flags, strict=True)
+            )
+        return made[0] if len(made) == 1 else made
 
     def _reductions(
         self, partials: tuple[int, ...], subset: tuple[int, ...]

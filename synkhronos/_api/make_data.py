@@ -104,8 +104,10 @@ def data(
         made.set_value(value, force_cast, oversize)
         if shape is not None and tuple(shape) != made.shape:
             raise InputError(f"the value has shape {made.shape}, and shape={tuple(shape)} is given")
+    elif shape is not None:
+        made.set_shape(shape, oversize)
     else:
-        made.reshape(tuple(shape or (0,) * dimensions), oversize, keep=True)
+        made.reshape((0,) * dimensions, oversize, keep=True)
     return made
 
 

@@ -558,9 +558,11 @@ def _plan_output(
         return OutputPlan(variable, op, (index,), fixed=True, whole=whole and why)
     if isinstance(found, Unproved):
         if infer:
+            divided = ", ".join(str(v) for v in rows if depends_on(variable, [v]))
             warn(
                 f"function {function}: output {variable} is averaged over members, weighted by "
-                f"rows, since no reduction can be proved ({found.reason}). If the average of the "
+                f"rows, since no reduction over the rows of {divided} can be proved "
+                f"({found.reason}). If the average of the "
                 'members\' values is right, say so: (output, "avg"). Else name another reduction',
                 ReductionWarning,
             )

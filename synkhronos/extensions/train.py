@@ -261,6 +261,51 @@ class TrainFunction(Advised):
         found: list[np.ndarray] = self._finish(*typed, *reduced, *values)
         return found
 
+    def build_inputs(
+        self,
+        *args: Any,
+        force_cast: bool = False,
+        oversize: float = 1.0,
+        minibatch: bool | Sequence[bool] = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Make one Data for each input, as `synkhronos.Function.build_inputs` does.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The arrays, in order or by name: x, y, `bcast_inputs`. ``x_data`` and ``y_data`` name x
+            and y, too. An input that is None, or not given, gets empty Data: set its value later.
+        force_cast, oversize
+            As for `synkhronos.data`.
+        minibatch : bool, or one for each input
+
+        Returns
+        -------
+        Data, or tuple of Data
+
+        Raises
+        ------
+        InputError, InputTypeError
+            There are too many arrays, or one does not fit its input.
+
+        Notes
+        -----
+        Cost: one copy of each array; no communication with the workers.
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+        >>> from synkhronos.extensions import make_train_function, updates
+        >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+        >>> with synk.Group(1):
+        ...     train = make_train_function(((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.5)
+        ...     train.build_inputs([1.0, 3.0])
+        <synkhronos.Data 'x' float64 (2,)>
+        """
+        args, kwargs = _by_position(args, kwargs, self._aliases)
+        return self._function.build_inputs(args, kwargs, force_cast, oversize, minibatch)
+
     def seconds(self) -> dict[str, list[float]]:
         """The seconds that each member has spent in each phase of all steps so far.
 
@@ -656,14 +701,22 @@ def _arranged(
     args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, n: int, aliases: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """Inputs by position where `aliases` name them, and the batch where it follows n inputs."""
-    for i, name in enumerate(aliases):
-        if len(args) == i and name in kwargs:
-            kwargs = dict(kwargs)
-            args = (*args, kwargs.pop(name))
+    args, kwargs = _by_position(args, kwargs, aliases)
     if len(args) == n + 1 and batch is None:
         *args_, batch = args
         args = tuple(args_)
     return args, kwargs, batch
+
+
+def _by_position(
+    args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs by position where `aliases` name them."""
+    for i, name in enumerate(aliases):
+        if len(args) == i and name in kwargs:
+            kwargs = dict(kwargs)
+            args = (*args, kwargs.pop(name))
+    return args, kwargs
 
 
 def _variables(outputs: Sequence[Any]) -> list[Any]:

@@ -82,6 +82,17 @@ def test_where_dtype_and_ndim_come_from(group2: synk.Group) -> None:
     assert synk.data(np.ones(2)).name is None
 
 
+def test_data_without_a_value_say_so(group2: synk.Group) -> None:
+    """Until a value or a shape is given; an empty value is one."""
+    x = pt.matrix("x", dtype="float32")
+    d = synk.data(var=x)
+    assert repr(d) == "<synkhronos.Data 'x' float32 2-d, no value yet>"
+    d.set_value(np.zeros((0, 3), "float32"))
+    assert repr(d) == "<synkhronos.Data 'x' float32 (0, 3)>"
+    assert repr(synk.data([])) == "<synkhronos.Data float64 (0,)>"
+    assert repr(synk.data(var=x, shape=(0, 0))) == "<synkhronos.Data 'x' float32 (0, 0)>"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -47,6 +47,15 @@ def line_of(told: pytest.WarningsRecorder) -> str:
         return list(file)[warning.lineno - 1].strip()
 
 
+def test_an_unproved_reduction_names_the_scattered_inputs(group2: synk.Group) -> None:
+    """One of them may be a value that every member needs whole."""
+    x, y, w = pt.dmatrix("x"), pt.dvector("y"), pt.dvector("w")
+    with pytest.warns(
+        synk.ReductionWarning, match=r"over the rows of x, w can be proved \(Matmul: "
+    ):
+        synk.function([x, y, w], [(x @ w).mean(), y.sum()], mode=FAST)
+
+
 def test_a_local_step_of_sgd_warns_at_the_users_line(group: synk.Group) -> None:
     """The drop-in conversion: each member would follow its own rows."""
     r = Regression()

@@ -50,6 +50,24 @@ def test_losses_are_exact(group: synk.Group, kind: str) -> None:
     )
 
 
+def test_build_inputs(group2: synk.Group) -> None:
+    """One Data for each input, by position or by the names that a call takes."""
+    x, y, rate = pt.dvector("x"), pt.dvector("y"), pt.dscalar("rate")
+    w = pytensor.shared(np.zeros(()), name="w")
+    loss = ((w * x - y) ** 2).mean()
+    train = make_train_function(loss, [w], x, y, updates.sgd, rate, bcast_inputs=[rate], mode=FAST)
+    rows = np.arange(5.0)
+    made = train.build_inputs(rows, y_data=2 * rows, rate=0.0)
+    assert [d.name for d in made] == ["x", "y", "rate"]
+    assert train(*made) == train(rows, 2 * rows, 0.0) == 24.0
+    made = train.build_inputs(x_data=rows.astype("float16"), oversize=2)
+    assert (made[0].alloc_size, made[1].shape) == (10, (0,))
+    with pytest.raises(synk.InputError, match=r"takes 3 inputs, found 4"):
+        train.build_inputs(rows, rows, 0.1, rows)
+    with pytest.raises(synk.InputTypeError, match="has no input 'z'; it has: x, y, rate"):
+        train.build_inputs(rows, z=rows)
+
+
 @pytest.mark.parametrize("kind", ["mean", "sum + L2", "masked mean"])
 def test_dry_gradients(group2: synk.Group, kind: str) -> None:
     """The gradient of the whole, and no value changes."""

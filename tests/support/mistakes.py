@@ -40,14 +40,15 @@ GROUPS = {
         Mistake(
             "f(rows)",
             "InputTypeError: function f: input 'x' is float32 with 2 dimensions, found <ndarray "
-            'float64 (1000, 3)>: cast it, value.astype("float32"); make Data of it once, with '
-            "force_cast=True and var=; or give the function allow_input_downcast=True",
+            'float64 (1000, 3)>: cast it, value.astype("float32"); make Data of it once, '
+            'synk.data(array, dtype="float32", force_cast=True); or give the function '
+            "allow_input_downcast=True",
         ),
         Mistake(
             "d = synk.data(rows)\nf(d)",
             "InputTypeError: function f: input 'x' is float32 with 2 dimensions, found "
-            '<synkhronos.Data float64 (1000, 3)>: make it with dtype="float32" and '
-            "force_cast=True, or with var=",
+            "<synkhronos.Data float64 (1000, 3)>: make it by synk.data(array, "
+            'dtype="float32", force_cast=True)',
         ),
         Mistake(
             "f(rows[0])",
@@ -76,7 +77,26 @@ GROUPS = {
             "arrays",
         ),
         Mistake("f(y=rows)", "InputTypeError: function f has no input 'y'; it has: x"),
+        Mistake(
+            "f(rows, batch_size=100)",
+            "InputTypeError: function f has no input 'batch_size'; it has: x. To take some of the "
+            "rows, pass batch=",
+        ),
         Mistake("f()", "InputTypeError: function f: input 'x' is missing"),
+        Mistake(
+            'v = pt.vector("v", dtype="float32")\n'
+            'g = synk.function([x, v], (x @ v, "gather"), name="g")\n'
+            'g(rows.astype("float32"), np.ones(3, "float32"))',
+            "InputError: function g: scattered inputs differ in length ('x': 1000, 'v': 3): name "
+            "in bcast_inputs what every member needs whole",
+        ),
+        Mistake(
+            'y = pt.vector("y", dtype="float32")\n'
+            'g = synk.function([x, y], (x.T @ y, "sum"), name="g")\n'
+            'g(rows.astype("float32"), synk.data(var=y))',
+            "InputError: function g: scattered inputs differ in length ('x': 1000, 'y': 0): give "
+            "'y' a value, by set_value",
+        ),
         Mistake(
             'f(np.ones((4, 3), "float32"), batch=[0, 9])',
             "BatchError: batch: rows must lie in -4..3, found 0..9",
@@ -85,8 +105,8 @@ GROUPS = {
     "Data": (
         Mistake(
             "synk.data(rows, var=x)",
-            "InputTypeError: <synkhronos.Data 'x' float32 (0, 0)> does not take float64 without "
-            'loss: pass force_cast=True to cast, or make Data with dtype="float64"',
+            "InputTypeError: <synkhronos.Data 'x' float32 2-d, no value yet> does not take float64 "
+            'without loss: pass force_cast=True to cast, or make Data with dtype="float64"',
         ),
         Mistake(
             'synk.data(["a", "b"])',
