@@ -197,8 +197,12 @@ def mode_of(mode: Any) -> Any:
 
 
 def _rewritten(graph: Any, *more: str) -> Any:
-    """A copy of the graph, rewritten."""
-    return rewrite_graph(graph, include=("canonicalize", "stabilize", *more), clone=True)
+    """A copy of the graph, rewritten, without the rewrites for C.
+
+    The latter make PyTensor look for a BLAS to link with, and warn if it finds none.
+    """
+    include = "canonicalize", "stabilize", *more
+    return rewrite_graph(graph, include=include, exclude=("cxx_only",), clone=True)
 
 
 def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, check_equal, evaluated, points
@@ -161,6 +162,21 @@ def test_parameters_of_another_length_are_refused(group: synk.Group) -> None:
         model.set_dim("site", 5)
         with pytest.raises(synk.InputError, match=r"had 3 elements .* now they have 5"):
             divided({"level": np.zeros(5)})
+
+
+def test_no_blas_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTensor warns where it finds none to link with, and nothing here is linked."""
+    looked = []
+    flags = property(lambda config: looked.append(config) or "")
+    monkeypatch.setattr(type(pytensor.config), "blas__ldflags", flags)
+    with pm.Model() as model:
+        b, s = pm.Normal("b"), pm.HalfNormal("s")
+        pm.Normal("y", b * np.arange(9.0), s, observed=np.ones(9))
+    terms = _terms.read_model(model, None)
+    likelihood = _likelihood.Likelihood(terms, _parallel.point_of(model))
+    for part in likelihood.parts:
+        part.compiled_for("NUMBA")
+    assert not looked
 
 
 def test_parts_of_the_log_density(group: synk.Group) -> None:
