@@ -22,6 +22,7 @@
       ReductionWarning                    a reduction that does not give the value over all rows
       ReplicaWarning                      members' values differ; says which of them count
       BatchWarning                        the batch selects no rows
+      CheckpointWarning                   a checkpoint is not wholly restored, or is another run's
       UnusedWarning                       something that was passed has no effect
 
 Every message says what was asked, what was found and what to do.
@@ -29,6 +30,7 @@ Every message says what was asked, what was found and what to do.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import functools
 import inspect
@@ -37,6 +39,7 @@ import reprlib
 import resource
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
@@ -334,8 +337,53 @@ class BatchWarning(SynkhronosWarning):
     """The batch selects no rows, so that means are nan."""
 
 
+class CheckpointWarning(SynkhronosWarning):
+    """A checkpoint holds more than is restored, or a save replaces checkpoints of another run."""
+
+
 class UnusedWarning(SynkhronosWarning):
     """An input, a parameter or an option that was passed has no effect."""
+
+
+# What other libraries call an option, and what it is called here.
+_NAMES = {
+    "batch_size": ("size",),
+    "lr": ("learning_rate",),
+    "members": ("n_parallel",),
+    "n_jobs": ("n_parallel", "members"),
+    "n_parallel": ("members",),
+    "n_rows": ("n",),
+    "n_workers": ("n_parallel", "members"),
+    "num_workers": ("n_parallel", "members"),
+    "processes": ("n_parallel", "members"),
+    "workers": ("n_parallel", "members"),
+}
+
+
+def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
+    """Refuse keywords that `maker` does not have."""
+    known = inspect.signature(maker).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    names = [name for name in known if name != "self"]
+    for name in given:
+        if name not in names:
+            meant = [n for n in _NAMES.get(name, ()) if n in names]
+            meant = meant or difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {meant[0]}=?" if meant else ""
+            raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(names)}{hint}")
+
+
+def options_checked[**P, R](maker: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what refuses keywords that it does not have, and says which there are."""
+    what = maker.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(maker)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_options(what, kwargs, maker)
+        return maker(*args, **kwargs)
+
+    return checked
 
 
 def warn(text: str, category: type[SynkhronosWarning]) -> None:

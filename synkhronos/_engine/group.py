@@ -18,7 +18,6 @@ from synkhronos._backends.compile_cache import import_numba
 from synkhronos._engine.commands.base import Command, WithoutMaster
 from synkhronos._engine.group_options import (
     GroupOptions,
-    check_options,
     check_seconds,
     given_options,
     listed,
@@ -36,6 +35,8 @@ from synkhronos._errors import (
     NotForked,
     StartFailed,
     WorkerDied,
+    check_options,
+    options_checked,
 )
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
@@ -123,6 +124,7 @@ class Group:
 
     _ended = "has not been started"
 
+    @options_checked
     def __init__(
         self,
         n_parallel: int | None = None,

@@ -13,7 +13,7 @@ from typing import Any
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine.worker import main
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, shown
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
@@ -167,14 +167,6 @@ class GroupOptions:
         warning = self.stall_warning
         channel.inspector.warning = math.inf if warning is None else warning
         return channel
-
-
-def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
-    """Refuse keywords that `maker` does not have."""
-    known = inspect.signature(maker).parameters
-    for name in given:
-        if name not in known:
-            raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(known)}")
 
 
 def given_options(maker: Callable[..., Any], **options: Any) -> dict[str, Any]:

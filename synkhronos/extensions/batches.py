@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError, options_checked, shown
 
 _SAME = ("n", "seed", "shuffle")  # they determine the order, and must not change between runs
 
@@ -17,7 +17,8 @@ class Batches:
     """The rows 0 to n-1 in batches, in another order in each epoch.
 
     Each `for` loop is one epoch. If a loop ends early, the next loop begins the next epoch. `state`
-    and `restore` continue in the middle of an epoch.
+    and `restore` continue in the middle of an epoch. The position is a number of rows, so batches
+    of another `size` can continue there.
 
     Parameters
     ----------
@@ -51,6 +52,7 @@ class Batches:
     (3, 1)
     """
 
+    @options_checked
     def __init__(
         self,
         n: int,
@@ -168,10 +170,17 @@ class Batches:
             found = {key: state[key] for key in _SAME}
             epoch, row = operator.index(state["epoch"]), operator.index(state["row"])
         except (TypeError, KeyError) as exc:
-            raise InputError(f"Batches: {state!r} is not a state of batches ({exc!r})") from None
-        mine = {key: getattr(self, key) for key in _SAME}
-        if found != mine:
-            raise InputError(f"Batches: the state is of batches with {found}; these have {mine}")
+            raise InputError(
+                f"Batches: {shown(state)} is not a state of batches ({exc!r})"
+            ) from None
+        other = [key for key in _SAME if found[key] != getattr(self, key)]
+        if other:
+            saved = ", ".join(f"{key}={shown(found[key])}" for key in other)
+            mine = ", ".join(f"{key}={getattr(self, key)}" for key in other)
+            raise InputError(
+                f"Batches: the state is of batches with {saved}, and these have {mine}; the order "
+                "of the rows would be another one. Make them as they were"
+            )
         if epoch < 0 or not 0 <= row < self.n:
             raise InputError(f"Batches: the state says epoch {epoch}, row {row} of {self.n}")
         return epoch, row

@@ -23,7 +23,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -37,11 +37,14 @@ from synkhronos._engine.variables import check_whole
 from synkhronos._errors import (
     BackendMissing,
     CheckpointError,
+    CheckpointWarning,
     GroupError,
     InputError,
     InputTypeError,
     ReplicaWarning,
     SynkhronosError,
+    options_checked,
+    shown,
     warn,
 )
 from synkhronos.extensions._random_streams import fetch_states, rebuild, set_states
@@ -51,6 +54,7 @@ FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
 _NAME = re.compile(r"(\.old-)?step-([0-9]{8,})")
 _LEAVINGS = ".tmp-"
+_SHOWN = 5  # names in a message
 _ERRNO = re.compile(r"os error ([0-9]+)")
 
 
@@ -78,6 +82,13 @@ class Checkpoints:
     InputError, InputTypeError
         Names are missing or not unique, or an object is not a shared variable.
 
+    Warns
+    -----
+    CheckpointWarning
+        The first save goes to a folder with checkpoints of later steps, and none was restored: they
+        are of another run, and will be replaced. Or `restore` finds a position of batches, and no
+        `batches` were given.
+
     Notes
     -----
     A checkpoint holds the master's values, and the states of the random generators of all members.
@@ -98,6 +109,7 @@ class Checkpoints:
     >>> folder.cleanup()
     """
 
+    @options_checked
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -106,7 +118,14 @@ class Checkpoints:
         keep: int | None = 3,
     ) -> None:
         self._files, self._error = _safetensors()
+        if not isinstance(folder, str | os.PathLike):
+            raise InputTypeError(
+                "Checkpoints: the folder comes first, as in Checkpoints(folder, train); found "
+                f"{shown(folder)}"
+            )
         self.folder = Path(folder)
+        trains = hasattr(variables, "params")
+        self._owner = "this training function" if trains else "this Checkpoints"
         self.batches = batches
         self.keep = None if keep is None else _integer("keep", keep, 1)
         named = _named(variables)
@@ -115,6 +134,13 @@ class Checkpoints:
         for name, variable in self._values.items():
             _check_array(name, variable)
         self._said: set[str] = set()
+        self._under_way = False  # the folder's checkpoints are of this run
+
+    def __repr__(self) -> str:
+        n = len(self._values) + len(self._streams)
+        held = f"{n} variable{'s' * (n != 1)}"
+        also = "" if self.batches is None else " and batches"
+        return f"<synkhronos.Checkpoints of {held}{also} in {str(self.folder)!r}>"
 
     def steps(self) -> list[int]:
         """The steps that have checkpoints, in the order of saving.
@@ -169,11 +195,12 @@ class Checkpoints:
         try:
             kept = json.loads(json.dumps(meta, default=_plain))
         except (TypeError, ValueError) as exc:
-            raise InputError(f"save: {meta!r} cannot be put into JSON: {exc}") from None
+            raise InputError(f"save: {shown(meta)} cannot be put into JSON: {exc}") from None
         group = _group()
         for variable in self._values.values():
             check_whole(variable)
         self._say_what_differs(group)
+        self._say_whose(step)
         states = fetch_states(group, list(self._streams.values()))
         arrays = {n: np.asarray(v.get_value(borrow=True)) for n, v in self._values.items()}
         body = {
@@ -188,6 +215,7 @@ class Checkpoints:
         }
         place = self._write(step, {n: _storable(a) for n, a in arrays.items()}, body)
         self._prune()
+        self._under_way = True
         return place
 
     @overload
@@ -273,7 +301,8 @@ class Checkpoints:
         self._check_shapes(place, body)
         if self.batches is not None and body["batches"] is None:
             raise InputError(
-                f"restore: {place} was saved without batches, and this Checkpoints has batches"
+                f"restore: {place} was saved without batches, and this Checkpoints has batches; "
+                "nothing was set. To restore the variables, make it without batches"
             )
         _check_streams(place, body)
         arrays = self._read_arrays(place, body)
@@ -286,9 +315,16 @@ class Checkpoints:
                 ReplicaWarning,
             )
         if self.batches is not None:
-            self.batches.restore(body["batches"])
+            self._continue(self.batches, place, body)
+        elif body["batches"] is not None:
+            warn(
+                f"restore: {place} also holds the position of its batches, which is not restored: "
+                "give the batches, as in Checkpoints(folder, train, batches)",
+                CheckpointWarning,
+            )
         self._set_values(group, arrays)
         self._set_streams(group, body)
+        self._under_way = True
         return {"step": body["step"], **body["meta"]}
 
     def _say_what_differs(self, group: Group | None) -> None:
@@ -301,6 +337,27 @@ class Checkpoints:
                     f"checkpoint: the members' values of {name} differ; only the master's is saved",
                     ReplicaWarning,
                 )
+
+    def _say_whose(self, step: int) -> None:
+        """Warn before the first save replaces checkpoints of another run."""
+        there = [] if self._under_way else sorted(_folders(self.folder))
+        if there and step <= there[-1]:
+            warn(
+                f"save: {self.folder} holds checkpoints of another run, up to step {there[-1]}, "
+                f"and step {step} of this run begins to replace them. To go on with that run, call "
+                "restore() first; else give this one a folder of its own",
+                CheckpointWarning,
+            )
+
+    @staticmethod
+    def _continue(batches: Batches, place: Path, body: dict[str, Any]) -> None:
+        try:
+            batches.restore(body["batches"])
+        except InputError as exc:
+            raise InputError(
+                f"restore: {place} does not fit: {exc}. Nothing was set. To restore only the "
+                "variables, make Checkpoints without batches"
+            ) from None
 
     def _set_values(self, group: Group | None, arrays: dict[str, np.ndarray]) -> None:
         differing = []
@@ -324,10 +381,11 @@ class Checkpoints:
         mine = self._values.keys() | self._streams.keys()
         saved = body["values"].keys() | body["streams"].keys()
         if mine != saved:
-            raise InputError(
-                f"restore: {place} has no {sorted(mine - saved) or 'variable missing'}, and has "
-                f"{sorted(saved - mine) or 'nothing'} besides; nothing was set"
-            )
+            holds = f"holds {_names(saved - mine)}, which {self._owner} lacks"
+            lacks = f"lacks {_names(mine - saved)}"
+            other = " (another update rule?)" if "function" in self._owner else ""
+            found = [holds + other] * bool(saved - mine) + [lacks] * bool(mine - saved)
+            raise InputError(f"restore: {place} {', and it '.join(found)}; nothing was set")
         moved = sorted(self._streams.keys() ^ body["streams"].keys())
         if moved:
             raise InputError(
@@ -550,6 +608,13 @@ def _original(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarra
     return stored.reshape(tuple(shape))
 
 
+def _names(found: Iterable[str]) -> str:
+    """Some of the names, in their order, for a message."""
+    names = sorted(found)
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def _named(variables: Any) -> dict[str, SharedVariable]:
     """The variables by the names that they have in files."""
     if isinstance(variables, Mapping):
@@ -560,12 +625,12 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
         pairs = [(getattr(v, "name", None), v) for v in variables]
     else:
         raise InputTypeError(
-            f"Checkpoints: {variables!r} is not a list or dict of shared variables, and not a "
+            f"Checkpoints: {shown(variables)} is not a list or dict of shared variables, and not a "
             "train function"
         )
     wrong = [v for _, v in pairs if not isinstance(v, SharedVariable)]
     if wrong:
-        raise InputTypeError(f"Checkpoints: {wrong} are not shared variables")
+        raise InputTypeError(f"Checkpoints: {shown(wrong)} are not shared variables")
     nameless = [i for i, (n, _) in enumerate(pairs) if not isinstance(n, str) or not n]
     if nameless:
         raise InputError(
@@ -626,7 +691,7 @@ def _integer(name: str, value: Any, least: int) -> int:
     try:
         found = operator.index(value)
     except TypeError:
-        raise InputTypeError(f"{name}={value!r} is not an integer") from None
+        raise InputTypeError(f"{name}={shown(value)} is not an integer") from None
     if isinstance(value, bool | np.bool_) or found < least:
         raise InputError(f"{name}={value!r}: give an integer of at least {least}")
     return found

@@ -31,7 +31,7 @@ import numpy as np
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data
 from synkhronos._engine.group import Group, current
-from synkhronos._errors import GroupError, InputError, InputTypeError, shown
+from synkhronos._errors import GroupError, InputError, InputTypeError, options_checked, shown
 from synkhronos.extensions.batches import Batches, EpochWalk
 
 log = logging.getLogger("synkhronos")
@@ -96,6 +96,7 @@ class Loader:
     >>> synk.close()
     """
 
+    @options_checked
     def __init__(self, sources: Any, batches: Batches, sort: bool = False) -> None:
         self._group = current("Loader")
         if not isinstance(batches, Batches):

@@ -61,12 +61,11 @@ from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
 from synkhronos.extensions._step.resident_recipe import UpdateRule
-from synkhronos.extensions.updates import rule_of
+from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import (
     check_loss,
     fitted_gradient,
     gradients,
-    pairs,
     trainable,
 )
 
@@ -744,8 +743,7 @@ def _rule_updates(
         raise InputTypeError(
             "no update rule was given: pass one, such as synkhronos.extensions.updates.adam"
         )
-    serial = rule_of(rule)
-    made = pairs(serial(found, params, *args, **kwargs), "the update rule")
+    made = apply_rule(rule, found, params, args, kwargs)
     new, _ = substituted(list(made.values()), None, givens)
     return dict(zip(made, new, strict=True))
 

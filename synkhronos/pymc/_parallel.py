@@ -19,7 +19,14 @@ import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
-from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked, shown
+from synkhronos._errors import (
+    GroupClosed,
+    InputError,
+    InputTypeError,
+    NotForked,
+    options_checked,
+    shown,
+)
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
     Advice,
@@ -291,6 +298,7 @@ def _check_counts(**counts: int | None) -> None:
             raise InputError(f"{name}={count}: at least 1")
 
 
+@options_checked
 def parallel(
     model: Any = None,
     dim: str | None = None,
@@ -366,6 +374,7 @@ def parallel(
     )
 
 
+@options_checked
 def advise(
     model: Any = None,
     dim: str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,10 +213,13 @@ def test_other_names_are_listed_and_nothing_is_set(folder: Path) -> None:
     Checkpoints(folder, weights("a", "b", "c")).save(1)
     b, c, d = weights("b", "c", "d")
     batches = Batches(5, 1)
-    with pytest.raises(synk.InputError, match=r"no \['d'\], and has \['a'\] besides"):
+    text = "holds a, which this Checkpoints lacks, and it lacks d; nothing was set"
+    with pytest.raises(synk.InputError, match=text):
         Checkpoints(folder, [b, c, d]).restore()
-    with pytest.raises(synk.InputError, match=r"has \['a', 'b'\] besides"):
+    with pytest.raises(synk.InputError, match="step-00000001 holds a, b, which this Checkpoints"):
         Checkpoints(folder, [c]).restore()
+    with pytest.raises(synk.InputError, match="step-00000001 lacks e0, e1, e2, e3, e4 and 4 more;"):
+        Checkpoints(folder, weights("a", "b", "c", *(f"e{i}" for i in range(9)))).restore()
     with pytest.raises(synk.InputError, match="without batches"):
         Checkpoints(folder, weights("a", "b", "c"), batches).restore()
     rng = pytensor.shared(np.random.default_rng(0))
@@ -234,9 +238,54 @@ def test_other_shapes_and_dtypes_are_listed_and_nothing_is_set(folder: Path) -> 
     assert "c is float64 (3, 1), saved was float64 (3,)" in str(caught.value)
     ours, batches = weights("a", "b", "c"), Batches(8, 2)
     ours[1].set_value(np.zeros(3))
-    with pytest.raises(synk.InputError, match="'n': 7"):
+    text = "step-00000001 does not fit: .* with n=7, and these have n=8; .* Nothing was set"
+    with pytest.raises(synk.InputError, match=text):
         Checkpoints(folder, ours, batches).restore()
     assert a.get_value().tolist() == ours[1].get_value().tolist() == [0, 0, 0]
+
+
+def test_a_position_that_is_not_asked_for_is_told(folder: Path) -> None:
+    """Batches that were saved and are not given would begin anew."""
+    ours = weights("a")
+    Checkpoints(folder, ours, Batches(7, 2)).save(1)
+    with pytest.warns(synk.CheckpointWarning, match=r"position of its batches.*train, batches"):
+        assert Checkpoints(folder, ours).restore() == {"step": 1}
+
+
+def test_another_run_in_the_folder_is_told_before_it_is_replaced(folder: Path) -> None:
+    """At the first save, unless a checkpoint was restored or the steps go on."""
+    ours = weights("a")
+    first = Checkpoints(folder, ours)
+    assert repr(first) == f"<synkhronos.Checkpoints of 1 variable in {str(folder)!r}>"
+    for step in (5, 3, 4):
+        first.save(step)
+    Checkpoints(folder, ours).save(6)
+    again = Checkpoints(folder, ours)
+    again.restore()
+    again.save(2)
+    other = Checkpoints(folder, ours, Batches(7, 2))
+    before = set(folder.iterdir())
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(synk.CheckpointWarning, match="another run, up to step 6, and step 0 of"),
+    ):
+        other.save(0)
+    assert set(folder.iterdir()) == before
+    with pytest.warns(synk.CheckpointWarning, match="restore"):
+        other.save(0)
+    other.save(1)
+    assert repr(other) == f"<synkhronos.Checkpoints of 1 variable and batches in {str(folder)!r}>"
+
+
+def test_batches_of_another_size_continue_at_the_row(folder: Path) -> None:
+    """The position is a number of rows."""
+    ours, batches = weights("a"), Batches(8, 4, seed=3)
+    for _ in batches:
+        break
+    Checkpoints(folder, ours, batches).save(1)
+    others = Batches(8, 2, seed=3)
+    Checkpoints(folder, ours, others).restore()
+    assert [rows.tolist() for rows in others] == [r.tolist() for r in Batches(8, 2, seed=3)][2:]
 
 
 def flip(path: Path, at: int) -> None:

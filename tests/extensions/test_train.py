@@ -517,6 +517,17 @@ def test_errors(group2: synk.Group) -> None:
         make(noisy)
 
 
+def test_the_rate_by_its_name_of_2017(group2: synk.Group) -> None:
+    """As the rules themselves take it; a rule of the user's may have an own `lr`."""
+    net = Net()
+
+    def own(grads: Any, params: Any, lr: float) -> list[tuple[Any, Any]]:
+        return [(p, p - lr * g) for p, g in zip(params, grads, strict=True)]
+
+    for rule in (updates.sgd, functools.partial(updates.sgd), own):
+        make_train_function(net.loss, net.params, net.x, net.y, rule, lr=0.1, mode=FAST)
+
+
 def test_without_a_group() -> None:
     net = Net()
     with pytest.raises(synk.NotForked):

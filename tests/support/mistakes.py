@@ -162,11 +162,45 @@ GROUPS = {
             "<ndarray float64 (1000, 3)>: pass arrays when you call the training function",
         ),
         Mistake(
+            "Batches(800, batch_size=100)",
+            "InputTypeError: Batches: no option 'batch_size'; there are n, size, seed, shuffle, "
+            "last; did you mean size=?",
+        ),
+        Mistake(
+            "make_train_function((x @ w).mean(), [w], x, None, updates.adam(0.1))",
+            "InputTypeError: updates.adam takes a loss and parameters first. A training function "
+            "takes the rule and its arguments apart: make_train_function(loss, params, x, y, "
+            "updates.adam, learning_rate=0.1)",
+        ),
+        Mistake(
+            "make_train_function((x @ w).mean(), [w], x, None, updates.adam, learn_rate=0.1)",
+            "InputTypeError: the rule adam: no option 'learn_rate'; there are loss_or_grads, "
+            "params, learning_rate, beta1, beta2, epsilon, weight_decay, decoupled; did you mean "
+            "learning_rate=?",
+        ),
+        Mistake(
+            "make_train_function((x @ w).mean(), [w], x, None, updates.sgd)",
+            "InputTypeError: the rule sgd: missing a required argument: 'learning_rate'; it takes "
+            "loss_or_grads, params, learning_rate, weight_decay, decoupled",
+        ),
+        Mistake(
+            'from synkhronos.extensions.checkpoints import Checkpoints\nCheckpoints([w], "run")',
+            "InputTypeError: Checkpoints: the folder comes first, as in Checkpoints(folder, "
+            "train); found [w]",
+            needs="safetensors",
+        ),
+        Mistake(
             "make_train_function((x @ w).mean(), w, x, None, updates.sgd, 0.1)",
             "InputTypeError: params: give a list of shared variables; found TensorSharedVariable w",
         ),
     ),
     "Groups": (
+        Mistake(
+            "synk.fork(members=2)",
+            "InputTypeError: synk.fork: no option 'members'; there are n_parallel, devices, "
+            "master_rank, start, cores, infer, profile_workers, debug, timeout, stall_warning, "
+            "max_restarts, mpi; did you mean n_parallel=?",
+        ),
         Mistake(
             "synk.fork(3)",
             "GroupError: synk.fork(n_parallel=3): <synkhronos.Group of 2, ...>, made by "
@@ -235,6 +269,12 @@ with pm.Model() as model:
 synk.pymc.parallel(model, 2)""",
             "InputTypeError: dim=2 is not the name of a dimension; for 2 members write "
             "parallel(model, members=2)",
+            needs="pymc",
+        ),
+        Mistake(
+            "import pymc as pm\nsynk.pymc.parallel(pm.Model(), n_parallel=2)",
+            "InputTypeError: parallel: no option 'n_parallel'; there are model, dim, members, "
+            "members_per_chain, chains, mode, min_speedup; did you mean members=?",
             needs="pymc",
         ),
         Mistake(

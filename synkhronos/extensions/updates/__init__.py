@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -30,7 +30,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 import synkhronos.extensions.updates._rules as _rules
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, check_options, shown
 from synkhronos.extensions.updates._momentum import apply_momentum as apply_momentum
 from synkhronos.extensions.updates._momentum import (
     apply_nesterov_momentum as apply_nesterov_momentum,
@@ -39,6 +39,7 @@ from synkhronos.extensions.updates._norms import norm_constraint as norm_constra
 from synkhronos.extensions.updates._norms import total_norm_constraint as total_norm_constraint
 from synkhronos.extensions.updates._slots import (
     Hyper,
+    Updates,
     fitted,
     fitted_gradient,
     gradients,
@@ -176,14 +177,37 @@ def split(
     array(3.)
     >>> synk.close()
     """
-    serial = rule_of(rule)
     kept = trainable(params)
     shareds, flats, views = _flattened(gradients(loss, params, kept), kept)
     clipped = views if clip is None else _clipped(clip, views, kept)
-    name = f"the rule {_name(serial)}"
-    param_updates = list(pairs(serial(clipped, kept, *args, **kwargs), name).items())
+    param_updates = list(apply_rule(rule, clipped, kept, args, kwargs).items())
     grad_updates = list(zip(shareds, flats, strict=True))
     return Split(grad_updates, param_updates, shareds[0] if len(shareds) == 1 else shareds)
+
+
+def apply_rule(
+    rule: Callable[..., Any],
+    loss_or_grads: Any,
+    params: Sequence[Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Updates:
+    """The updates of a rule in either form; arguments that it does not take are refused.
+
+    ``lr`` is the name of ``learning_rate`` in 2017.
+    """
+    rule, options = rule_of(rule), dict(kwargs)
+    name = f"the rule {_name(rule)}"
+    signature = inspect.signature(rule)
+    known = signature.parameters
+    if "lr" in options.keys() - known.keys() and "learning_rate" in known.keys() - options:
+        options["learning_rate"] = options.pop("lr")
+    check_options(name, options, rule)
+    try:
+        signature.bind(loss_or_grads, params, *args, **options)
+    except TypeError as exc:
+        raise InputTypeError(f"{name}: {exc}; it takes {', '.join(known)}") from None
+    return pairs(rule(loss_or_grads, params, *args, **options), name)
 
 
 def rule_of(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,8 +223,8 @@ def rule_of(rule: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(rule_of(rule.func), *rule.args, **rule.keywords)
     if not callable(rule):
         raise InputTypeError(
-            f"{rule!r} is not an update rule: give a callable (loss_or_grads, params, ...) that "
-            "returns updates, such as synkhronos.extensions.updates.adam"
+            f"{shown(rule)} is not an update rule: give a callable (loss_or_grads, params, ...) "
+            "that returns updates, such as synkhronos.extensions.updates.adam"
         )
     return cast("Callable[..., Any]", getattr(rule, "rule", rule))
 
@@ -218,7 +242,7 @@ def _clipped(clip: Clip, views: list[Any], params: Sequence[Any]) -> list[Any]:
     if not isinstance(found, list | tuple) or len(found) != len(views):
         raise InputError(
             f"clip must return a list of {len(views)} gradients, one for each parameter; found "
-            f"{found!r}"
+            f"{shown(found)}"
         )
     return [fitted_gradient(p, g) for p, g in zip(params, found, strict=True)]
 
@@ -231,14 +255,19 @@ def _as_split(rule: Callable[..., Any]) -> SplitRule:
 
     @functools.wraps(rule)
     def split_rule(
-        loss: Any,
-        params: Sequence[SharedVariable],
+        loss: Any = None,
+        params: Any = None,
         *args: Any,
         clip: Clip | None = None,
         **kwargs: Any,
     ) -> Split:
-        if "lr" in kwargs:
-            kwargs["learning_rate"] = kwargs.pop("lr")
+        if params is None:
+            name = f"updates.{rule.__name__}"
+            raise InputTypeError(
+                f"{name} takes a loss and parameters first. A training function takes the rule and "
+                f"its arguments apart: make_train_function(loss, params, x, y, {name}, "
+                "learning_rate=0.1)"
+            )
         return split(rule, loss, params, *args, clip=clip, **kwargs)
 
     signature = inspect.signature(rule)
