@@ -340,10 +340,12 @@ class Checkpoints:
 
     def _say_whose(self, step: int) -> None:
         """Warn before the first save replaces checkpoints of another run."""
-        there = [] if self._under_way else sorted(_folders(self.folder))
-        if there and step <= there[-1]:
+        if self._under_way:
+            return
+        last = max([s for serial, s, _ in self._listed() if serial is not None], default=-1)
+        if step <= last:
             warn(
-                f"save: {self.folder} holds checkpoints of another run, up to step {there[-1]}, "
+                f"save: {self.folder} holds checkpoints of another run, up to step {last}, "
                 f"and step {step} of this run begins to replace them. To go on with that run, call "
                 "restore() first; else give this one a folder of its own",
                 CheckpointWarning,
