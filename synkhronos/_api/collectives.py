@@ -12,6 +12,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
+from synkhronos._api.unusable import why_unusable
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current, retried
@@ -582,6 +583,11 @@ def _values(found: Operands, values: Any, own: bool = False) -> list[np.ndarray]
 
 def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
     kind: Any = entry.variable.type
+    if value is None:
+        raise InputTypeError(
+            f"{what}: the value of {entry.label} is None: give an array. To give all members the "
+            f"master's own value, synk.broadcast({entry.label})"
+        )
     try:
         plain = (
             np.asarray(value)
@@ -590,7 +596,9 @@ def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
         )
         found = kind.filter(plain, allow_downcast=None)
     except (TypeError, ValueError, AttributeError) as exc:
-        raise InputTypeError(f"{what}: {entry.label} is {kind}: {exc}") from None
+        raise InputTypeError(
+            f"{what}: {entry.label} is {kind}, found {shown(value)}: {why_unusable(value) or exc}"
+        ) from None
     return np.ascontiguousarray(found) if np.ndim(found) else np.asarray(found)
 
 

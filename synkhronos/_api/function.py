@@ -220,7 +220,7 @@ class Function(Advised):
         """Measure a call for `synk.advise`; changes no variable."""
         function = self._function
         given = tuple(args), kwargs, None, batch, None, 1
-        with function.group.lock, contextlib.ExitStack() as stack:
+        with function.group.lock, function.telling("measuring"), contextlib.ExitStack() as stack:
             parts = TimedParts(function, args, kwargs, batch)
             called: Callable[[], Any] = functools.partial(function.call, *given)
             if not function.plan.pure:

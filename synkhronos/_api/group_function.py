@@ -178,10 +178,10 @@ class GroupFunction:
                 return
         self._posted.keep(key, _Posted(call, command, staged))
 
-    def telling(self) -> contextlib.AbstractContextManager[None]:
+    def telling(self, doing: str = "compiling") -> contextlib.AbstractContextManager[None]:
         """A context in which the function is compiled; the user is told of it while it lasts."""
         named = self.plan.recipe.name or self.what
-        return telling(f"compiling {named}", self.group.channel.compiling)
+        return telling(f"{doing} {named}", self.group.channel.compiling)
 
     def compiled(self, call: Call) -> None:
         """Note that the members have computed this call, and compiled what it needs."""

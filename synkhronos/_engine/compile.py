@@ -528,6 +528,13 @@ def _streams(roots: list[Variable], changes: list[Change], rows: list[Variable])
     return [Stream(s, after.get(s), s in after and depends_on(after[s], rows)) for s in found]
 
 
+# What PyTensor calls an output that can be computed from means.
+_FROM_MEANS = {
+    "std": ", or compute pt.sqrt((z**2).mean() - z.mean() ** 2), which is exact",
+    "var": ", or compute (z**2).mean() - z.mean() ** 2, which is exact",
+}
+
+
 def _plan_output(
     variable: Variable,
     op: Reduction | None,
@@ -563,7 +570,8 @@ def _plan_output(
                 f"function {function}: output {variable} is averaged over members, weighted by "
                 f"rows, since no reduction over the rows of {divided} can be proved "
                 f"({found.reason}). If the average of the "
-                'members\' values is right, say so: (output, "avg"). Else name another reduction',
+                'members\' values is right, say so: (output, "avg"). Else name another reduction'
+                f"{_FROM_MEANS.get(variable.name or '', '')}",
                 ReductionWarning,
             )
         return OutputPlan(variable, Reduction.AVG, (add(variable, Reduction.AVG),))

@@ -30,7 +30,7 @@ from synkhronos._api.report import Measurements, Report
 from synkhronos._api.timed_parts import TimedParts
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.commands.clocks import seconds_by_phase
-from synkhronos._engine.compile import Plan, plan, substituted
+from synkhronos._engine.compile import Change, Plan, plan, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.member import Member
@@ -354,7 +354,7 @@ class TrainFunction(Advised):
     ) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
         function = self._function
-        with self._group.lock:
+        with self._group.lock, function.telling("measuring"):
             parts = TimedParts(function, args, kwargs, batch)
             return function.what, parts.rows, parts.timing(None, self._plain_update(args, kwargs))
 
@@ -568,7 +568,9 @@ def make_train_function(
                 "mean over these rows. Make it a mean, or use batch normalisation that is not "
                 "synchronised"
             )
-        rule = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
+        rule, moving = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
+        changed = {c.shared for c in changes}.union(v for v, _ in rule.updates)
+        changes += [c for c in moving if c.shared not in changed]
         partition = partition_rule(list(rule.updates), kept, rule.places)
         rule = replace(rule, leaves=partition.leaves)
         op = "avg" if goal.average else "sum"
@@ -647,7 +649,7 @@ def make_train_function_pytensor(
     [loss, *outputs], others = substituted([loss, *outputs], updates, givens)
     kept = trainable(params)
     found = _clipped(clip, gradients(loss, params, kept))
-    changes = _rule_updates(update_rule, found, kept, args, kwargs, givens)
+    changes, _ = _rule_updates(update_rule, found, kept, args, kwargs, givens)
     wanted = [loss, *_variables(outputs)]
     function = pytensor.function(
         [*inputs, *bcast_inputs],
@@ -738,14 +740,15 @@ def _rule_updates(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     givens: Any,
-) -> dict[Any, Any]:
+) -> tuple[dict[Any, Any], list[Change]]:
+    """The rule's updates, and the default updates of what they depend on."""
     if rule is None:
         raise InputTypeError(
             "no update rule was given: pass one, such as synkhronos.extensions.updates.adam"
         )
     made = apply_rule(rule, found, params, args, kwargs)
-    new, _ = substituted(list(made.values()), None, givens)
-    return dict(zip(made, new, strict=True))
+    new, moving = substituted(list(made.values()), None, givens)
+    return dict(zip(made, new, strict=True)), moving
 
 
 def _applied(
@@ -756,11 +759,11 @@ def _applied(
     kwargs: dict[str, Any],
     clip: Clip | None,
     givens: Any,
-) -> UpdateRule:
+) -> tuple[UpdateRule, list[Change]]:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
     whole = _clipped(clip, goal.full_gradients(places))
-    updates = _rule_updates(rule, whole, params, args, kwargs, givens)
-    return UpdateRule(tuple(places), tuple(updates.items()), tuple(params))
+    updates, moving = _rule_updates(rule, whole, params, args, kwargs, givens)
+    return UpdateRule(tuple(places), tuple(updates.items()), tuple(params)), moving
 
 
 def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], partition: Partition) -> None:

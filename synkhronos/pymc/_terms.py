@@ -91,7 +91,15 @@ def read_model(model: Any, dim: str | None) -> Terms:
     """
     observed = list(model.observed_RVs)
     if not observed:
-        raise InputError(f"{_called(model)} has no observed variables: there is nothing to divide")
+        names = ", ".join(p.name for p in model.potentials)
+        potentials = (
+            f". pm.Potential ({names}) is not divided: write it as an observed variable, for "
+            "example by pm.CustomDist"
+        )
+        raise InputError(
+            f"{_called(model)} has no observed variables: there is nothing to divide"
+            f"{potentials if names else ''}"
+        )
     if dim is not None:
         observed = _with_dim(model, dim, observed)
     for rv in observed:

@@ -56,6 +56,18 @@ def test_an_unproved_reduction_names_the_scattered_inputs(group2: synk.Group) ->
         synk.function([x, y, w], [(x @ w).mean(), y.sum()], mode=FAST)
 
 
+@pytest.mark.each_choice
+@pytest.mark.parametrize("name", ["std", "var"])
+def test_a_spread_is_exact_from_means(group: synk.Group, name: str) -> None:
+    """The warning of pt.std and pt.var gives the form that is exact, and that does not warn."""
+    z = pt.dvector("z")
+    with pytest.warns(synk.ReductionWarning, match="which is exact") as told:
+        synk.function([z], getattr(z, name)(), mode=FAST)
+    form = str(told[0].message).partition("or compute ")[2].removesuffix(", which is exact")
+    f = synk.function([z], eval(form, {"pt": pt, "z": z}), mode=FAST)
+    np.testing.assert_allclose(f(Y), getattr(Y, name)())
+
+
 def test_a_local_step_of_sgd_warns_at_the_users_line(group: synk.Group) -> None:
     """The drop-in conversion: each member would follow its own rows."""
     r = Regression()

@@ -517,6 +517,21 @@ def test_errors(group2: synk.Group) -> None:
         make(noisy)
 
 
+@pytest.mark.filterwarnings("ignore:Setting default_update is deprecated")
+def test_default_updates_of_what_only_the_rule_reads(group: synk.Group) -> None:
+    """A rate that halves itself; as in plain PyTensor, a step uses the value before."""
+    x, found = pt.dvector("x"), []
+    for make in (make_train_function, make_train_function_pytensor):
+        w, rate = pytensor.shared(np.zeros(()), name="w"), pytensor.shared(1.0, name="rate")
+        rate.default_update = rate * 0.5
+        train = make(((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.25 * rate, mode=FAST)
+        for _ in range(3):
+            train(np.full(5, 8.0))
+        assert rate.get_value() == 0.125
+        found.append(w.get_value())
+    assert found[0] == found[1] == 5.375
+
+
 def test_the_rate_by_its_name_of_2017(group2: synk.Group) -> None:
     """As the rules themselves take it; a rule of the user's may have an own `lr`."""
     net = Net()

@@ -145,6 +145,16 @@ GROUPS = {
             "name, or a list of them",
         ),
         Mistake(
+            "synk.set_value(1, w, None)",
+            "InputTypeError: set_value: the value of w is None: give an array. To give all members "
+            "the master's own value, synk.broadcast(w)",
+        ),
+        Mistake(
+            'synk.set_value(1, w, ["a", "b", "c"])',
+            "InputTypeError: set_value: w is Vector(float32, shape=(?,)), found ['a', 'b', 'c']: "
+            "it is text, and not numbers: encode it by numbers",
+        ),
+        Mistake(
             "synk.all_reduce(w, weights=rows)",
             "InputTypeError: weights=<ndarray float64 (1000, 3)> is not a list of numbers: give "
             "one for each of the 2 ranks",
@@ -269,6 +279,18 @@ with pm.Model() as model:
 synk.pymc.parallel(model, 2)""",
             "InputTypeError: dim=2 is not the name of a dimension; for 2 members write "
             "parallel(model, members=2)",
+            needs="pymc",
+        ),
+        Mistake(
+            """\
+import pymc as pm
+
+with pm.Model() as model:
+    pm.Potential("fit", -(pm.Normal("mu") - rows[:, 0]) ** 2)
+synk.pymc.parallel(model)""",
+            "InputError: the model has no observed variables: there is nothing to divide. "
+            "pm.Potential (fit) is not divided: write it as an observed variable, for example by "
+            "pm.CustomDist",
             needs="pymc",
         ),
         Mistake(
