@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -9,6 +12,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._api.advice import Advice, Timing
+from synkhronos._engine import progress
 from synkhronos.extensions import make_train_function, updates
 
 FAST = "FAST_COMPILE"
@@ -121,3 +125,22 @@ def test_rows_of_shared_variables() -> None:
 def test_what_is_not_a_function() -> None:
     with pytest.raises(synk.InputTypeError, match=r"found str\. For a PyMC model use synk.pymc"):
         synk.advise("f")
+
+
+def test_what_takes_long_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a function, and of a training function; no thread is left."""
+    for wait in ("FIRST", "SOON"):
+        monkeypatch.setattr(progress, wait, 0.001)
+    monkeypatch.setattr(progress._LogLines, "pause", 0.001)
+    x, w = pt.dvector("x"), pytensor.shared(np.zeros(()), name="w")
+    loss = ((w - x) ** 2).mean()
+    with caplog.at_level(logging.INFO, "synkhronos"), synk.Group(2):
+        f = synk.function([x], loss, mode=FAST, name="f")
+        train = make_train_function(loss, [w], x, None, updates.sgd, 0.1, mode=FAST, name="step")
+        for each in (f, train):
+            synk.advise(each, np.ones(10))
+    assert "measuring f: " in caplog.text
+    assert "measuring step: " in caplog.text
+    assert threading.active_count() == 1
