@@ -614,7 +614,7 @@ def reduction(op: str, what: str) -> Reduction:
     if found is None:
         found = parse(op, f"{what}: reduction")
     if found is None or found is Reduction.GATHER:
-        raise InputError(f"{what}: op={op!r} combines nothing; use avg, sum, prod, min or max")
+        raise InputError(f"{what}: op={shown(op)} combines nothing; use avg, sum, prod, min or max")
     return found
 
 

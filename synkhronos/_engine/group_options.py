@@ -65,14 +65,14 @@ class GroupOptions:
     def __post_init__(self) -> None:
         size = len(self.cores)
         if self.start not in (None, "fork", "exec"):
-            raise InputError(f'start={self.start!r}: use "fork", "exec" or None')
+            raise InputError(f'start={shown(self.start)}: use "fork", "exec" or None')
         if not 0 <= self.master < size:
             raise InputError(f"master_rank={self.master} is not a rank of a group of {size}")
         if self.master and self.launch is not None:
             raise InputError(f"master_rank={self.master}: with MPI the master's rank is 0")
         most = self.max_restarts
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:
-            raise InputError(f"max_restarts={most!r}: give a number of restarts, 0 for none")
+            raise InputError(f"max_restarts={shown(most)}: give a number of restarts, 0 for none")
         if most and self.launch is not None:
             raise InputError(
                 "max_restarts: MPI ends all of a job's processes where one dies, and none can be "

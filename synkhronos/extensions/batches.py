@@ -67,7 +67,7 @@ class Batches:
         if not isinstance(shuffle, bool | np.bool_):
             raise InputTypeError(f"Batches: shuffle={shown(shuffle)} is neither True nor False")
         if last not in ("keep", "drop"):
-            raise InputError(f'Batches: last={last!r}: use "keep" or "drop"')
+            raise InputError(f'Batches: last={shown(last)}: use "keep" or "drop"')
         if last == "drop" and size > n:
             raise InputError(
                 f'Batches: {n} rows do not fill one batch of {size}, and last="drop" leaves none'

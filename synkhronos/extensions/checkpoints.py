@@ -286,7 +286,7 @@ class Checkpoints:
         {'step': 2}
         """
         if missing not in ("raise", "ignore"):
-            raise InputError(f'missing={missing!r}: use "raise" or "ignore"')
+            raise InputError(f'missing={shown(missing)}: use "raise" or "ignore"')
         place = self._find(step)
         if place is None:
             if missing == "ignore":
@@ -695,7 +695,7 @@ def _integer(name: str, value: Any, least: int) -> int:
     except TypeError:
         raise InputTypeError(f"{name}={shown(value)} is not an integer") from None
     if isinstance(value, bool | np.bool_) or found < least:
-        raise InputError(f"{name}={value!r}: give an integer of at least {least}")
+        raise InputError(f"{name}={shown(value)}: give an integer of at least {least}")
     return found
 
 

@@ -555,7 +555,7 @@ def make_train_function(
     """
     group = current("make_train_function")
     if compress not in (None, *FORMATS):
-        raise InputError(f'compress={compress!r}: use "fp16", "bf16" or None')
+        raise InputError(f'compress={shown(compress)}: use "fp16", "bf16" or None')
     inputs = _inputs(x, y)
     check_loss(loss)
     [loss, *outputs], changes = substituted([loss, *outputs], updates, givens)

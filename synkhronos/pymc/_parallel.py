@@ -293,7 +293,7 @@ def group_for(members: int | None) -> tuple[Group, bool]:
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-            raise InputTypeError(f"{name}={count!r}: give an int")
+            raise InputTypeError(f"{name}={shown(count)}: give an int")
         if count is not None and count < 1:
             raise InputError(f"{name}={count}: at least 1")
 

@@ -167,6 +167,11 @@ GROUPS = {
             "write len(array)",
         ),
         Mistake(
+            "make_train_function(rows, [w], x, None, updates.sgd, 0.1)",
+            "InputTypeError: the loss is <ndarray float64 (1000, 3)>: give a 0-d variable of "
+            "floats (reduce it by mean or sum), or a list of gradients",
+        ),
+        Mistake(
             "make_train_function((x @ w).mean(), [w], x, rows, updates.sgd, 0.1)",
             "InputTypeError: make_train_function: x and y are variables of the graph, found "
             "<ndarray float64 (1000, 3)>: pass arrays when you call the training function",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions.updates._slots import Hyper, hypers, in_dtype
 
 
@@ -112,7 +112,7 @@ def total_norm_constraint(
     """
     if not isinstance(tensor_vars, list | tuple) or not tensor_vars:
         raise InputTypeError(
-            f"total_norm_constraint: give a list of tensors; found {tensor_vars!r}"
+            f"total_norm_constraint: give a list of tensors; found {shown(tensor_vars)}"
         )
     tensors = [_floats(t, "total_norm_constraint") for t in tensor_vars]
     norm = _root(pt.add(*[_squares(t, None) for t in tensors]), tensors)

@@ -220,7 +220,7 @@ def check_loss(loss: Any) -> None:
     kind = getattr(loss, "type", None)
     if not isinstance(kind, DenseTensorType) or np.dtype(kind.dtype).kind != "f" or kind.ndim:
         raise InputTypeError(
-            f"the loss is {kind or repr(loss)}: give a 0-d variable of floats (reduce it by mean "
+            f"the loss is {kind or shown(loss)}: give a 0-d variable of floats (reduce it by mean "
             "or sum), or a list of gradients"
         )
 
@@ -234,7 +234,7 @@ def fitted_gradient(param: Any, grad: Any) -> Any:
         return param.type.filter_variable(pt.cast(found, param.type.dtype), allow_convert=True)
     except (TypeError, NotImplementedError) as exc:
         raise InputTypeError(
-            f"the gradient of {label(param)} ({param.type}) is {grad!r}, "
+            f"the gradient of {label(param)} ({param.type}) is {shown(grad)}, "
             f"{getattr(grad, 'type', type(grad).__name__)}: give a variable of its shape ({exc})"
         ) from None
 
