@@ -13,8 +13,9 @@ import os
 import platform
 import statistics
 import sys
+import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytensor
@@ -29,6 +30,7 @@ import synkhronos as synk
 TRAINING = 1437  # of the 1797 digits; the others are held out
 COMPARED = 10  # steps after which weights are compared; rounding errors grow from step to step
 TOLERANCE = 1e-5  # relative to the largest weight, in float32
+EVERY = 8  # seconds between two lines while PyTensor compiles
 RATE = np.float32(0.2)
 SERIAL = "plain, 1 thread"
 
@@ -92,12 +94,11 @@ def parallel_steps(net, images, labels):
     f_grad = synk.function([net.x, net.y], net.loss, updates=net.to_grad)
     f_step = synk.function([], updates=net.to_params)
     x, y = synk.data(images), synk.data(labels)
-    size = len(synk.get_shapes(net.grad))
 
     def step(batch):
         f_grad(x, y, batch=batch)  # each member: the gradient of its part of the batch
-        parts = [len(part) for part in np.array_split(batch, size)]
-        synk.all_reduce(net.grad, "avg", weights=parts)  # the gradient of the whole batch
+        rows = synk.part_lengths(len(batch))
+        synk.all_reduce(net.grad, "avg", weights=rows)  # the gradient of the whole batch
         f_step()
 
     return step
@@ -139,6 +140,26 @@ def machine():
     )
 
 
+@contextmanager
+def telling(text):
+    """Print how long the work inside goes on, since PyTensor prints nothing while it compiles."""
+    begin, over = time.perf_counter(), threading.Event()
+
+    def tell():
+        while not over.wait(EVERY):
+            print(f"... {time.perf_counter() - begin:.0f} s", flush=True)
+
+    print(text, flush=True)
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    print(f"... took {time.perf_counter() - begin:.1f} s", flush=True)
+
+
 def group_sizes():
     """1, 2, ... up to the default size of a group, which is one member per physical core."""
     most = synk.fork()
@@ -165,14 +186,9 @@ def main():
     data = images[training], labels[training]
     batches = [rng.integers(TRAINING, size=args.batch) for _ in range(COMPARED + args.steps)]
     net = Net(args.hidden)
-    print(
-        f"{net.grad.get_value().size:,} weights, batches of {args.batch} of {TRAINING} digits\n"
-        "compiling the gradient (about a minute, the first time) ...",
-        flush=True,
-    )
-    begin = time.perf_counter()
-    plain_steps(net, *data)(batches[0])
-    print(f"... took {time.perf_counter() - begin:.1f} s", flush=True)
+    print(f"{net.grad.get_value().size:,} weights, batches of {args.batch} of {TRAINING} digits")
+    with telling("compiling the gradient (about a minute, the first time) ..."):
+        plain_steps(net, *data)(batches[0])
 
     runs = {}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_commands import Exchange
 from selection import COLLECTED, mark_thorough
 
 import synkhronos as synk
@@ -98,17 +99,27 @@ def _lasts() -> Iterator[None]:
         group.close()
 
 
+@pytest.fixture(scope="module")
+def _standin() -> Iterator[None]:
+    """The path of GPUs without one, for the tests of a module, see `start`."""
+    with pytest.MonkeyPatch.context() as patch:
+        _forget_standin()
+        patch.syspath_prepend(str(Path(__file__).parent / "support" / "standin"))
+        patch.setattr(GroupOptions, "members_per_gpu", 2)
+        yield
+    _forget_standin()
+
+
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]]:
+def start(_standin: None) -> Iterator[Callable[..., synk.Group]]:
     """Starts groups that take the path of GPUs without one: arrays of JAX's stay what they are.
 
     Devices are "cpu", members think they share a GPU, and every member finds
     `tests/support/standin` in the place of nccl4py and cuda.core.
     """
-    _forget_standin()
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "support" / "standin"))
-    monkeypatch.setattr(GroupOptions, "members_per_gpu", 2)
     groups: list[synk.Group] = []
+    if "nccl.bindings.nccl" in sys.modules:
+        sys.modules["nccl.bindings.nccl"].calls.clear()  # of the tests before
 
     def made(size: int, **options: Any) -> synk.Group:
         groups.append(synk.Group(size, "cpu", start="exec", **options))
@@ -117,7 +128,21 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., synk.Group]
     yield made
     for group in reversed(groups):
         group.__exit__(None, None, None)
-    _forget_standin()
+
+
+@pytest.fixture(scope="module")
+def _gpu_pair(_standin: None) -> Iterator[synk.Group]:
+    made = synk.Group(2, "cpu", start="exec")
+    made.run(Exchange())  # links the members, whose threads last as long as the group
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gpu_pair(_gpu_pair: synk.Group) -> Iterator[synk.Group]:
+    """Two members as `start` makes them, the same for a module: each new worker imports JAX."""
+    with _gpu_pair.active():
+        yield _gpu_pair
 
 
 def _forget_standin() -> None:

@@ -150,13 +150,15 @@ def environment(threads: int) -> dict[str, str]:
 def bind_worker(cores: Sequence[int]) -> None:
     """Bind this process and its thread pools to its cores, for its whole life.
 
-    numba reads its number of threads from the environment when it compiles next.
+    numba reads its number of threads from the environment when it compiles next. A number that is
+    right is left, see `MasterCores`.
     """
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, cores)
     os.environ.update(environment(len(cores)))
     for library in thread_pools():
-        library.set_num_threads(len(cores))
+        if library.get_num_threads() != len(cores):
+            library.set_num_threads(len(cores))
     keep_freed_memory()
 
 
@@ -168,7 +170,11 @@ def thread_pools() -> list[Any]:
 
 
 class MasterCores:
-    """The master's cores, and its limits while it works as a member."""
+    """The master's cores, and its limits while it works as a member.
+
+    Workers are forked under such limits too, and inherit them. To set a number in a forked process
+    starts all of OpenBLAS's threads there, one per core of the machine, and they spin for 25 ms.
+    """
 
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores = list(cores)

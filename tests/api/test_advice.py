@@ -9,13 +9,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos._api.advice import Advice, Timing
 from synkhronos._engine import progress
 from synkhronos.extensions import make_train_function, updates
 
-FAST = "FAST_COMPILE"
 PARTS = {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.125}
 
 

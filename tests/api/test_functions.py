@@ -26,6 +26,7 @@ import pytest
 from failing_ops import Fussy, Known, Replicas, fussy, rank_shaped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from modes import FAST
 from pytensor import In
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
@@ -42,7 +43,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::synkhronos.BatchWarning"),
 ]
 
-FAST = "FAST_COMPILE"
 SLOW_TO_MAKE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 Array = np.ndarray

@@ -6,10 +6,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
-
-FAST = "FAST_COMPILE"
 
 
 def posted(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[object]:

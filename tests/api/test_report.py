@@ -11,13 +11,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos._api.report import Report
 from synkhronos._engine.commands.base import PHASES
 from synkhronos._engine.commands.call import Call
-
-FAST = "FAST_COMPILE"
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos.extensions import (
@@ -17,7 +18,6 @@ from synkhronos.extensions import (
     updates,
 )
 
-FAST = "FAST_COMPILE"
 X = np.random.default_rng(4).normal(size=(7, 3))
 Y = X @ [1.0, 2.0, 3.0]
 # PyTensor deprecates what scripts of that time use

@@ -11,6 +11,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -20,7 +21,6 @@ from synkhronos._api import auto_slices
 # The mechanics of local updates; `test_warnings.py` holds what is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning")
 
-FAST = "FAST_COMPILE"
 
 Array = np.ndarray
 ROWS = np.random.default_rng(5).normal(size=(11, 3))

@@ -10,11 +10,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 
-FAST = "FAST_COMPILE"
 X = np.random.default_rng(2).normal(size=(7, 3))
 Y = X @ [1.0, 2.0, 3.0]
 

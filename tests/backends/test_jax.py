@@ -35,6 +35,7 @@ LENGTHS = (43, 8, 1, 0, 30, 31, 29, 37, 100, 2, 43, 75)  # more than are compile
 
 
 @pytest.fixture(
+    scope="module",
     params=(
         *thorough(1),
         2,
@@ -42,17 +43,24 @@ LENGTHS = (43, 8, 1, 0, 30, 31, 29, 37, 100, 2, 43, 75)  # more than are compile
     ),
     ids=lambda n: f"size{n}",
 )
-def jax_group(request: pytest.FixtureRequest) -> Iterator[synk.Group]:
-    """A group by exec, as JAX may have run here."""
-    with synk.Group(request.param, start="exec") as made:
-        yield made
+def lasting(request: pytest.FixtureRequest) -> Iterator[synk.Group]:
+    """A group by exec, as JAX may have run here; a new one would import JAX in each worker."""
+    made = synk.Group(request.param, start="exec")
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def jax_pair() -> Iterator[synk.Group]:
-    """Two members, by exec."""
-    with synk.Group(2, start="exec") as made:
-        yield made
+def jax_group(lasting: synk.Group) -> Iterator[synk.Group]:
+    """A group of each size, the current one."""
+    with lasting.active():
+        yield lasting
+
+
+@pytest.fixture
+def jax_pair(jax_group: synk.Group) -> synk.Group:
+    """Two members, the current group."""
+    return jax_group
 
 
 class Regression:
@@ -133,6 +141,7 @@ def compare(members: int, dtype: str) -> None:
             np.testing.assert_allclose(value, serial_w.get_value(), 1e-4, 1e-4)
 
 
+@pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_local_updates_of_any_length(jax_pair: synk.Group) -> None:
     """A new value that is finished of several partial ones, in each member from its own rows."""
     model = Regression("float64")
@@ -271,6 +280,7 @@ def test_jax_is_configured_as_before(tmp_path: Path) -> None:
                 compilation_cache.reset_cache()
 
 
+@pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_graphs_of_float32_stay_float32(jax_pair: synk.Group) -> None:
     """Outputs, updates and what is between them, in PyTensor's floatX of float64."""
     assert pytensor.config.floatX == "float64"
@@ -330,6 +340,7 @@ def test_dtypes_where_floatx_is_float32(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[1::2] == [f"True {2 * n} {n + 1}" for n in range(4)]
 
 
+@pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_calls_of_any_lengths(jax_pair: synk.Group) -> None:
     """Few compilations, however many lengths the parts have."""
     x = pt.fmatrix("x")
@@ -514,6 +525,7 @@ def test_what_jax_copies() -> None:
     assert not jax_backend.is_copied(np.ones(100)[1:])  # too small to be worth it
 
 
+@pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_values_are_kept_where_jax_reads_them(jax_pair: synk.Group) -> None:
     """Large values move once to a 64-byte border, in all members, which is no news to anybody."""
     x = pt.fvector("x")
@@ -531,6 +543,7 @@ def test_values_are_kept_where_jax_reads_them(jax_pair: synk.Group) -> None:
     assert f(rows) == 14 * ((1 << 16) - 1)
 
 
+@pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_parts_off_a_border(jax_pair: synk.Group) -> None:
     """Rows of 12 bytes: parts begin anywhere, in Data that changes under the same command."""
     x = pt.fmatrix("x")

@@ -426,27 +426,32 @@ def test_core_shares(cores: list[int], size: int, wanted: list[list[int]]) -> No
 
 
 def test_members_keep_to_their_cores(group2: synk.Group) -> None:
-    """S84: workers are bound, and their BLAS has as many threads as they have cores."""
+    """S84: workers are bound, and their BLAS has as many threads as they have cores.
+
+    It starts none before it has work: each library would start one per core in each worker.
+    """
     from dataclasses import dataclass
 
     from synkhronos._engine.commands.base import Command
 
     @dataclass(frozen=True)
     class Where(Command):
-        def run(self, member: object) -> tuple[list[int], list[int]]:
+        def run(self, member: object) -> tuple[list[int], list[int], int]:
             from threadpoolctl import threadpool_info
 
+            running = len(os.listdir("/proc/self/task"))
             np.ones((2, 2)).dot(np.ones((2, 2)))
             threads = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
-            return sorted(os.sched_getaffinity(0)), threads
+            return sorted(os.sched_getaffinity(0)), threads, running
 
         def answer(self, member: object, own: object, reports: dict[int, object]) -> object:
             return reports[1]
 
     before = os.sched_getaffinity(0)
-    cores, threads = group2.run(Where())
+    cores, threads, running = group2.run(Where())
     assert cores == group2.cores[1]
     assert set(threads) <= {len(cores)}
+    assert running == 1
     assert os.sched_getaffinity(0) == before
 
 

@@ -20,7 +20,6 @@ from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.group_options import GroupOptions
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.resident import Resident
@@ -43,9 +42,9 @@ Start = Callable[..., synk.Group]
     ),
     ids=lambda n: f"size{n}",
 )
-def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
+def gpus(request: pytest.FixtureRequest, start: Start, gpu_pair: synk.Group) -> synk.Group:
     """A group of each size."""
-    return start(request.param)
+    return gpu_pair if request.param == 2 else start(request.param)
 
 
 @pytest.mark.each_choice
@@ -68,8 +67,7 @@ def test_odd_batches_and_slices(start: Start) -> None:
     "kind",
     ["masked mean", *thorough(*(k for k in LOSSES if k != "masked mean"))],
 )
-def test_losses_are_exact(start: Start, kind: str) -> None:
-    start(2)
+def test_losses_are_exact(gpu_pair: synk.Group, kind: str) -> None:
     compare(
         lambda net: {
             "loss": loss_of(net, kind),
@@ -81,8 +79,7 @@ def test_losses_are_exact(start: Start, kind: str) -> None:
     )
 
 
-def test_gradients_without_a_step(start: Start) -> None:
-    start(2)
+def test_gradients_without_a_step(gpu_pair: synk.Group) -> None:
     net, train, data = trained(None)
     before = net.values()
     wanted = pytensor.function(
@@ -95,9 +92,8 @@ def test_gradients_without_a_step(start: Start) -> None:
 
 
 @pytest.mark.thorough
-def test_clipping_by_the_norm(start: Start) -> None:
+def test_clipping_by_the_norm(gpu_pair: synk.Group) -> None:
     """A total over all parameters, which every member computes of the same sum."""
-    start(2)
 
     def make(net: Net) -> dict[str, Any]:
         return {
@@ -120,16 +116,15 @@ def trained(group: synk.Group, steps: int = 3, **how: Any) -> tuple[Net, Any, tu
     return net, train, data
 
 
-def test_one_exchange_and_one_copy(start: Start) -> None:
+def test_one_exchange_and_one_copy(gpu_pair: synk.Group) -> None:
     """A step sums one flat vector; it overwrites what it updates; nothing goes through the host."""
-    group = start(2)
-    net, train, data = trained(group)
-    group.run(Traffic())
+    net, train, data = trained(gpu_pair)
+    gpu_pair.run(Traffic())
     before = [v.container.storage[0] for v in [*net.params, *train.state]]
     train(*data)
     assert all(value.is_deleted() for value in before)
     size = sum(np.size(v) for v in net.values())
-    for counts, staged in group.run(Traffic()):
+    for counts, staged in gpu_pair.run(Traffic()):
         assert counts == [size]
         assert staged == 0
     found = [v.container.storage[0] for v in [*net.params, *train.state]]
@@ -137,9 +132,8 @@ def test_one_exchange_and_one_copy(start: Start) -> None:
     assert train.seconds()["reduce"][1] > 0
 
 
-def test_dtypes_are_summed_apart(start: Start) -> None:
+def test_dtypes_are_summed_apart(gpu_pair: synk.Group) -> None:
     """float16 is summed in float32, as everywhere; each parameter keeps its dtype."""
-    group = start(2)
     x = pt.matrix("x", dtype="float32")
     kinds = ("float16", "float32", "float64")
     params = [pytensor.shared(np.ones(3, k), name=k) for k in kinds]
@@ -147,9 +141,9 @@ def test_dtypes_are_summed_apart(start: Start) -> None:
     train = make_train_function(loss, params, x, None, updates.sgd, 0.01, mode="JAX")
     rows = np.linspace(-1, 1, 15, dtype="float32").reshape(5, 3)
     train(rows)
-    group.run(Traffic())
+    gpu_pair.run(Traffic())
     train(rows)
-    assert [counts for counts, _ in group.run(Traffic())] == [[3, 3, 3]] * 2
+    assert [counts for counts, _ in gpu_pair.run(Traffic())] == [[3, 3, 3]] * 2
     w = np.ones(3)
     for _ in range(2):
         w = w - 0.01 * 2 * w * (rows.astype(float) ** 2).sum(axis=0)
@@ -209,8 +203,7 @@ def test_two_training_functions(gpus: synk.Group, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(a, b, 1e-9)
 
 
-def test_unequal_values_are_refused(start: Start) -> None:
-    start(2)
+def test_unequal_values_are_refused(gpu_pair: synk.Group) -> None:
     net, train, data = trained(None)
     synk.set_value(1, net.params[1], np.ones(7))
     with pytest.raises(synk.InputError, match=r"b0.*\[1\]"):
@@ -219,16 +212,15 @@ def test_unequal_values_are_refused(start: Start) -> None:
     train(*data)
 
 
-def test_failures(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures(gpu_pair: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the update nothing changes; in it, what was overwritten is torn until it is set."""
-    group = start(2)
-    net, train, data = trained(group)
+    net, train, data = trained(gpu_pair)
     before = net.values()
     with pytest.raises(synk.InputError):
         train(data[0], data[1][:5])
     for a, b in zip(net.values(), before, strict=True):
         np.testing.assert_array_equal(a, b)
-    update = next(iter(group.member.updates.values()))
+    *_, update = gpu_pair.member.updates.values()
 
     def fails(*args: Any) -> None:
         raise MemoryError("in the middle")
@@ -245,11 +237,10 @@ def test_failures(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_waits_for_the_end_of_an_update(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    gpu_pair: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = start(2)
-    net, train, data = trained(group)
-    other, _, _ = trained(group, 4)
+    net, train, data = trained(gpu_pair)
+    other, _, _ = trained(gpu_pair, 4)
     write = Resident.apply
 
     def interrupted(update: Resident, *args: Any) -> None:
@@ -287,26 +278,9 @@ def test_where_nccl_is_missing(
     assert len([r for r in caplog.records if "NCCL cannot serve" in r.getMessage()]) == 1
 
 
-def test_other_modes_stay_on_the_cores(start: Start) -> None:
+def test_other_modes_stay_on_the_cores(gpu_pair: synk.Group) -> None:
     """A training function of mode NUMBA or FAST_COMPILE keeps its flat vectors in shared memory."""
-    start(2)
     compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, steps=3)
-
-
-def test_not_forced() -> None:
-    """The path that is forced in these tests is that of members on GPUs alone."""
-    for devices, found in (("cpu", 0), (None, 0)):
-        opening = GroupOptions.of(
-            *(2, devices, None),
-            master=0,
-            start=None,
-            profile=False,
-            debug=False,
-            timeout=None,
-            stall_warning=None,
-            max_restarts=0,
-        )
-        assert opening.members_per_gpu == found
 
 
 @pytest.mark.parametrize("kind", [*thorough("mean + L2"), "masked mean"])

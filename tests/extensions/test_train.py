@@ -13,8 +13,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import Mode
-from training_cases import FAST, LOSSES, RULES, Net, compare, loss_of
+from modes import FAST
+from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos import extensions
@@ -79,9 +79,7 @@ def test_dry_gradients(group2: synk.Group, kind: str) -> None:
     x, y = net.data(11)
     before = net.values()
     found = train.gradients(x, y)
-    serial = pytensor.function(
-        [net.x, net.y], pytensor.grad(loss, net.params), mode=Mode("py", "fast_compile")
-    )
+    serial = pytensor.function([net.x, net.y], pytensor.grad(loss, net.params), mode=FAST)
     for g, wanted in zip(found, serial(x, y), strict=True):
         np.testing.assert_allclose(g, wanted, rtol=1e-10, atol=1e-12)
     for a, b in zip(net.values(), before, strict=True):

@@ -20,13 +20,13 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import training_cases
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos._plan.rows import edges
 from synkhronos.extensions import updates
 from synkhronos.extensions.updates import Split, rule_of, split
 
-FAST = "FAST_COMPILE"
 STEPS = 10
 
 Array = np.ndarray

@@ -13,12 +13,13 @@ import numpy as np
 import pytensor
 import pytensor.link.numba.dispatch
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
-FAST = "FAST_COMPILE"
+FAST = Mode("py", None)  # as in the tests; this program runs by itself
 QUIET = 0.3  # seconds without another interrupt, after which a program goes on
 
 

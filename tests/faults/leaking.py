@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
 
 import synkhronos as synk
 from synkhronos.testing.faults import Fault
 
-FAST = "FAST_COMPILE"
+FAST = Mode("py", None)  # as in the tests; this program runs by itself
 GROWTH = 2 << 20  # bytes of a member's resident memory
 MEMBERS = 2
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from modes import FAST
 from pytensor.raise_op import Assert
 
 import synkhronos as synk
 
-FAST = "FAST_COMPILE"
 FIXED = ("w", "acc", "count", "top")  # functions depend on their shapes
 FREE = ("m", "k", "u", "z", "big")
 NAMES = FIXED + FREE

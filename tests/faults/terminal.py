@@ -72,7 +72,7 @@ class Terminal:
                 os.close(fd)
         self._rest = b""
         self.program = Program(0)
-        self.await_word("ready")
+        assert self.await_word("ready"), self.program.printed
 
     @property
     def free(self) -> bool:
@@ -123,7 +123,10 @@ class Terminal:
             if self._keys in ready:
                 self._read_screen()
             if self._events in ready:
-                *lines, self._rest = (self._rest + os.read(self._events, 65536)).split(b"\n")
+                read = os.read(self._events, 65536)
+                if not read:  # the shell has ended
+                    return False
+                *lines, self._rest = (self._rest + read).split(b"\n")
                 self.program.said += [tuple(json.loads(line)) for line in lines]
         return True
 

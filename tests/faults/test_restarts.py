@@ -14,14 +14,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import leaks
 from synkhronos.testing.faults import Fault
-
-FAST = "FAST_COMPILE"
 
 
 def kill(group: synk.Group, *ranks: int) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 
 Trials = Callable[[Any, Any], Any]
-FAST = "FAST_COMPILE"
 SIZE = 400_000
 RATE, MOMENTUM = 0.5, 0.25
 

@@ -325,6 +325,25 @@ def test_without_a_word() -> None:
         assert list(map(str, found)) == ["cuda:1", "cuda:0", "cuda:1"]
 
 
+def options_of(members: int | None, devices: str | None, launch: Launch | None) -> GroupOptions:
+    """What a group with these devices is opened with."""
+    return GroupOptions.of(
+        *(members, devices, None, launch),
+        master=0,
+        start=None,
+        profile=False,
+        debug=False,
+        timeout=None,
+        stall_warning=None,
+        max_restarts=0,
+    )
+
+
+@pytest.mark.parametrize("devices", ["cpu", None])
+def test_members_on_cores_share_no_gpu(devices: str | None) -> None:
+    assert options_of(2, devices, None).members_per_gpu == 0
+
+
 @pytest.mark.usefixtures("three_gpus")
 def test_several_processes_of_a_launch_on_a_machine() -> None:
     """They take the GPUs in turn; NCCL may open ports, and finds members of others on its GPU."""
@@ -332,16 +351,7 @@ def test_several_processes_of_a_launch_on_a_machine() -> None:
         with pytensor.config.change_flags(mode="JAX"):
             for rank in range(3):
                 launch = Launch("mpiexec", rank, 3, rank, 3)
-                opening = GroupOptions.of(
-                    *(None, asked, None, launch),
-                    master=0,
-                    start=None,
-                    profile=False,
-                    debug=False,
-                    timeout=None,
-                    stall_warning=None,
-                    max_restarts=0,
-                )
+                opening = options_of(None, asked, launch)
                 assert list(map(str, opening.devices)) == [f"cuda:{rank % 2}"]
                 assert opening.members_per_gpu == 1
                 [told] = opening.environments

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 
-FAST = "FAST_COMPILE"
 RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (updates.sgd, {"learning_rate": 0.1}),
     "momentum": (updates.momentum, {"learning_rate": 0.1}),
@@ -71,7 +70,7 @@ def compare(
     ours, serial = Net(dtype, hidden), Net(dtype, hidden)
     mine, theirs = make(ours), make(serial)
     mine.setdefault("mode", FAST)
-    theirs["mode"] = Mode(linker="py", optimizer="fast_compile")
+    theirs["mode"] = FAST
     train = make_train_function(
         mine.pop("loss", ours.loss), ours.params, ours.x, ours.y, mine.pop("rule"), **mine
     )

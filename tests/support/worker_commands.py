@@ -72,9 +72,10 @@ class Listen(Command):
     """Begin to count what JAX compiles, or loads from its cache, in each member."""
 
     def run(self, member: Any) -> None:
-        """JAX's own events."""
+        """JAX's own events; a member that listens already begins at 0 again."""
         from jax import monitoring
 
+        listens = hasattr(member, "counted")
         member.counted = {"backend_compile_duration": 0, "cache_hits": 0, "cache_misses": 0}
 
         def count(name: str, *args: Any, **kwargs: Any) -> None:
@@ -82,6 +83,8 @@ class Listen(Command):
             if kind in member.counted:
                 member.counted[kind] += 1
 
+        if listens:
+            return
         monitoring.register_event_listener(count)
         monitoring.register_event_duration_secs_listener(count)
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._host.arena import Arena
+from synkhronos._host.cores import MasterCores
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
 from synkhronos._transport.channels.control_words import (
@@ -166,13 +167,16 @@ class LocalChannel(Channel):
             )
         if reasons:
             log.info("workers start by exec, since %s", "; ".join(reasons))
-        for rank in ranks:
-            wiring = self._wiring(rank, cores[rank], crowded, options)
-            if self.started == "exec":
-                popen = exec_worker(wiring, module, self._environments[rank])
-                self.workers.append(Worker(rank, popen.pid, popen))
-            else:
-                self.workers.append(Worker(rank, fork_worker(wiring, main, self._withheld(rank))))
+        forks = self.started == "fork" and ranks
+        with MasterCores(cores[ranks[0]]) if forks else contextlib.nullcontext():
+            for rank in ranks:
+                wiring = self._wiring(rank, cores[rank], crowded, options)
+                if self.started == "exec":
+                    popen = exec_worker(wiring, module, self._environments[rank])
+                    self.workers.append(Worker(rank, popen.pid, popen))
+                else:
+                    pid = fork_worker(wiring, main, self._withheld(rank))
+                    self.workers.append(Worker(rank, pid))
         self.node.waiter.watch({w.rank: w.pidfd for w in self.workers})
 
     def _withheld(self, rank: int) -> list[int]:
