@@ -160,9 +160,10 @@ class TimedParts:
 
 
 def _name(mode: Any) -> str:
-    """The name by which PyTensor knows a mode; else what the mode says of itself."""
+    """The name by which PyTensor knows a mode; else that of what runs its operations."""
     mode = mode or pytensor.config.mode
-    if mode == "Mode":  # PyTensor's default
-        return type(get_default_mode().linker).__name__.removesuffix("Linker").upper()
+    if isinstance(mode, str) and mode != "Mode":  # that is PyTensor's default
+        return mode
     known = (name for name, predefined in predefined_modes.items() if predefined == mode)
-    return mode if isinstance(mode, str) else next(known, str(mode))
+    linker = get_default_mode().linker if mode == "Mode" else mode.linker
+    return next(known, type(linker).__name__.removesuffix("Linker").upper())

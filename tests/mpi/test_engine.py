@@ -65,7 +65,7 @@ def check(
     ("nodes", "members", "files", "only"),
     [
         (2, 1, ["api/test_functions.py"], "test_every_reduction or batch_s"),
-        (2, 2, COLLECTIVES, "communicator or channel or every_verb or weighted"),
+        (2, 2, COLLECTIVES, "communicator or channel or weighted or every_verb and float32"),
     ],
 )
 def test_parts_of_the_engine(

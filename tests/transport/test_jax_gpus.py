@@ -233,7 +233,7 @@ def test_where_nccl_is_missing(
     """The same results through the host's memory, and one warning that says why."""
     monkeypatch.setitem(sys.modules, "nccl.bindings", None)
     group = start(2)
-    conformance.check_communicator(group, ["float32", "complex64", "int16"], ((3, 2),))
+    conformance.check_communicator(group, ["float32", "complex64", "int16"], ((), (3, 2)))
     [said] = refusals(caplog)
     assert "rank 0: nccl4py cannot be imported" in said
     assert 'pip install "synkhronos[cuda12]"' in said
@@ -246,7 +246,7 @@ def test_where_a_member_cannot_be_served(
     """The others do not wait for it."""
     monkeypatch.setenv("STANDIN_NCCL_FAILS", str(rank))
     group = start(3)
-    conformance.check_communicator(group, ["float32"], ((3, 2),))
+    conformance.check_communicator(group, ["float32"], ((), (3, 2)))
     [said] = refusals(caplog)
     assert f"rank {rank}: the connection to the other members failed: NCCLError" in said
 
@@ -257,13 +257,13 @@ def test_an_old_nccl(
     """Several members on one GPU are more than it takes."""
     monkeypatch.setenv("STANDIN_NCCL_VERSION", "22907")
     group = start(2)
-    conformance.check_communicator(group, ["float32"], ((3, 2),))
+    conformance.check_communicator(group, ["float32"], ((), (3, 2)))
     [said] = refusals(caplog)
     assert "NCCL 22907 takes one member on a GPU" in said
     group.close()
     monkeypatch.setattr(GroupOptions, "members_per_gpu", 1)
     caplog.clear()
-    conformance.check_communicator(start(2), ["float32"], ((3, 2),))
+    conformance.check_communicator(start(2), ["float32"], ((), (3, 2)))
     assert not refusals(caplog)
 
 
@@ -369,7 +369,7 @@ def test_nccl_without_a_gpu(tmp_path: Path) -> None:
         logging.basicConfig()
         GroupOptions.members_per_gpu = 1
         with synk.Group(2, "cpu", start="exec") as group:
-            conformance.check_communicator(group, ["float32"], ((3, 2),))
+            conformance.check_communicator(group, ["float32"], ((), (3, 2)))
         print("done")
     """
     found = run_script(tmp_path, script)
