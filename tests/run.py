@@ -2,8 +2,8 @@
 
     python -P tests/run.py default | quick | all
 
-First the tests that may run beside others, in as many processes as there are cores; then those
-with the marker `alone`, one after the other. Of a run of pytest the first process writes to the
+First the tests that may run beside others, in one process more than there are cores, since many
+tests wait; then those with the marker `alone`, one after the other. Of a run of pytest the first process writes to the
 terminal.
 """
 
@@ -87,7 +87,7 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     codes: list[int] = []
     with tempfile.TemporaryDirectory() as name:
-        for word, processes, where in (("not alone", cores, paths), ("alone", 1, apart(paths))):
+        for word, processes, where in (("not alone", cores + 1, paths), ("alone", 1, apart(paths))):
             folder = Path(name) / word
             folder.mkdir()
             marked = " and ".join(filter(None, [chosen, word]))
