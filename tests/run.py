@@ -3,8 +3,8 @@
     python -P tests/run.py default | quick | all
 
 First the tests that may run beside others, in one process more than there are cores, since many
-tests wait; then those with the marker `alone`, one after the other. Of a run of pytest the first process writes to the
-terminal.
+tests wait; then those with the marker `alone`, one after the other. Of a run of pytest the first
+process writes to the terminal.
 """
 
 from __future__ import annotations
