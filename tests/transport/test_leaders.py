@@ -179,13 +179,16 @@ def test_all_pass_a_meeting_or_nobody(seed: int) -> None:
 
 
 def test_the_end_frees_all_who_wait() -> None:
+    came: list[int] = []
+
     def life(leaders: Leaders) -> Any:
         if leaders.rank == 0:
             leaders.post(1, b"")
-            time.sleep(0.02)
+            wait(lambda: len(came) == 5)
             leaders.quit()
             return "quit"
         assert leaders.next() == (1, b"")
+        came.append(leaders.rank)
         wait_for = leaders.agree if leaders.rank % 2 else leaders.verdict
         with pytest.raises(GroupEnded):
             wait_for()
