@@ -196,6 +196,7 @@ def penalised(model: Regression) -> Any:
     return model.outputs(model.w)["penalised"]
 
 
+@pytest.mark.thorough  # of one function: test_calls_of_any_lengths
 def test_compilations_of_an_epoch() -> None:
     """10,007 rows in batches of 128 over 3 members: parts of 43 or 42 rows, and of 8 or 7.
 

@@ -67,8 +67,13 @@ BEFORE = {
     ),
 }
 
+REPEATED = ("a thread pool", "multiprocessing, by fork")  # what another one checks as well
 
-@pytest.mark.parametrize("before", BEFORE)
+
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(b, marks=pytest.mark.thorough) if b in REPEATED else b for b in BEFORE],
+)
 def test_started_after(tmp_path: Path, before: str) -> None:
     text, wanted = BEFORE[before]
     printed = run_script(tmp_path, textwrap.dedent(BEGIN) + text)

@@ -35,6 +35,7 @@ def mean() -> synk.Function:
     return synk.function([x], x.mean(), mode="FAST_COMPILE")
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", ["sleep", "spin", "C call"])
 @pytest.mark.parametrize("meet", [True, False])
 def test_a_member_that_does_not_come(kind: str, meet: bool) -> None:

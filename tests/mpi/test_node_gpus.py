@@ -137,7 +137,8 @@ def test_failures(mpi: Launcher, tmp_path: Path, each: str) -> None:
     assert _run(mpi, tmp_path, text, each).count("left") == 4 * int(each)
 
 
-@pytest.mark.parametrize("rank", [*thorough(1), 3])
+@pytest.mark.thorough  # of one node in transport/test_jax_gpus.py
+@pytest.mark.parametrize("rank", [1, 3])
 def test_a_death(mpi: Launcher, tmp_path: Path, rank: int) -> None:
     """Of a member of either node, in the middle: named within 5 s."""
     text = f"""
