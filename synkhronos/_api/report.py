@@ -231,10 +231,12 @@ class Measurements:
         self._number = number
         self._clocks: Clocks | None = None
         self._before: list[list[float]] = []
+        self._over_nodes = False
         self._latest: Report | None = None
 
     def use(self) -> None:
         """Take the clocks that the members have made."""
+        self._over_nodes = self._group.member.communicator.nodes > 1
         made = self._group.member.clocks[self._number]
         if made is not self._clocks:
             self._clocks, self._before, self._latest = made, [], None
@@ -249,7 +251,9 @@ class Measurements:
         """The cells of each member, by rank; empty before there are clocks."""
         if self._clocks is None:
             return []
-        if self._group.alive and self._group.member.communicator.nodes > 1:
+        if self._over_nodes:
+            if not self._group.alive:  # what other nodes have counted has ended with them
+                return self._before
             found: list[list[float]] = self._group.run(ReadClocks(self._number), "report")
             return found
         return [cells.tolist() for cells in self._clocks.of]

@@ -577,7 +577,7 @@ def test_seconds(group2: synk.Group) -> None:
 
 
 def test_report(group: synk.Group) -> None:
-    """The steps since the previous report, without the one that compiles; also after the end."""
+    """The steps since the previous report, without the one that compiles."""
     net = Net()
     train = make_train_function(net.loss, net.params, net.x, net.y, updates.adam, 0.1, mode=FAST)
     data = net.data(10)
@@ -595,6 +595,14 @@ def test_report(group: synk.Group) -> None:
     train(*data, batch=[1, 3, 5, 7])
     later = train.report()
     assert (later.calls, later.rows, later.seconds["between"]) == (1, 4, (0.0,) * group.size)
-    train(*data)
-    group.close()
+
+
+def test_a_report_after_the_end() -> None:
+    with synk.Group(2):
+        net = Net()
+        train = make_train_function(
+            net.loss, net.params, net.x, net.y, updates.adam, 0.1, mode=FAST
+        )
+        for _ in range(3):
+            train(*net.data(10))
     assert train.report().rows == 10

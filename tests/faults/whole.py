@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any
 
+import numba
 import numpy as np
 import pytensor
 import pytensor.link.numba.dispatch  # here, where no fault can leave it half imported
@@ -16,6 +17,7 @@ import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
+numba.njit(lambda: 0)()  # imports what numba would import when the first loop is compiled
 FAST = Mode("py", None)  # as in the tests; this program runs by itself
 MEMBERS = 3
 

@@ -28,7 +28,9 @@ for _ in range(4):
 step = train.report()
 print(json.dumps([float(s.get_value()), found.rows, found.seconds["compute"],
                   step.calls, step.rows, step.seconds["compute"], train.seconds()["update"]]))
+train(rows)
 synk.close()
+assert train.report() is step  # what the other node has counted since has ended with it
 """
 
 
