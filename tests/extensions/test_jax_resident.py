@@ -42,7 +42,7 @@ Start = Callable[..., synk.Group]
     ),
     ids=lambda n: f"size{n}",
 )
-def gpus(request: pytest.FixtureRequest, start: Start, gpu_pair: synk.Group) -> synk.Group:
+def gpus(request: pytest.FixtureRequest, gpu_pair: synk.Group, start: Start) -> synk.Group:
     """A group of each size."""
     return gpu_pair if request.param == 2 else start(request.param)
 
