@@ -48,8 +48,11 @@ ONLY_IN = {
     "pymc": ("pymc",),
     "pytensor_ml": ("nn.layers",),
     "jax": ("_backends.jax", "pymc._jax", "nn._jax"),
-    "numba": ("_backends.reduction_loops", "pymc._numba", "pymc._kernels", "nn._numba"),
-    "llvmlite": ("pymc._kernels",),
+    "numba": (
+        *("_backends.reduction_loops", "_backends.lean"),
+        *("pymc._numba", "pymc._kernels", "nn._numba"),
+    ),
+    "llvmlite": ("pymc._kernels", "_backends.lean"),
     "cloudpickle": ("_transport.serialization",),
     "pickle": ("_transport.serialization",),
     "pytest": ("testing.plugin",),
@@ -172,6 +175,7 @@ def _members_of(node: ast.stmt) -> set[str]:
 
 # Names of libraries that begin with an underscore, have no public twin, and are used nevertheless.
 PRIVATE_OF_LIBRARIES = {
+    "_getvalue": "numba: the only way to return an array that LLVM code has made",
     "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",
     "_FromFunctionOp__infer_shape": "the same for its shape",
     "_args_from_interpreter_flags": "subprocess: a worker gets the master's -X and -W",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytensor
 from pytensor.graph.basic import Constant
+from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._backends import jax as jax_backend
 
@@ -21,7 +22,7 @@ def while_compiling(jax: bool) -> AbstractContextManager[None]:
 
 def uncacheable(function: Any) -> Iterator[str]:
     """The reasons why numba does not cache a function; none for other linkers."""
-    if type(function.maker.linker).__name__ != "NumbaLinker":
+    if not isinstance(function.maker.linker, NumbaLinker):
         return
     dispatch = importlib.import_module("pytensor.link.numba.dispatch.basic")
     limit = dispatch.NUMBA_CONSTANT_SIZE_LIMIT
@@ -47,7 +48,7 @@ def operations_of(function: Any) -> Callable[[], tuple[int, int]] | None:
     numba compiles a function at its first call, one operation after the other. None for other
     linkers, which do not show how far they are.
     """
-    if type(function.maker.linker).__name__ != "NumbaLinker":
+    if not isinstance(function.maker.linker, NumbaLinker):
         return None
     found = _compiled_within(function.vm.jit_fn)
     while len(found) == 1:  # the linker wraps the graph's function

@@ -27,6 +27,7 @@ from pytensor.tensor.subtensor import (
 )
 
 from synkhronos._backends import jax as jax_backend
+from synkhronos._backends.lean.mode import lean, without_c
 from synkhronos._engine.progress import watch
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
@@ -423,13 +424,18 @@ class _Compiled:
 
 
 def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options: Any) -> Any:
-    """Call pytensor.function so that the result changes no variable, also by no default_update."""
+    """Call pytensor.function so that the result changes no variable, also by no default_update.
+
+    In mode NUMBA, operations whose own code compiles slowly are replaced.
+    """
+    mode = options["mode"] = lean(options.get("mode"))
     options["on_unused_input"] = "ignore"
-    if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
+    with without_c(mode), warnings.catch_warnings():
+        if any(getattr(v, "default_update", None) is not None for v in ancestors(outputs)):
+            options["no_default_updates"] = True
+            # the option is as deprecated as what it is for
+            warnings.simplefilter("ignore", DeprecationWarning)
         return pytensor.function(list(inputs), list(outputs), **options)
-    with warnings.catch_warnings():  # the option is as deprecated as what it is for
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return pytensor.function(list(inputs), list(outputs), no_default_updates=True, **options)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from synkhronos._backends.jax import runs_jax
 from synkhronos._backends.reduction_loops import reduce_into
 from synkhronos._engine.progress import watch
-from synkhronos._engine.replicas import configured
+from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
 from synkhronos._transport.communicators.communicator import Communicator
@@ -127,11 +127,10 @@ class FlatUpdate:
     ) -> Any:
         """Compile, with the rule's leaves as the last inputs."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
-        function = pytensor.function(
+        function = compiled(
             [*inputs, *places.values()],
             clone_replace(list(outputs), replace=list((replace | places).items())),
             mode=_host_mode(self.recipe.mode),
-            on_unused_input="ignore",
         )
         function.trust_input = True
         watch(function)

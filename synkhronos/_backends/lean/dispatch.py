@@ -1,0 +1,47 @@
+"""Tells PyTensor's numba linker the code of lean operations."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.type_other import NoneTypeT
+
+from synkhronos._backends.lean import loops, products
+from synkhronos._backends.lean.op import Lean
+
+
+def _key(*parts: Any) -> str:
+    """A key of machine code; it becomes part of a file's name."""
+    return sha256(f"synkhronos {parts}".encode()).hexdigest()
+
+
+@register_funcify_and_cache_key(Lean)  # type: ignore[untyped-decorator]
+def _funcify(lean: Lean, node: Any, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code.
+
+    Numba itself adds the dtypes, ranks and layouts of the arguments to the key.
+    """
+    op: Any = lean.op
+    given, dtype = node.inputs[0].type, node.outputs[0].type.dtype
+    if isinstance(op, Dot):
+        return products.product(dtype), _key("dot", dtype, products.VERSION)
+    if isinstance(op, CAReduce):
+        wide = np.dtype(getattr(op, "acc_dtype", None) or dtype)
+        function = loops.reduction(op, given.ndim, np.dtype(dtype), wide)
+        scalar = type(op.scalar_op).__name__
+        return function, _key(scalar, given.ndim, op.axis, dtype, wide, loops.VERSION)
+    if isinstance(op, Alloc):
+        ndim = node.outputs[0].type.ndim
+        key = _key("fill", ndim, given.ndim, dtype, loops.VERSION)
+        return loops.fill(ndim, given.ndim, np.dtype(dtype)), key
+    if isinstance(op, SpecifyShape):
+        checked = [not isinstance(v.type, NoneTypeT) for v in node.inputs[1:]]
+        return loops.checked_shape(checked), _key("shape", checked, loops.VERSION)
+    raise NotImplementedError(f"{lean} has no numba code")

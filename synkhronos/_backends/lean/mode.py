@@ -1,0 +1,37 @@
+"""The mode in which the functions of groups are compiled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytensor
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.link.basic import JITLinker
+from pytensor.link.numba.linker import NumbaLinker
+
+from synkhronos._backends.lean.linker import LeanLinker
+from synkhronos._backends.lean.rewrite import TAG, register
+
+
+def lean(mode: Any) -> Any:
+    """The mode for a function of a group: in mode NUMBA, with lean operations; else as it is."""
+    found = get_mode(mode)
+    if type(found) is not Mode or type(found.linker) is not NumbaLinker:
+        return mode
+    register()
+    return Mode(LeanLinker(), found.provided_optimizer).including(TAG)
+
+
+@contextlib.contextmanager
+def without_c(mode: Any) -> Iterator[None]:
+    """A context in which PyTensor computes constants in Python, if the mode uses no C.
+
+    PyTensor else compiles C code for each kind of constant expression that it folds, 1 to 3 s each.
+    """
+    if not isinstance(get_mode(mode).linker, JITLinker):
+        yield
+        return
+    with pytensor.config.change_flags(cxx=""):
+        yield

@@ -1,0 +1,126 @@
+"""Replaces operations by ones whose numba code compiles in a fraction of the time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import SpecifyShape
+
+from synkhronos._backends.lean.op import Lean
+
+log = logging.getLogger("synkhronos")
+
+TAG = "synkhronos_lean"
+FLOATS = ("float32", "float64")
+_LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
+
+
+def _is_product(op: Any, node: Apply) -> bool:
+    kinds = {v.type.dtype for v in (*node.inputs, *node.outputs)}
+    return len(kinds) == 1 and kinds <= {*FLOATS}
+
+
+# The scalar operations of reductions, by the name of their class.
+COMBINED = ("Add", "Mul", "Maximum", "Minimum", "AND", "OR")
+_REDUCED = (*FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def _is_reduction(op: Any, node: Apply) -> bool:
+    kinds = [node.inputs[0].type.dtype, node.outputs[0].type.dtype]
+    kinds += [d] if (d := getattr(op, "acc_dtype", None)) else []
+    return (
+        type(op.scalar_op).__name__ in COMBINED
+        and 0 < node.inputs[0].type.ndim <= 4
+        and all(k in (*_REDUCED, "bool") for k in kinds)
+    )
+
+
+def _is_fill(op: Any, node: Apply) -> bool:
+    return all(length == 1 for length in node.inputs[0].type.shape)
+
+
+def _always(op: Any, node: Apply) -> bool:
+    return True
+
+
+# For each class of operations: the properties that this package knows (None: any), and whether
+# it has code for a node.
+_KNOWN: dict[type, tuple[tuple[str, ...] | None, Callable[[Any, Apply], bool]]] = {
+    Dot: ((), _is_product),
+    CAReduce: (None, _is_reduction),
+    Alloc: ((), _is_fill),
+    SpecifyShape: ((), _always),
+}
+
+
+def _known(op: Any) -> type | None:
+    """The class of operations that an operation belongs to; subclasses only of reductions."""
+    if isinstance(op, CAReduce):
+        return CAReduce
+    return type(op) if type(op) in _KNOWN else None
+
+
+class _Replace(GraphRewriter):
+    """Puts lean operations into a graph that is otherwise ready for numba."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[type] = set()
+        self.available: bool | None = None
+
+    def add_requirements(self, fgraph: Any) -> None:
+        """Add none."""
+
+    def apply(self, fgraph: Any) -> None:
+        """Replace the nodes that this package has code for."""
+        if not self._is_available():
+            return
+        for node in fgraph.toposort():
+            kind = _known(node.op)
+            if kind is None or not self._is_fit(kind, node):
+                continue
+            new = Apply(Lean(node.op), node.inputs, [v.type() for v in node.outputs])
+            pairs = list(zip(node.outputs, new.outputs, strict=True))
+            fgraph.replace_all(pairs, reason=TAG)
+
+    def _is_available(self) -> bool:
+        """Whether the code can be imported; PyTensor's and numba's own parts may change."""
+        if self.available is None:
+            try:
+                import_module("synkhronos._backends.lean.dispatch")
+                self.available = True
+            except (ImportError, AttributeError) as exc:
+                self.available = False
+                log.info("first calls take longer: PyTensor's own numba code is used (%s)", exc)
+        return self.available
+
+    def _is_fit(self, kind: type, node: Apply) -> bool:
+        properties, is_fit = _KNOWN[kind]
+        found = tuple(getattr(node.op, "__props__", ()) or ())
+        if properties is not None and found != properties:
+            if kind not in self.refused:
+                self.refused.add(kind)
+                log.info(
+                    "first calls take longer: PyTensor's own numba code is used for %s, which has "
+                    "properties %s, not %s",
+                    kind.__name__,
+                    found,
+                    properties,
+                )
+            return False
+        return is_fit(node.op, node)
+
+
+def register() -> None:
+    """Register the rewrite, which only modes that include its tag use."""
+    if TAG not in optdb:
+        optdb.register("synkhronos_lean_operations", _Replace(), TAG, position=_LAST)
