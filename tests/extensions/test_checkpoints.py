@@ -456,6 +456,7 @@ def test_a_kill_at_any_moment_tears_nothing(tmp_path: Path) -> None:
                                    for i in range(5, len(rest) + 1, 5)])
             found = checkpoints.restore()
             assert found["step"] == found["step_too"] >= least, (found, least)
+            a_save *= 1.1 if found["step"] == step else 0.95  # the machine's speed changes
             step = found["step"]
             for i, variable in enumerate(variables.values()):
                 assert (variable.get_value() == step + i).all()
