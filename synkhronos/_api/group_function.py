@@ -95,8 +95,7 @@ class GroupFunction:
         self._plain_command_of = command_of
         self._staging = Staging(group.arena)
         self.restart()
-        replica = Replica(plan.recipe)
-        group.member.replicas[self.number] = replica
+        self._replica = group.member.replicas[self.number] = Replica(plan.recipe)
         group.functions[self.number] = self
         weakref.finalize(self, _forget, group.forgotten, group.member.replicas, self.number)
 
@@ -153,7 +152,10 @@ class GroupFunction:
         else:
             call, command = found.call, found.command
         then = self.outputs.finishing(call.outputs, subset)
-        if call.first:
+        alone = None if found is None else self._by_itself(call, command)
+        if alone is not None:
+            values = alone if then is None else then(alone)
+        elif call.first:
             with self.telling():
                 values = self.group.run(command, self.what, then)
         else:
@@ -163,6 +165,22 @@ class GroupFunction:
         if then is None:
             values = self.outputs.chosen(call.outputs, subset, values)
         return self.outputs.structured(values, subset)
+
+    def _by_itself(self, call: Call, command: Command) -> list[Any] | None:
+        """The values of a repeated call in a group of one, which needs no transaction.
+
+        None: the call needs one, or it fails and has to be explained.
+        """
+        part = self._replica.last_part if self.group.size == 1 else None
+        if part is None or part.call is not call or part.again is None or not part.scalars:
+            return None
+        if command is not call or not call.pure or not self.group.rests():
+            return None
+        try:
+            values = part.again()
+        except Exception:
+            return None
+        return [np.array(v, dtype) for v, dtype in zip(values, part.dtypes, strict=False)]
 
     def _keep(
         self, key: Any, call: Call, command: Command, args: tuple[Any, ...], batch: Any

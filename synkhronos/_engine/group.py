@@ -348,6 +348,11 @@ class Group:
         with self.lock, self.channel.inspector.limited(timeout):
             yield
 
+    def rests(self) -> bool:
+        """Whether a command of this thread would run at once, and none is left to be undone."""
+        busy = self._running or self._task is not None or self._transactions.undecided
+        return not (self._ended or busy)
+
     def check_idle(self, what: str) -> None:
         """Raise unless the group accepts a command from this thread now."""
         self.check(what)

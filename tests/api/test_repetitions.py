@@ -158,3 +158,33 @@ def test_arrays_of_one_shape(
     with pytest.raises(synk.InputError):
         f(rng.random((40, 3)), rng.random(41), rng.random(3))
     check(rng.random((40, 3)), rng.random(40), rng.random(3))
+
+
+def test_repetitions_in_a_group_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no transaction, but all that a user sees is as in one."""
+    with synk.Group(1) as group:
+        x = pt.dvector("x")
+        w = pytensor.shared(np.float64(2.0), name="w")
+        indexed = x[x[0].astype("int64")]
+        f = synk.function([x], (x.sum() * w + indexed, "sum"), mode="FAST_RUN", name="f")
+        values = np.ones(3)
+        data = synk.data(values)
+        commands: list[object] = []
+        run = group.run
+        monkeypatch.setattr(group, "run", lambda c, *rest: commands.append(c) or run(c, *rest))
+        found = [f(data) for _ in range(6)]
+        assert [float(v) for v in found] == [7.0] * 6
+        assert len({id(v) for v in found}) == 6
+        assert len(commands) <= 3
+        w.set_value(5.0)
+        assert float(f(data)) == 16.0
+        data[:] = 2
+        assert [float(f(data)) for _ in range(3)] == [32.0] * 3
+        data[:] = 3  # an index that x does not have
+        with pytest.raises(IndexError) as raised:
+            f(data)
+        assert any("function f" in note for note in raised.value.__notes__)
+        data[:] = 1
+        assert float(f(data)) == 16.0
+    with pytest.raises(synk.GroupClosed):
+        f(data)
