@@ -13,7 +13,7 @@ from pytensor.tensor.elemwise import CAReduce
 
 from synkhronos._engine.commands.definitions import Define, Forget, Replicate
 from synkhronos._engine.group import Group, current, retried
-from synkhronos._engine.variables import Entry, check_dense, define, is_array
+from synkhronos._engine.variables import Entry, check_dense, define, is_array, make_contiguous
 from synkhronos._errors import InputError
 from synkhronos._transport import serialization
 
@@ -177,6 +177,7 @@ def _define(group: Group, entries: list[Entry], values: bool) -> None:
         return
     for entry in entries:
         check_dense(entry.variable)
+        make_contiguous(entry)
     definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in entries]
     arrays = tuple(e.number for e in entries if is_array(e) and values)
     try:

@@ -325,9 +325,21 @@ def to_send(entries: Iterable[Entry]) -> list[Entry]:
     for entry in entries:
         if entry.is_set:
             check_whole(entry.variable)
+            make_contiguous(entry)
             if not entry.settle():
                 found.append(entry)
     return found
+
+
+def make_contiguous(entry: Entry) -> None:
+    """In the master: give an array the layout in which the others get it.
+
+    Numba compiles a function for each layout, so a second one would cost workers the whole first
+    call again.
+    """
+    value = entry.storage[0]
+    if type(value) is np.ndarray and not value.flags.c_contiguous:
+        entry.storage[0] = np.ascontiguousarray(value)
 
 
 def new_values(

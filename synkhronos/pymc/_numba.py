@@ -12,6 +12,7 @@ from pytensor.link.numba.dispatch.basic import (
     register_funcify_default_op_cache_key,
 )
 
+from synkhronos._backends.lean.rewrite import register_where
 from synkhronos.pymc._op import DividedLogp, evaluate
 
 
@@ -31,3 +32,6 @@ def _funcify(op: DividedLogp, node: Any, **kwargs: Any) -> tuple[Any, int]:
         return found
 
     return divided_logp, zlib.crc32(f"2 {evaluate.__module__} {evaluate.__name__}".encode())
+
+
+register_where(DividedLogp)  # PyMC compiles the model's function, which checks shapes

@@ -1801,3 +1801,17 @@ def test_a_deep_graph_is_shipped(group2: synk.Group) -> None:
     for _ in range(1500):
         expected = np.sin(expected)
     np.testing.assert_allclose(f(np.arange(5.0)), expected)
+
+
+def test_values_stored_by_columns(group2: synk.Group) -> None:
+    """All members have one layout: numba would compile again in those that have another one."""
+    x = pt.dmatrix("x")
+    first, second = (np.asfortranarray(np.arange(6.0).reshape(2, 3) + k) for k in (0, 1))
+    w = pytensor.shared(first, name="w", borrow=True)
+    f = synk.function([x], (x @ w, "gather"), mode=FAST)
+    rows = np.ones((4, 2))
+    for value in (first, second):
+        w.set_value(value, borrow=True)
+        np.testing.assert_array_equal(f(rows), rows @ value)
+        assert w.get_value(borrow=True).flags.c_contiguous
+        np.testing.assert_array_equal(w.get_value(), value)

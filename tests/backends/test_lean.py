@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytensor.graph.basic import Apply
+from pytensor.tensor.basic import Split
 from pytensor.tensor.math import Dot
 
 from synkhronos._backends.lean import loops, rewrite
@@ -204,6 +205,25 @@ def test_fills_and_checked_shapes():
     assert checked.tolist() == [[2.0] * 4] * 2
     with pytest.raises(AssertionError, match="SpecifyShape: axis 0"):
         function(np.array(3), np.ones((2, 4), "f4"))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_splits(axis):
+    x, sizes = pt.fmatrix("x"), pt.lvector("sizes")
+    function = compiled([x, sizes], [v + 1 for v in pt.split(x, sizes, n_splits=3, axis=axis)])
+    assert is_lean(function, Split)
+    values = np.arange(42, dtype="f4").reshape(6, 7)
+    for given_sizes in ([1, 2, 3 + axis], [0, 6 + axis, 0]):
+        expected = np.split(values + 1, np.cumsum(given_sizes)[:-1], axis=axis)
+        for found, wanted in zip(function(values, np.array(given_sizes)), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    for wrong, text in (
+        ([1, 2], "3 sizes"),
+        ([-1, 3, 4 + axis], "negative"),
+        ([1, 1, 1], "add up"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            function(values, np.array(wrong))
 
 
 def test_graphs_inside_of_operations_have_them_too():

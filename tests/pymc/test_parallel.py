@@ -17,6 +17,7 @@ from comparing import IN_PYTHON, check_equal, evaluated, points
 from user_scripts import run_script
 
 import synkhronos as synk
+from synkhronos._backends.lean.op import Lean
 from synkhronos._engine import progress
 from synkhronos.pymc import _likelihood, _parallel, _proof, _rows, _terms
 
@@ -465,3 +466,17 @@ def test_what_takes_long_is_told(
     said = caplog.text
     assert "reading the model: " in said
     assert "compiling and proving y: " in said
+
+
+def test_the_function_of_a_divided_model_compiles_soon(group: synk.Group) -> None:
+    """PyMC compiles it. A split of the vector of parameters else takes 2 s."""
+    model = regression()
+
+    def is_lean() -> bool:
+        with pytensor.config.change_flags(mode="NUMBA"):
+            function = model.logp_dlogp_function(ravel_inputs=True)._pytensor_function
+        return any(isinstance(node.op, Lean) for node in function.maker.fgraph.apply_nodes)
+
+    with synk.pymc.parallel(model):
+        assert is_lean()
+    assert not is_lean()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
-from pytensor.tensor.basic import Alloc
+from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import SpecifyShape
@@ -44,4 +44,7 @@ def _funcify(lean: Lean, node: Any, **kwargs: Any) -> tuple[Any, str]:
     if isinstance(op, SpecifyShape):
         checked = [not isinstance(v.type, NoneTypeT) for v in node.inputs[1:]]
         return loops.checked_shape(checked), _key("shape", checked, loops.VERSION)
+    if isinstance(op, Split):
+        axis, pieces = int(op.axis or 0), len(node.outputs)
+        return loops.split(axis, pieces), _key("split", axis, pieces, loops.VERSION)
     raise NotImplementedError(f"{lean} has no numba code")

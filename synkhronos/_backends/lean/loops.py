@@ -1,4 +1,4 @@
-"""Reductions, fills and checks of shapes as loops that know the layout of their arrays.
+"""Reductions as loops that know the layout of their array; fills, splits and checks of shapes.
 
 PyTensor's reductions sort the strides of an array while they run. The sort, and the errors with
 formatted lengths that it can raise, take 5 s to compile, also for arrays that are known to be
@@ -274,3 +274,23 @@ def checked_shape(checked: Sequence[bool]) -> Any:
             lines += [f"        raise AssertionError({text!r})"]
     lines += ["    return x"]
     return numba_njit(compile_numba_function_src("\n".join(lines), "specify_shape", {}))
+
+
+def split(axis: int, pieces: int) -> Any:
+    """A function of numba: (x, sizes) -> views of x, one after the other along an axis."""
+    ends = ["0", *[f"e{i}" for i in range(pieces)]]
+    before = ":, " * axis
+    source = "\n".join(
+        [
+            "def split(x, sizes):",
+            f"    if len(sizes) != {pieces}:",
+            f"        raise ValueError('Split: {pieces} sizes are needed')",
+            *[f"    e{i} = {ends[i]} + int(sizes[{i}])" for i in range(pieces)],
+            f"    if {' or '.join(f'{b} < {a}' for a, b in itertools.pairwise(ends))}:",
+            "        raise ValueError('Split: a size is negative')",
+            f"    if {ends[-1]} != x.shape[{axis}]:",
+            "        raise ValueError('Split: the sizes do not add up to the length')",
+            f"    return {', '.join(f'x[{before}{a}:{b}]' for a, b in itertools.pairwise(ends))}",
+        ]
+    )
+    return numba_njit(compile_numba_function_src(source, "split", {}))

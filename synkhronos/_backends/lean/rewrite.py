@@ -10,7 +10,7 @@ from typing import Any
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.rewriting.basic import GraphRewriter
-from pytensor.tensor.basic import Alloc
+from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import SpecifyShape
@@ -48,6 +48,10 @@ def _is_fill(op: Any, node: Apply) -> bool:
     return all(length == 1 for length in node.inputs[0].type.shape)
 
 
+def _is_divided(op: Any, node: Apply) -> bool:
+    return bool(op.len_splits > 1)
+
+
 def _always(op: Any, node: Apply) -> bool:
     return True
 
@@ -59,6 +63,7 @@ _KNOWN: dict[type, tuple[tuple[str, ...] | None, Callable[[Any, Apply], bool]]] 
     CAReduce: (None, _is_reduction),
     Alloc: ((), _is_fill),
     SpecifyShape: ((), _always),
+    Split: (("len_splits", "axis"), _is_divided),
 }
 
 
@@ -70,10 +75,17 @@ def _known(op: Any) -> type | None:
 
 
 class _Replace(GraphRewriter):
-    """Puts lean operations into a graph that is otherwise ready for numba."""
+    """Puts lean operations into a graph that is otherwise ready for numba.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    operation : class, optional
+        Only graphs with such an operation are changed. Default: all.
+    """
+
+    def __init__(self, operation: type = object) -> None:
         super().__init__()
+        self.operation = operation
         self.refused: set[type] = set()
         self.available: bool | None = None
 
@@ -82,7 +94,8 @@ class _Replace(GraphRewriter):
 
     def apply(self, fgraph: Any) -> None:
         """Replace the nodes that this package has code for."""
-        if not self._is_available():
+        asked = any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes)
+        if not asked or not self._is_available():
             return
         for node in fgraph.toposort():
             kind = _known(node.op)
@@ -124,3 +137,10 @@ def register() -> None:
     """Register the rewrite, which only modes that include its tag use."""
     if TAG not in optdb:
         optdb.register("synkhronos_lean_operations", _Replace(), TAG, position=_LAST)
+
+
+def register_where(operation: type) -> None:
+    """Replace operations in all graphs for numba with this operation, also those of the user."""
+    name = f"synkhronos_lean_where_{operation.__name__}"
+    if name not in optdb:
+        optdb.register(name, _Replace(operation), "numba", position=_LAST)
