@@ -430,12 +430,15 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
     """
     mode = options["mode"] = lean(options.get("mode"))
     options["on_unused_input"] = "ignore"
-    with without_c(mode), warnings.catch_warnings():
-        if any(getattr(v, "default_update", None) is not None for v in ancestors(outputs)):
-            options["no_default_updates"] = True
-            # the option is as deprecated as what it is for
+    with without_c(mode):
+        if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
+            return pytensor.function(list(inputs), list(outputs), **options)
+        # the option is as deprecated as what it is for; and only here, since filters that tell
+        # once of a line start anew after a catch
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-        return pytensor.function(list(inputs), list(outputs), **options)
+            options["no_default_updates"] = True
+            return pytensor.function(list(inputs), list(outputs), **options)
 
 
 @contextlib.contextmanager

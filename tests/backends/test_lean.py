@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Split
 from pytensor.tensor.math import Dot
+from selection import thorough
 
 from synkhronos._backends.lean import loops, rewrite
 from synkhronos._backends.lean.mode import lean
@@ -62,12 +63,13 @@ def views(draw, rows, columns, dtype):
     base = rng.normal(size=shape[::-1] if turned else shape).astype(dtype)
     base = base.T if turned else base
     view = base[:: steps[0], :: steps[1]][:rows, :columns]
-    if repeated is not None and view.shape[repeated]:
-        view = np.broadcast_to(view.take([0], axis=repeated), (rows, columns))
+    if repeated is not None:
+        strides = [0 if axis == repeated else s for axis, s in enumerate(view.strides)]
+        view = np.lib.stride_tricks.as_strided(view, strides=strides)
     return view
 
 
-@pytest.fixture(scope="module", params=["float32", "float64"])
+@pytest.fixture(scope="module", params=["float32", *thorough("float64")])
 def product(request):
     x, y = (pt.TensorType(request.param, (None, None))(name) for name in "xy")
     function = compiled([x, y], x @ y)
@@ -96,6 +98,17 @@ def test_products_of_any_strides(product, data):
     assert np.array_equal(y, before[1])
     assert not np.shares_memory(found, x)
     assert not np.shares_memory(found, y)
+
+
+def test_a_product_in_double_precision():
+    x = pt.dmatrix("x")
+    function = compiled([x], [x @ x.T, x @ x[0]])
+    assert is_lean(function, Dot)
+    values = np.random.default_rng(0).normal(size=(5, 7))
+    for found, expected in zip(
+        function(values), (values @ values.T, values @ values[0]), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_products_of_other_lengths_are_refused(product):
