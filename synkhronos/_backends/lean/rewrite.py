@@ -20,26 +20,27 @@ from synkhronos._backends.lean.op import Lean
 log = logging.getLogger("synkhronos")
 
 TAG = "synkhronos_lean"
-FLOATS = ("float32", "float64")
+_FLOATS = ("float32", "float64")
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
 
 
 def _is_product(op: Any, node: Apply) -> bool:
     kinds = {v.type.dtype for v in (*node.inputs, *node.outputs)}
-    return len(kinds) == 1 and kinds <= {*FLOATS}
+    return len(kinds) == 1 and kinds <= {*_FLOATS}
 
 
 # The scalar operations of reductions, by the name of their class.
-COMBINED = ("Add", "Mul", "Maximum", "Minimum", "AND", "OR")
-_REDUCED = (*FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_COMBINED = ("Add", "Mul", "Maximum", "Minimum", "AND", "OR")
+_REDUCED = (*_FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 def _is_reduction(op: Any, node: Apply) -> bool:
     kinds = [node.inputs[0].type.dtype, node.outputs[0].type.dtype]
     kinds += [d] if (d := getattr(op, "acc_dtype", None)) else []
     return (
-        type(op.scalar_op).__name__ in COMBINED
+        type(op.scalar_op).__name__ in _COMBINED
         and 0 < node.inputs[0].type.ndim <= 4
+        and op.axis != ()
         and all(k in (*_REDUCED, "bool") for k in kinds)
     )
 
