@@ -26,18 +26,21 @@ class Fault(Command):
         The members that fail.
     meet : bool
         Whether the other members wait at a barrier, which the failing ones never reach.
+    members : tuple of int, optional
+        Whose barrier it is. Default: of all members.
     """
 
     kind: str
     ranks: tuple[int, ...] = (1,)
     meet: bool = True
+    members: tuple[int, ...] | None = None
 
     def run(self, member: Member) -> int:
         """Fail, or wait for the members that fail."""
         if member.rank in self.ranks:
             KINDS[self.kind](member)
         if self.meet:
-            member.communicator.barrier()
+            member.communicator.barrier(self.members)
         return member.rank
 
 

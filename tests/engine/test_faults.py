@@ -90,7 +90,7 @@ def test_a_death_while_idle(group2: synk.Group) -> None:
 def test_a_sibling_notices_a_death_before_the_master() -> None:
     """Members watch each other: they leave a barrier while the master is elsewhere."""
     with synk.Group(3) as group:
-        task = group.start(Fault("SIGKILL", (1,)))
+        task = group.start(Fault("SIGKILL", (1,), members=(1, 2)))
         until = time.monotonic() + PROMPT
         words = group.channel.node.words.of[2]
         while words[0] < task.number and time.monotonic() < until:  # REPORTED
