@@ -16,7 +16,7 @@ from synkhronos._api.make_data import data
 from synkhronos._api.outputs import Outputs
 from synkhronos._api.staging import Staged, Staging
 from synkhronos._engine.commands.base import Command, CommandCache
-from synkhronos._engine.commands.call import Argument, Call
+from synkhronos._engine.commands.call import Argument, Call, Part
 from synkhronos._engine.commands.clocks import MakeClocks, MeasuredCall, Rehearsed
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.compile import Plan
@@ -152,9 +152,11 @@ class GroupFunction:
         else:
             call, command = found.call, found.command
         then = self.outputs.finishing(call.outputs, subset)
-        alone = None if found is None else self._by_itself(call, command)
-        if alone is not None:
-            values = alone if then is None else then(alone)
+        part = self._repeated_part(call, command) if self.group.size == 1 else None
+        if part is not None and part.again is not None:
+            values = self.group.run_alone(part.again, self.what)
+            values = [np.array(v, dtype) for v, dtype in zip(values, part.dtypes, strict=False)]
+            values = values if then is None else then(values)
         elif call.first:
             with self.telling():
                 values = self.group.run(command, self.what, then)
@@ -166,21 +168,12 @@ class GroupFunction:
             values = self.outputs.chosen(call.outputs, subset, values)
         return self.outputs.structured(values, subset)
 
-    def _by_itself(self, call: Call, command: Command) -> list[Any] | None:
-        """The values of a repeated call in a group of one, which needs no transaction.
-
-        None: the call needs one, or it fails and has to be explained.
-        """
-        part = self._replica.last_part if self.group.size == 1 else None
-        if part is None or part.call is not call or part.again is None or not part.scalars:
+    def _repeated_part(self, call: Call, command: Command) -> Part | None:
+        """The part of a repeated call in a group of one; None where it needs a transaction."""
+        part = self._replica.last_part
+        if part is None or part.call is not call or not part.scalars:
             return None
-        if command is not call or not call.pure or not self.group.rests():
-            return None
-        try:
-            values = part.again()
-        except Exception:
-            return None
-        return [np.array(v, dtype) for v, dtype in zip(values, part.dtypes, strict=False)]
+        return part if command is call and call.pure else None
 
     def _keep(
         self, key: Any, call: Call, command: Command, args: tuple[Any, ...], batch: Any

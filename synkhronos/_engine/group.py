@@ -348,10 +348,22 @@ class Group:
         with self.lock, self.channel.inspector.limited(timeout):
             yield
 
-    def rests(self) -> bool:
-        """Whether a command of this thread would run at once, and none is left to be undone."""
-        busy = self._running or self._task is not None or self._transactions.undecided
-        return not (self._ended or busy)
+    def run_alone(self, compute: Callable[[], Any], what: str) -> Any:
+        """Run in a group of one what changes nothing: a command without a transaction."""
+        with self.lock:
+            self.check_idle(what)
+            self._running = True
+            try:
+                if self._transactions.undecided:
+                    self._transactions.settle()
+                return compute()
+            except BaseException as exc:
+                note_master(exc, self.rank, self.devices[self.rank], what)
+                raise
+            finally:
+                self._running = False
+                if self._left:
+                    self._leave()
 
     def check_idle(self, what: str) -> None:
         """Raise unless the group accepts a command from this thread now."""

@@ -188,3 +188,32 @@ def test_repetitions_in_a_group_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert float(f(data)) == 16.0
     with pytest.raises(synk.GroupClosed):
         f(data)
+
+
+def test_a_repetition_in_a_group_of_one_keeps_the_group_busy() -> None:
+    """As a signal handler would find it; and what a handler raises is raised once, unchanged."""
+    with synk.Group(1):
+        x = pt.dvector("x")
+        f = synk.function([x], (x.sum(), "sum"), mode=FAST, name="f")
+        data = synk.data(np.ones(3))
+        for _ in range(3):
+            f(data)
+        part = f._function._replica.last_part
+        again, raised = part.again, TimeoutError("of a handler")
+        calls = []
+
+        def interrupted() -> None:
+            calls.append(1)
+            raise raised
+
+        part.again = lambda: f(data)
+        with pytest.raises(synk.GroupError, match="busy"):
+            f(data)
+        part.again = interrupted
+        with pytest.raises(TimeoutError) as found:
+            f(data)
+        assert found.value is raised
+        assert calls == [1]
+        assert any("function f" in note for note in raised.__notes__)
+        part.again = again
+        assert float(f(data)) == 3.0

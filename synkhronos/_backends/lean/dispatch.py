@@ -13,13 +13,16 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type_other import NoneTypeT
 
-from synkhronos._backends.lean import loops, products
+from synkhronos._backends.lean import products, reductions, shapes
 from synkhronos._backends.lean.op import Lean
 
 
-def _key(*parts: Any) -> str:
-    """A key of machine code; it becomes part of a file's name."""
-    return sha256(f"synkhronos {parts}".encode()).hexdigest()
+def _key(module: Any, *parts: Any) -> str:
+    """A key of machine code; it becomes part of a file's name.
+
+    Cached code imports the module of the functions that it was made of, so its name is a part.
+    """
+    return sha256(str((module.__name__, module.VERSION, *parts)).encode()).hexdigest()
 
 
 @register_funcify_and_cache_key(Lean)  # type: ignore[untyped-decorator]
@@ -31,20 +34,20 @@ def _funcify(lean: Lean, node: Any, **kwargs: Any) -> tuple[Any, str]:
     op: Any = lean.op
     given, dtype = node.inputs[0].type, node.outputs[0].type.dtype
     if isinstance(op, Dot):
-        return products.product(dtype), _key("dot", dtype, products.VERSION)
+        return products.product(dtype), _key(products, dtype)
     if isinstance(op, CAReduce):
         wide = np.dtype(getattr(op, "acc_dtype", None) or dtype)
-        function = loops.reduction(op, given.ndim, np.dtype(dtype), wide)
+        function = reductions.reduction(op, given.ndim, np.dtype(dtype), wide)
         scalar = type(op.scalar_op).__name__
-        return function, _key(scalar, given.ndim, op.axis, dtype, wide, loops.VERSION)
+        return function, _key(reductions, scalar, given.ndim, op.axis, dtype, wide)
     if isinstance(op, Alloc):
         ndim = node.outputs[0].type.ndim
-        key = _key("fill", ndim, given.ndim, dtype, loops.VERSION)
-        return loops.fill(ndim, given.ndim, np.dtype(dtype)), key
+        key = _key(shapes, "fill", ndim, given.ndim, dtype)
+        return shapes.fill(ndim, given.ndim, np.dtype(dtype)), key
     if isinstance(op, SpecifyShape):
         checked = [not isinstance(v.type, NoneTypeT) for v in node.inputs[1:]]
-        return loops.checked_shape(checked), _key("shape", checked, loops.VERSION)
+        return shapes.checked_shape(checked), _key(shapes, "checked", checked)
     if isinstance(op, Split):
         axis, pieces = int(op.axis or 0), len(node.outputs)
-        return loops.split(axis, pieces), _key("split", axis, pieces, loops.VERSION)
+        return shapes.split(axis, pieces), _key(shapes, "split", axis, pieces)
     raise NotImplementedError(f"{lean} has no numba code")

@@ -17,9 +17,11 @@ class LeanLinker(NumbaLinker):
 
     def fgraph_convert(self, fgraph: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the graph's function and the key of its machine code (None: not cached)."""
-        from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
-        from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
-
+        try:
+            from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
+            from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
+        except ImportError:  # another version of PyTensor
+            return super().fgraph_convert(fgraph, *args, **kwargs)
         if not config.numba__cache:
             return super().fgraph_convert(fgraph, *args, **kwargs)
         function: Any

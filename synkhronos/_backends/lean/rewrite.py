@@ -41,6 +41,7 @@ def _is_reduction(op: Any, node: Apply) -> bool:
         type(op.scalar_op).__name__ in _COMBINED
         and 0 < node.inputs[0].type.ndim <= 4
         and op.axis != ()
+        and not getattr(op, "initial", False)  # a value for no elements
         and all(k in (*_REDUCED, "bool") for k in kinds)
     )
 
@@ -57,14 +58,17 @@ def _always(op: Any, node: Apply) -> bool:
     return True
 
 
-# For each class of operations: the properties that this package knows (None: any), and whether
-# it has code for a node.
-_KNOWN: dict[type, tuple[tuple[str, ...] | None, Callable[[Any, Apply], bool]]] = {
-    Dot: ((), _is_product),
-    CAReduce: (None, _is_reduction),
-    Alloc: ((), _is_fill),
-    SpecifyShape: ((), _always),
-    Split: (("len_splits", "axis"), _is_divided),
+_OF_REDUCTIONS = {"scalar_op", "axis", "dtype", "acc_dtype", "initial"}
+_OF_REDUCTIONS |= {"upcast_discrete_output", "no_zeros_in_input"}  # these change no value
+
+# For each class of operations: the properties that this package knows, and whether it has code for
+# a node.
+_KNOWN: dict[type, tuple[set[str], Callable[[Any, Apply], bool]]] = {
+    Dot: (set(), _is_product),
+    CAReduce: (_OF_REDUCTIONS, _is_reduction),
+    Alloc: (set(), _is_fill),
+    SpecifyShape: (set(), _always),
+    Split: ({"len_splits", "axis"}, _is_divided),
 }
 
 
@@ -119,16 +123,15 @@ class _Replace(GraphRewriter):
 
     def _is_fit(self, kind: type, node: Apply) -> bool:
         properties, is_fit = _KNOWN[kind]
-        found = tuple(getattr(node.op, "__props__", ()) or ())
-        if properties is not None and found != properties:
+        unknown = set(getattr(node.op, "__props__", ())) - properties
+        if unknown:
             if kind not in self.refused:
                 self.refused.add(kind)
                 log.info(
                     "first calls take longer: PyTensor's own numba code is used for %s, which has "
-                    "properties %s, not %s",
+                    "unknown properties %s",
                     kind.__name__,
-                    found,
-                    properties,
+                    sorted(unknown),
                 )
             return False
         return is_fit(node.op, node)
