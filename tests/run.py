@@ -51,9 +51,12 @@ def save_time(selection: str) -> None:
     """Set environment variables that make tests cheaper."""
     # its new threads spin for 25 ms before they sleep, and each group makes it start some
     os.environ["OPENBLAS_THREAD_TIMEOUT"] = "4"
-    if selection != "all":  # PyTensor would call a C compiler for each constant that it folds
+    if selection != "all":
+        # PyTensor would call a C compiler for each constant that it folds
         given = os.environ.get("PYTENSOR_FLAGS", "")
         os.environ["PYTENSOR_FLAGS"] = f"{given},cxx=".strip(",")
+        # LLVM would optimise at level 3 what these tests run once or twice
+        os.environ.setdefault("NUMBA_OPT", "1")
 
 
 def apart(paths: list[str]) -> list[str]:

@@ -47,8 +47,7 @@ def gpus(request: pytest.FixtureRequest, gpu_pair: synk.Group, start: Start) -> 
     return gpu_pair if request.param == 2 else start(request.param)
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("rule", ["sgd", "adam", "nadam"])
+@pytest.mark.parametrize("rule", ["adam", *thorough("sgd", "nadam")])
 def test_rules_equal_serial(gpus: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
     compare(lambda net: {"rule": function, "mode": "JAX", **arguments})
@@ -372,6 +371,7 @@ def test_a_loss_that_draws(start: Start) -> None:
     assert train._update.fused is None
 
 
+@pytest.mark.thorough
 def test_a_restart(start: Start) -> None:
     """The master has all that new workers need; the step is made again."""
     group = start(2, max_restarts=1)

@@ -150,6 +150,7 @@ def test_the_power_is_cut(
     print(f"saves: {count} states after power cuts")
 
 
+@pytest.mark.thorough
 def test_fsyncs_are_needed(
     recorded: tuple[Path, list[powercut.Act]], tmp_path: Path, trials: Trials
 ) -> None:

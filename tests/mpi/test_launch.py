@@ -96,7 +96,8 @@ def test_memory_goes_with_its_group(mpi: Launcher, tmp_path: Path, members: str)
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('the end')", 1)]
+    ("ending", "code"),
+    [("sys.exit(3)", 3), *thorough(("", 0), ("raise ValueError('the end')", 1))],
 )
 def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> None:
     """What the first process ends with is the job's, whether the group was closed or not."""

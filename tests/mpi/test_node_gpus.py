@@ -116,6 +116,7 @@ def test_nothing_is_compressed(mpi: Launcher, tmp_path: Path) -> None:
     assert "told" in _run(mpi, tmp_path, text, "1")
 
 
+@pytest.mark.thorough
 def test_failures(mpi: Launcher, tmp_path: Path, each: str) -> None:
     """Wherever an exchange fails, all leave it within 5 s, and the next one links all anew."""
     text = """

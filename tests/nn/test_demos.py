@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mnist_files import shared_data
-from selection import thorough
 from user_scripts import LIMIT
 
 pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
@@ -36,10 +35,8 @@ def losses(
     return np.array([float(v) for v in LOSS.findall(done.stdout)]), done.stdout
 
 
-[JAX] = thorough("JAX")
-
-
-@pytest.mark.parametrize("mode", ["FAST_COMPILE", JAX])
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", "JAX"])
 def test_resnet(mode: str) -> None:
     """A short one, over batch normalisation of all members' rows; in float64, to 8 digits."""
     if mode == "JAX":
@@ -90,7 +87,7 @@ def test_resnet_in_one_process() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mode", ["FAST_COMPILE", JAX])
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", "JAX"])
 def test_lstm(mode: str) -> None:
     """Not in numba, which compiles the loops and their gradients for minutes."""
     if mode == "JAX":

@@ -302,6 +302,7 @@ def check_masks(mode: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
+@pytest.mark.thorough
 def test_jax_statistics_of_members_on_gpus(start: Callable[..., synk.Group]) -> None:
     """The serial ones where what is trained stays in each member; the path is forced."""
     pytest.importorskip("jax")

@@ -14,7 +14,6 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, points
-from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -153,7 +152,8 @@ NUTPIE = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [*thorough(3), 400])
+@pytest.mark.thorough
+@pytest.mark.parametrize("when", [3, 400])
 def test_nutpie_does_not_take_a_death_for_a_divergence(tmp_path: Path, when: int) -> None:
     """nutpie counts an exception in its threads as a divergence, and would go on."""
     pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")

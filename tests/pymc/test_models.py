@@ -16,8 +16,6 @@ DIVIDED = [name for name, kind in KINDS.items() if not kind.reason]
 # one of each kind of likelihood and of latent variable; the others are in scripts/test --all
 TYPICAL = (
     "varying slopes, dim named",
-    "Weibull survival, censored",
-    "ordinal logistic",
     "custom distribution",
     "several observed, two lengths, a potential",
     "panel, divided by time",

@@ -236,6 +236,7 @@ def test_jax_samplers_call_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_jax_refuses_second_derivatives_and_gives_first_ones(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     out = run_script(
