@@ -112,7 +112,8 @@ def main() -> None:
         assert f4(d4) == 1000
         one = stack.enter_context(synk.Group(1))
         f1 = synk.function([x], (x.sum(), "sum"))
-        big1 = synk.data(large)
+        d1, big1 = synk.data(tiny), synk.data(large)
+        assert f1(d1) == 1000
         assert f1(big1) == 1 << 18
         two = stack.enter_context(synk.Group(2))
         f = synk.function([x], (x.sum(), "sum"))
@@ -125,6 +126,7 @@ def main() -> None:
         synk.all_reduce(shared, "avg")
         cases: dict[str, Case] = {
             "plain f(x), 1000 float32": (lambda: plain(tiny), 5000, 0.0),
+            "f(x), 1 member": (lambda: f1(d1), 5000, 0.0),
             "Pipe ping-pong": (ping_pong, 2000, 0.0),
             "f(x), 2 members": (lambda: f(d), 5000, 0.0),
             "f(x), 4 members": (lambda: f4(d4), 1000, 0.0),
@@ -174,10 +176,19 @@ def main() -> None:
                 for name in ("all_reduce of 5.2 MB, 2 members", "training step, 2 members")
             ],
         )
-        over = idle["f(x), 2 members"] - idle["plain f(x), 1000 float32"]
-        print(f"over plain, idle, back to back: {over:.1f} us (goal 8)")
-        ratio = idle["1 MB summed, 1 member"] / idle["1 MB summed, 2 members"]
-        print(f"1 MB, idle: 2 members are {ratio:.2f} times as fast as 1")
+        show(
+            "Idle: times what another call takes in the same run",
+            ["call", "goal", "found"],
+            [
+                [f"{name}, by {other}", goal, f"{idle[name] / idle[other]:.3f}"]
+                for name, other, goal in (
+                    ("f(x), 1 member", "plain f(x), 1000 float32", "2.5 at most"),
+                    ("f(x), 2 members", "Pipe ping-pong", "0.12 at most"),
+                    ("f(x), 2 members after 20 ms", "Pipe ping-pong after 20 ms", "0.9 at most"),
+                    ("1 MB summed, 1 member", "1 MB summed, 2 members", "1.3 at least"),
+                )
+            ],
+        )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, Selection, Span
 
+Then = Callable[[list[Any]], list[Any]] | None
+
 _BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
 
 
@@ -37,11 +39,17 @@ _BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
 class _Posted:
     """A call that may be posted again as it is, once `staged` holds its new arrays and rows.
 
-    `staged` is None where the call takes all rows of Data.
+    Attributes
+    ----------
+    then : callable, or None
+        What `Outputs.finishing` has given.
+    staged : Staged, or None
+        None where the call takes all rows of Data.
     """
 
     call: Call
     command: Command
+    then: Then
     staged: Staged | None
 
 
@@ -129,7 +137,7 @@ class GroupFunction:
 
         The caller holds the group's lock: another thread's call would use the same memory.
         """
-        subset = self.outputs.subset(output_subset)
+        subset = self.outputs.all if output_subset is None else self.outputs.subset(output_subset)
         # a default may have another value next time
         plain = (
             batch_s is None
@@ -146,16 +154,16 @@ class GroupFunction:
                 found = None
         if found is None:
             call = self.make(args, kwargs, subset, batch, batch_s, num_slices, plain)
+            then = self.outputs.finishing(call.outputs, subset)
             command = self._command_of(call)
             if plain:
-                self._keep(key, call, command, args, batch)
+                self._keep(key, call, command, then, args, batch)
         else:
-            call, command = found.call, found.command
-        then = self.outputs.finishing(call.outputs, subset)
+            call, command, then = found.call, found.command, found.then
         part = self._repeated_part(call, command) if self.group.size == 1 else None
         if part is not None and part.again is not None:
             values = self.group.run_alone(part.again, self.what)
-            values = [np.array(v, dtype) for v, dtype in zip(values, part.dtypes, strict=False)]
+            values = [np.array(values[i], dtype) for i, _, dtype in part.scalars or ()]
             values = values if then is None else then(values)
         elif call.first:
             with self.telling():
@@ -171,12 +179,12 @@ class GroupFunction:
     def _repeated_part(self, call: Call, command: Command) -> Part | None:
         """The part of a repeated call in a group of one; None where it needs a transaction."""
         part = self._replica.last_part
-        if part is None or part.call is not call or not part.scalars:
+        if part is None or part.call is not call or part.scalars is None:
             return None
         return part if command is call and call.pure else None
 
     def _keep(
-        self, key: Any, call: Call, command: Command, args: tuple[Any, ...], batch: Any
+        self, key: Any, call: Call, command: Command, then: Then, args: tuple[Any, ...], batch: Any
     ) -> None:
         """Remember a call whose repetition changes only what is staged."""
         self._posted.clear()
@@ -187,7 +195,7 @@ class GroupFunction:
             staged = self._staging.staged(call, self.arguments.order, args, batch)
             if staged is None:
                 return
-        self._posted.keep(key, _Posted(call, command, staged))
+        self._posted.keep(key, _Posted(call, command, then, staged))
 
     def telling(self, doing: str = "compiling") -> contextlib.AbstractContextManager[None]:
         """A context in which the function is compiled; the user is told of it while it lasts."""

@@ -19,6 +19,8 @@ class Outputs:
 
     Attributes
     ----------
+    all : tuple of int
+        The indices of the user's outputs.
     kept : tuple of int
         The recipe's outputs for the others; their values stay in the members.
     """
@@ -28,10 +30,10 @@ class Outputs:
         self._keys = plan.keys
         self._form = plan.structure
         self._what = what
-        self._everything = tuple(range(len(self._outputs)))
+        self.all = tuple(range(len(self._outputs)))
         self.kept = () if n is None else tuple([o.partials[0] for o in plan.outputs[n:]])
         # the computed values are the user's, one by one
-        self._in_order = [o.partials for o in self._outputs] == [(i,) for i in self._everything]
+        self._in_order = [o.partials for o in self._outputs] == [(i,) for i in self.all]
         self._finishing = any(o.finish is not None for o in self._outputs)
 
     def modes(self) -> Any:
@@ -42,7 +44,7 @@ class Outputs:
         """The indices of the outputs that the user names by index or key; None: all."""
         n = len(self._outputs)
         if wanted is None:
-            return self._everything
+            return self.all
         if isinstance(wanted, str) or not isinstance(wanted, Iterable):
             raise InputTypeError(
                 f"{self._what}: output_subset={shown(wanted)} is not a list of outputs; give "
@@ -85,18 +87,18 @@ class Outputs:
         self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[Any]
     ) -> list[Any]:
         """The values of the wanted outputs; only where `finishing` is None."""
-        if subset is self._everything and self._in_order:
+        if subset is self.all and self._in_order:
             return values
         at = computed.index
         return _distinct([values[at(self._outputs[i].partials[0])] for i in subset])
 
     def structured(self, values: list[Any], subset: tuple[int, ...] | None = None) -> Any:
         """The values as the outputs were given: one, a list, a dict."""
-        whole = subset is None or subset is self._everything
+        whole = subset is None or subset is self.all
         if self._form == "single" and whole:
             return values[0]
         if self._form == "dict":
-            numbers = self._everything if subset is None else subset
+            numbers = self.all if subset is None else subset
             return {self._keys[i]: v for i, v in zip(numbers, values, strict=True)}
         return None if self._form == "none" else values
 

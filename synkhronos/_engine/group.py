@@ -319,19 +319,37 @@ class Group:
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
         """
+        if timeout is not None:
+            with self.limited(timeout):
+                return self.run(command, what, then, master_input)
+        transactions = self._transactions
         with self.lock:
             if self._ended or self._running or self._task is not None:
                 self.check_idle(what)
             self._running = True
             try:
-                if timeout is None:
-                    return self._run(command, what, then, master_input)
-                with self.limited(timeout):
-                    return self._run(command, what, then, master_input)
+                if transactions.undecided:
+                    transactions.settle()
+                self.member.master_input = master_input
+                own, reports = transactions.run(command, what)
+                for outcome in reports.values():
+                    if type(outcome) is Failure or type(outcome) is Left:
+                        check_reports(reports, what, self.channel)  # raises
+                answer = command.answer(self.member, own, reports)
+                if then is not None:
+                    answer = then(answer)
+                if command.pure:
+                    transactions.undecided = False
+                else:
+                    transactions.commit()
+                return answer
+            except BaseException as exc:
+                self._recover(exc, what)
+                raise
             finally:
                 self._running = False
                 self.member.master_input = None
-                if self._transactions.undecided or self._left:
+                if self._transactions.undecided or self._left:  # a restart has made others
                     self._leave()
 
     def turn(self, timeout: float | None) -> AbstractContextManager[Any]:
@@ -372,30 +390,6 @@ class Group:
             raise GroupError(f"{what}: the group is busy with another command of this thread")
         if self._task is not None:
             raise GroupError(f"{what}: the group is busy with {self._task.what}: wait() for it")
-
-    def _run(
-        self, command: Command, what: str, then: Callable[[Any], Any] | None, master_input: Any
-    ) -> Any:
-        member, transactions = self.member, self._transactions
-        try:
-            if transactions.undecided:
-                transactions.settle()
-            member.master_input = master_input
-            own, reports = transactions.run(command, what)
-            for outcome in reports.values():
-                if type(outcome) is Failure or type(outcome) is Left:
-                    check_reports(reports, what, self.channel)  # raises
-            answer = command.answer(member, own, reports)
-            if then is not None:
-                answer = then(answer)
-            if command.pure:
-                transactions.undecided = False
-            else:
-                transactions.commit()
-        except BaseException as exc:
-            self._recover(exc, what)
-            raise
-        return answer
 
     def _leave(self) -> None:
         """Do what had to wait for the end of the command."""

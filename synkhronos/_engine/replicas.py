@@ -28,6 +28,7 @@ from pytensor.tensor.subtensor import (
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.lean.mode import lean, without_c
+from synkhronos._backends.machine_code import repeated
 from synkhronos._engine.progress import watch
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
@@ -196,13 +197,13 @@ class Replica:
 
     def repetition(
         self, variant: Variant, arguments: Sequence[Any]
-    ) -> Callable[[], list[Any]] | None:
+    ) -> Callable[[], Sequence[Any]] | None:
         """The fastest function that computes the same from new values of shared variables."""
         compiled = self.variant(variant)
         if not compiled.plain or not variant.rows:
             return None
         if not self.recipe.jax:
-            return functools.partial(compiled.function, *arguments)
+            return repeated(compiled.function, arguments)
         if any([jax_backend.is_copied(a) for a in arguments]):
             return None
         return functools.partial(compiled, arguments, (), ())

@@ -68,7 +68,9 @@ class Transactions:
         BaseException
             What this member raised. The command has no verdict then: `settle` undoes it.
         """
-        number = self.post(command, what)
+        self.undecided = True  # as in `post`, without its call
+        self._number = 0
+        self._number = number = self.channel.post(command, what)
         own = command.run(self.member)
         return own, self.channel.collect(number, command.lent)
 

@@ -197,6 +197,7 @@ class TrainFunction(Advised):
         gradients, and writes its chunk of parameters and states.
         """
         group = self._group
+        group.wake()
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = _arranged(args, kwargs, batch, self._n_inputs, self._aliases)
         with group.lock if timeout is None else group.limited(timeout):

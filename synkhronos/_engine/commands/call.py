@@ -27,6 +27,7 @@ log = logging.getLogger("synkhronos")
 # All members reduce values of at least this size, in chunks; only the master reduces smaller ones.
 BIG_BYTES = 1 << 16
 _NUMBERS = (np.ndarray, float)  # types that float() converts fast
+_SUM, _AVG = Reduction.SUM, Reduction.AVG  # a look-up in an Enum takes longer
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,36 @@ class Call(Command):
         return not any([isinstance(a.rows, Picks) for a in self.arguments])
 
     def run(self, member: Member) -> Any:
-        """Compute this member's part; returns its contribution to the outputs."""
-        return run_call(self, member)
+        """Compute this member's part; returns its contribution to the outputs.
 
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
-        """Combine the contributions in the order of ranks."""
-        return combine_call(self, member, own, reports)
+        New values of variables are final after the verdict.
+        """
+        part = member.replicas[self.function].last_part
+        if part is None or part.call is not self or part.again is None:
+            part, outputs = compute_call(self, member)
+        else:
+            outputs = part.again()
+            if part.scalars is not None:
+                if member.rank == member.master:
+                    return Contribution(outputs, part)
+                return [as_float(v) for v in outputs] or None
+        return contribute_call(self, member, part, outputs)
+
+    def answer(self, member: Member, own: Contribution, reports: dict[int, Any]) -> list[Any]:
+        """Combine the contributions in the order of ranks: the values of the outputs."""
+        if not self.outputs:
+            return []
+        part = own.part
+        assert part is not None
+        if part.scalars is not None:
+            reports[member.master] = [as_float(v) for v in own.values]
+            return part.reduced([reports[r] for r in part.participants])
+        given = [own if r == member.master else reports[r] for r in part.participants]
+        weights = _weights_of(part)
+        return [
+            _combine_one([g.values[i] for g in given], op, weights)
+            for i, op in enumerate(self.reductions)
+        ]
 
 
 @dataclass(frozen=True)
@@ -144,6 +169,11 @@ class ScatteredSource:
     number: int
 
 
+# The position, reduction and dtype of each output, where all are real 0-d values that the master
+# can sum, average or compare as floats.
+Scalars = tuple[tuple[int, Any, Any], ...]
+
+
 @dataclass
 class Part:
     """A member's inputs and rows in a call; kept while the same call is repeated."""
@@ -154,32 +184,42 @@ class Part:
     rows: int
     weights: tuple[float, ...] | None  # rows of every member; None: all count the same
     participants: tuple[int, ...]
-    scalars: bool  # every output is a real 0-d value that is summed, averaged, min, max, prod
-    dtypes: list[Any]  # of the outputs
+    scalars: Scalars | None
     variant: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
     fractions: list[float]  # of the participants in an average
     listed: bool  # the rows are listed in memory that a repetition of the call changes
-    again: Callable[[], list[Any]] | None = None  # computes the same again, by a shorter path
+    again: Callable[[], Sequence[Any]] | None = None  # computes the same again, by a shorter path
+
+    def reduced(self, given: Sequence[Sequence[float]]) -> list[np.ndarray]:
+        """The reduced outputs, from those of each participant, where all are scalars."""
+        found = []
+        assert self.scalars is not None
+        for i, op, dtype in self.scalars:
+            total = 0.0
+            if op is _SUM:
+                for values in given:  # `sum` of a list takes twice as long
+                    total += values[i]
+            elif op is _AVG:
+                for values, fraction in zip(given, self.fractions, strict=True):
+                    total += values[i] * fraction
+            else:
+                total = COMBINE[op].reduce([values[i] for values in given])
+            found.append(np.array(total, dtype))
+        return found
 
 
 @dataclass
 class Contribution:
     """A member's values of the outputs; None if it has no value to give."""
 
-    values: list[Any]
+    values: Sequence[Any]
     part: Part | None = None  # in the master only
-
-
-def run_call(call: Call, member: Member) -> Any:
-    """Compute this member's part of a call; new values of variables are final after the verdict."""
-    part, outputs = compute_call(call, member)
-    return contribute_call(call, member, part, outputs)
 
 
 def compute_call(
     call: Call, member: Member, ready: Callable[[], None] = lambda: None
-) -> tuple[Part, list[Any]]:
+) -> tuple[Part, Sequence[Any]]:
     """Compute this member's outputs, those of `call.extra` last; nothing without rows.
 
     `ready` is called after the inputs have been prepared, and before anything is computed.
@@ -225,13 +265,13 @@ def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     return _compute(member, replica, part)
 
 
-def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], list[Any]] | None:
+def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], Sequence[Any]] | None:
     """A function that computes the same again by a shorter path; None if there is none."""
     again = replica.repetition(part.variant, part.arguments)
     if again is None or not replica.shareds_of_jax:
         return again
 
-    def repeat() -> list[Any]:
+    def repeat() -> Sequence[Any]:
         bring(member, replica)
         return again()
 
@@ -272,8 +312,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         rows,
         weights,
         participants,
-        _all_scalars(call, replica),
-        [_dtype(replica.recipe.outputs[i].type) for i in call.outputs],
+        _scalars(call, replica),
         _variant(call, recipe, takes_part, lengths),
         lengths,
         _fractions(weights, participants),
@@ -308,16 +347,14 @@ def _check_lengths(rows: float, length: int | None, label: str) -> None:
         )
 
 
-def _dtype(kind: Any) -> np.dtype | None:
-    return np.dtype(kind.dtype) if isinstance(getattr(kind, "dtype", None), str) else None
-
-
-def _all_scalars(call: Call, replica: Replica) -> bool:
-    types: list[Any] = [replica.recipe.outputs[i].type for i in call.outputs]
-    return all(
-        op in COMBINE and t.ndim == 0 and t.dtype in ("float32", "float64")
-        for t, op in zip(types, call.reductions, strict=True)
-    )
+def _scalars(call: Call, replica: Replica) -> Scalars | None:
+    found = []
+    for i, (output, op) in enumerate(zip(call.outputs, call.reductions, strict=True)):
+        kind: Any = replica.recipe.outputs[output].type
+        if op not in COMBINE or kind.ndim > 0 or kind.dtype not in ("float32", "float64"):
+            return None
+        found.append((i, op, np.dtype(kind.dtype)))
+    return tuple(found)
 
 
 def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[Any], int | None]:
@@ -517,15 +554,15 @@ def _weights_of(part: Part) -> list[float] | None:
     return weights if any(weights) else None
 
 
-def contribute_call(call: Call, member: Member, part: Part, outputs: list[Any]) -> Any:
+def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[Any]) -> Any:
     """This member's report of the outputs; all members together reduce large ones first."""
     if member.rank == member.master:
-        if len(part.participants) > 1 and not part.scalars:
+        if len(part.participants) > 1 and part.scalars is None:
             outputs = _reduce_big(call, member, part, outputs)
         return Contribution(outputs, part)
     if not part.variant.rows or not call.outputs:
         return None
-    if part.scalars:
+    if part.scalars is not None:
         return [as_float(v) for v in outputs]
     owner = part.participants[0]
     values = _reduce_big(call, member, part, outputs)
@@ -563,24 +600,6 @@ class _Reduced:
     value: np.ndarray
 
 
-def combine_call(
-    call: Call, member: Member, own: Contribution, reports: dict[int, Any]
-) -> list[Any]:
-    """The reduced value of each output, in the order of `call.outputs`."""
-    part = own.part
-    assert part is not None
-    if not call.outputs:
-        return []
-    if part.scalars:
-        return _combine_scalars(call, member, own, part, reports)
-    given = {r: own.values if r == member.master else reports[r].values for r in part.participants}
-    weights = _weights_of(part)
-    return [
-        _combine_one([values[i] for values in given.values()], op, weights)
-        for i, op in enumerate(call.reductions)
-    ]
-
-
 def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] | None) -> Any:
     for value in values:
         if isinstance(value, _Reduced):
@@ -594,21 +613,3 @@ def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] |
 def as_float(value: Any) -> float:
     """A real 0-d value as a float; JAX's own conversion takes five times as long as numpy's."""
     return float(value if type(value) in _NUMBERS else np.asarray(value))
-
-
-def _combine_scalars(
-    call: Call, member: Member, own: Contribution, part: Part, reports: dict[int, Any]
-) -> list[Any]:
-    reports[member.master] = own.values
-    given = [reports[r] for r in part.participants]
-    found = []
-    for i, op in enumerate(call.reductions):
-        column = [as_float(values[i]) for values in given]
-        if op is Reduction.SUM:
-            total = sum(column)
-        elif op is Reduction.AVG:
-            total = sum([v * fraction for v, fraction in zip(column, part.fractions, strict=True)])
-        else:
-            total = COMBINE[op].reduce(column)  # type: ignore[index]
-        found.append(np.array(total, part.dtypes[i]))
-    return found

@@ -109,7 +109,7 @@ class MeasuredCall(ExtendedCall):
         watch.start(counted=not self.call.first and member.replicas[self.call.function].used)
         part, outputs = compute_call(self.call, member, lambda: watch.lap(SCATTER))
         watch.lap(COMPUTE)
-        if not part.scalars:
+        if part.scalars is None:
             member.communicator.barrier()
             watch.lap(WAIT)
         found = contribute_call(self.call, member, part, outputs)

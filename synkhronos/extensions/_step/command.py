@@ -234,7 +234,7 @@ class Step(ExtendedCall):
         clock.lap(WAIT)
 
     def with_partials(
-        self, member: Member, given: list[np.ndarray], part: Part, values: list[Any]
+        self, member: Member, given: list[np.ndarray], part: Part, values: Sequence[Any]
     ) -> list[np.ndarray]:
         """The rule's scalars, and the reduced partial values of the loss."""
         leaves = list(given)
