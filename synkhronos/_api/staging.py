@@ -15,6 +15,7 @@ from synkhronos._host.arena import Arena, ArrayRef
 from synkhronos._plan.rows import Picks, Selection
 
 _ROWS = np.dtype(np.int64)
+_least, _largest = np.minimum.reduce, np.maximum.reduce
 _Place = tuple[np.ndarray, int]  # an array in the arena, and its offset there
 
 
@@ -146,7 +147,8 @@ class Staged:
                 return False
         if type(batch) is not np.ndarray or batch.dtype != _ROWS or batch.shape != target.shape:
             return False
-        if not len(batch) or batch.min() < 0 or batch.max() >= self.length:
+        # numpy's methods `min` and `max` are Python functions around these
+        if not len(batch) or _least(batch) < 0 or _largest(batch) >= self.length:
             return False
         target[:] = batch
         self.arena.mark_dirty_range(offset, target.nbytes)

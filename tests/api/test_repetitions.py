@@ -7,6 +7,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from pytensor.raise_op import Assert
 
 import synkhronos as synk
 
@@ -217,3 +218,26 @@ def test_a_repetition_in_a_group_of_one_keeps_the_group_busy() -> None:
         assert any("function f" in note for note in raised.__notes__)
         part.again = again
         assert float(f(data)) == 3.0
+
+
+@pytest.mark.parametrize("mode", [FAST, "NUMBA"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_error_of_a_repetition_tells_the_shapes(
+    group2: synk.Group, mode: str, listed: bool
+) -> None:
+    """As that of a first call does; and the next repetition computes again."""
+    x, most = pt.dmatrix("x"), pytensor.shared(9.0, name="most")
+    checked = Assert("too large")(x, pt.le(x.max(), most))
+    f = synk.function([x], ((checked @ np.array([1.0, 2.0])).sum(), "sum"), mode=mode)
+    rows = np.arange(12.0).reshape(6, 2) % 5
+    data, batch = synk.data(rows), np.array([1, 0, 4, 5]) if listed else None
+    wanted, *others = [float(f(data, batch=batch)) for _ in range(3)]
+    assert others == [wanted, wanted]
+    for place in ("a repetition", "the call after an error"):
+        data[0] = 99.0
+        with pytest.raises(AssertionError, match="too large") as caught:
+            f(data, batch=batch)
+        said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert f"arrays of x ({2 if listed else 3}, 2)" in said, place
+        data[0] = rows[0]
+        assert float(f(data, batch=batch)) == wanted, place

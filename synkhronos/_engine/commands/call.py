@@ -114,7 +114,13 @@ class Call(Command):
         if part is None or part.call is not self or part.again is None:
             part, outputs = compute_call(self, member)
         else:
-            outputs = part.again()
+            if part.taken:
+                part.take_rows()
+            try:
+                outputs = part.again()
+            except Exception as exc:
+                _note_shapes(exc, member, part)
+                raise
             if part.scalars is not None:
                 if member.rank == member.master:
                     return Contribution(outputs, part)
@@ -190,6 +196,13 @@ class Part:
     fractions: list[float]  # of the participants in an average
     listed: bool  # the rows are listed in memory that a repetition of the call changes
     again: Callable[[], Sequence[Any]] | None = None  # computes the same again, by a shorter path
+    # what is taken before that: from an array, the rows in a list of them, to an argument
+    taken: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
+
+    def take_rows(self) -> None:
+        """Take the rows that are listed now."""
+        for source, rows, target in self.taken:
+            source.take(rows, 0, target, "clip")  # see `_part_of`
 
     def reduced(self, given: Sequence[Sequence[float]]) -> list[np.ndarray]:
         """The reduced outputs, from those of each participant, where all are scalars."""
@@ -227,16 +240,20 @@ def compute_call(
     replica = member.replicas[call.function]
     part = replica.last_part
     if part is not None and part.call is call and part.again is not None:
-        return part, part.again()
+        part.take_rows()
+        ready()
+        try:
+            return part, part.again()
+        except Exception as exc:
+            _note_shapes(exc, member, part)
+            raise
     part = part_of(call, member)
     ready()
     answer = _answer(call, member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
-    elif replica.last_part is part and not (
-        call.sliced or replica.threaded or part.listed or replica.recipe.has_collectives
-    ):
-        part.again = _repetition(member, replica, part)
+    elif replica.last_part is part and not (call.sliced or replica.recipe.has_collectives):
+        _shorten(call, member, replica, part)
     return part, answer.outputs
 
 
@@ -265,17 +282,29 @@ def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     return _compute(member, replica, part)
 
 
-def _repetition(member: Member, replica: Replica, part: Part) -> Callable[[], Sequence[Any]] | None:
-    """A function that computes the same again by a shorter path; None if there is none."""
-    again = replica.repetition(part.variant, part.arguments)
-    if again is None or not replica.shareds_of_jax:
-        return again
+def _shorten(call: Call, member: Member, replica: Replica, part: Part) -> None:
+    """Let repetitions of the call take a shorter path, if there is one."""
+    compute = replica.repetition(part.variant, part.arguments)
+    taken = []
+    for source, target in zip(call.arguments, part.arguments, strict=False):
+        if isinstance(source.rows, ArrayRef):
+            if compute is None or call.edges is None or isinstance(source.source, ScatteredSource):
+                return
+            lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
+            taken.append((member.view(source.source), member.view(source.rows)[lo:hi], target))
+    part.taken = taken
+    part.again = compute
+    if compute is None or not (replica.shareds_of_jax or replica.threaded):
+        return
 
-    def repeat() -> Sequence[Any]:
+    def again() -> Sequence[Any]:
         bring(member, replica)
-        return again()
+        if not replica.threaded:
+            return compute()
+        with member.core_limit:
+            return compute()
 
-    return repeat
+    part.again = again
 
 
 def _stays(call: Call, replica: Replica) -> bool:
@@ -456,13 +485,13 @@ def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) 
     if replica.recipe.jax:
         bring(member, replica)
     if not (replica.threaded or replica.recipe.has_collectives):
-        return _run(replica, part)
+        return _run(member, replica, part)
     with contextlib.ExitStack() as stack:
         if replica.threaded:
             stack.enter_context(member.core_limit)
         if replica.recipe.has_collectives and member.size > 1 and not alone:
             stack.enter_context(collective(member.communicator, part.fractions))
-        return _run(replica, part)
+        return _run(member, replica, part)
 
 
 def bring(member: Member, replica: Replica) -> None:
@@ -475,24 +504,26 @@ def bring(member: Member, replica: Replica) -> None:
                 member.move(entry, brought(value))
 
 
-def _run(replica: Replica, part: Part) -> Answer:
+def _run(member: Member, replica: Replica, part: Part) -> Answer:
     try:
         return replica.run(part.variant, part.arguments, part.sliceables, part.lengths)
     except Exception as exc:
-        if part.variant.rows and len(part.participants) > 1 and replica.recipe.n_scattered:
-            with contextlib.suppress(Exception):  # if its notes are not a list
-                exc.add_note(_shapes(replica.recipe, part))
+        _note_shapes(exc, member, part)
         raise
 
 
-def _shapes(recipe: Recipe, part: Part) -> str:
-    """A note on the shapes of this member's part, which differ from those that the user passed."""
+def _note_shapes(exc: Exception, member: Member, part: Part) -> None:
+    """Note the shapes of this member's part, which differ from those that the user passed."""
+    recipe = member.replicas[part.call.function].recipe
+    if not (part.variant.rows and len(part.participants) > 1 and recipe.n_scattered):
+        return
     given = zip(recipe.inputs, part.arguments[: recipe.n_scattered], strict=False)
     found = ", ".join(f"{v.name or v} {np.shape(a)}" for v, a in given)
-    return (
-        f"synkhronos: this member had rows of the scattered inputs, as arrays of {found}; what "
-        "every member needs whole belongs in bcast_inputs"
-    )
+    with contextlib.suppress(Exception):  # if its notes are not a list
+        exc.add_note(
+            f"synkhronos: this member had rows of the scattered inputs, as arrays of {found}; what "
+            "every member needs whole belongs in bcast_inputs"
+        )
 
 
 def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Answer) -> None:

@@ -210,12 +210,14 @@ class FlatUpdate:
     def _small(self, totals: Sequence[Variable], outputs: list[Variable]) -> Any:
         """A function of a few scalars; compiling it would cost more than it saves."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
-        return pytensor.function(
+        function = pytensor.function(
             [*totals, *places.values()],
             clone_replace(outputs, replace=list(places.items())),
             mode=Mode(linker="py", optimizer="fast_compile"),
             on_unused_input="ignore",
         )
+        function.trust_input = True
+        return function
 
     def _whole(self, whole: WholeUpdate) -> Any:
         unit = self.recipe.partition.units[whole.unit]
