@@ -323,7 +323,7 @@ def _round_trip(mode: str) -> Finding:
             started = time.perf_counter() - began
             x = pt.vector("x", dtype="float32")
             w = pytensor.shared(np.ones((), "float32"))
-            f = function([x], (x * w).sum(), mode=mode)
+            f = function([x], (x * w).sum(), mode=mode, name=f"check of {mode}")
             rows = data(np.ones(1000, "float32"))
             began = time.perf_counter()
             total = float(f(rows))

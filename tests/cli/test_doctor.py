@@ -17,7 +17,8 @@ from synkhronos.cli import _mpi_round_trip, doctor
 from synkhronos.cli._command_line import main
 
 
-def run(*arguments: str) -> tuple[int, str]:
+def run(*arguments: str) -> tuple[int, str, str]:
+    """The exit code, the output, and the error output: progress, where compiling takes long."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "synkhronos", *arguments],
         capture_output=True,
@@ -25,15 +26,15 @@ def run(*arguments: str) -> tuple[int, str]:
         timeout=100,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.slow
 def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The machine that runs the tests can do everything; as JSON, and as text."""
-    code, out = run("doctor", "--json")
+    code, out, said = run("doctor", "--json")
+    assert code == 0, out + said
     report = json.loads(out)
-    assert code == 0, out
     assert report["works"] is True
     found = {(f["about"], f["name"]): f for f in report["findings"]}
     assert not [f for f in found.values() if f["state"] == "bad"]
