@@ -167,9 +167,9 @@ class GroupFunction:
             values = values if then is None else then(values)
         elif call.first:
             with self.telling():
-                values = self.group.run(command, self.what, then)
+                values = self.group.run_in_turn(command, self.what, then)
         else:
-            values = self.group.run(command, self.what, then)
+            values = self.group.run_in_turn(command, self.what, then)
         if call.first or call.slice_lengths is not None:
             self.compiled(call)
         if then is None:

@@ -319,38 +319,45 @@ class Group:
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
         """
-        if timeout is not None:
-            with self.limited(timeout):
-                return self.run(command, what, then, master_input)
+        with self.turn(timeout):
+            return self.run_in_turn(command, what, then, master_input)
+
+    def run_in_turn(
+        self,
+        command: Command,
+        what: str,
+        then: Callable[[Any], Any] | None = None,
+        master_input: Any = None,
+    ) -> Any:
+        """As `run`, for a caller that holds the lock."""
         transactions = self._transactions
-        with self.lock:
-            if self._ended or self._running or self._task is not None:
-                self.check_idle(what)
-            self._running = True
-            try:
-                if transactions.undecided:
-                    transactions.settle()
-                self.member.master_input = master_input
-                own, reports = transactions.run(command, what)
-                for outcome in reports.values():
-                    if type(outcome) is Failure or type(outcome) is Left:
-                        check_reports(reports, what, self.channel)  # raises
-                answer = command.answer(self.member, own, reports)
-                if then is not None:
-                    answer = then(answer)
-                if command.pure:
-                    transactions.undecided = False
-                else:
-                    transactions.commit()
-                return answer
-            except BaseException as exc:
-                self._recover(exc, what)
-                raise
-            finally:
-                self._running = False
-                self.member.master_input = None
-                if self._transactions.undecided or self._left:  # a restart has made others
-                    self._leave()
+        if self._ended or self._running or self._task is not None:
+            self.check_idle(what)
+        self._running = True
+        try:
+            if transactions.undecided:
+                transactions.settle()
+            self.member.master_input = master_input
+            own, reports = transactions.run(command, what)
+            for outcome in reports.values():
+                if type(outcome) is Failure or type(outcome) is Left:
+                    check_reports(reports, what, self.channel)  # raises
+            answer = command.answer(self.member, own, reports)
+            if then is not None:
+                answer = then(answer)
+            if command.pure:
+                transactions.undecided = False
+            else:
+                transactions.commit()
+            return answer
+        except BaseException as exc:
+            self._recover(exc, what)
+            raise
+        finally:
+            self._running = False
+            self.member.master_input = None
+            if self._transactions.undecided or self._left:  # a restart has made others
+                self._leave()
 
     def turn(self, timeout: float | None) -> AbstractContextManager[Any]:
         """A context in which only this thread runs commands, each within `timeout` seconds.

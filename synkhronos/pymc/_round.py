@@ -180,7 +180,7 @@ class Round:
             if command is None:
                 command = self._prepare(latents)
                 self._evaluates.keep(places, command)
-            found = group.run(command, self._what)
+            found = group.run_in_turn(command, self._what)
             if command.calls[0].first:
                 self._evaluates.keep(places, self._compiled(command))
             total = found[0]

@@ -54,7 +54,7 @@ from synkhronos._transport.channels.node import Node
 from synkhronos._transport.channels.processes import Worker, end
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.stalls import Inspector
-from synkhronos._transport.channels.waiting import LOOKS, GroupEnded, PeerDied, Waiter
+from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, Waiter
 from synkhronos._transport.channels.worker_start import (
     Wiring,
     exec_worker,
@@ -307,8 +307,9 @@ class LocalChannel(Channel):
         self._master_words[NUMBER] = self._sent.add(command)
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+        looks = self.node.waiter.looks
         for words in self._reports:
-            for _ in range(LOOKS):  # a call of a function takes three times as long
+            for _ in range(looks):
                 if words[REPORTED] >= number:
                     break
             else:
@@ -427,7 +428,7 @@ class LocalEnd(ReceivingEnd):
         None: the group has ended.
         """
         last, words = self.node.number, self._master_words
-        for _ in range(LOOKS):  # a call of a function takes three times as long
+        for _ in range(self.node.waiter.looks):
             if words[POSTED] > last:
                 break
         else:

@@ -16,7 +16,7 @@ from synkhronos._transport.channels.control_words import (
     STOPPING,
     ControlWords,
 )
-from synkhronos._transport.channels.waiting import LOOKS, PeerFailed, Waiter
+from synkhronos._transport.channels.waiting import PeerFailed, Waiter
 
 # Bits of a barrier's number for the meetings of a command, and for the barriers of a meeting (two
 # at most). The rest of 63 bits counts commands: enough for two weeks of calls without a pause.
@@ -150,7 +150,7 @@ class Node:
         self._mine[EXCHANGE_FAILED] = self.number
 
     def _await(self, peer: Any, here: int) -> None:
-        for _ in range(LOOKS):  # a call of a function takes three times as long
+        for _ in range(self.waiter.looks):
             if peer[BARRIER] >= here:
                 return
 

@@ -39,7 +39,9 @@ _PLACE_EVERY = 16  # waits between two checks of the core that this process is o
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
 _LONGER = 1.125  # ratio of a nap to the previous one; all together take 8 times the last one
 _POLL_SECONDS = 50e-6  # between two looks at an event that no eventfd signals
-LOOKS = 20  # before the first yield, which takes 0.5 us
+# looks at a word before the first yield, which takes 0.5 us, with and without other processes that
+# want the core; 200 looks take about 8 us
+_LOOKS, _LOOKS_ALONE = 20, 200
 YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
 
 SLOW_TURN_SECONDS = 200e-6  # a yield among members that wait takes about 1 us
@@ -130,7 +132,14 @@ def runnable() -> int:
 
 
 class Waiter:
-    """Waits of one member for control words of the others."""
+    """Waits of one member for control words of the others.
+
+    Attributes
+    ----------
+    looks : int
+        How often a member looks at a word before it calls `wait`: a call of a function takes as
+        long as three looks.
+    """
 
     def __init__(
         self,
@@ -148,7 +157,9 @@ class Waiter:
         self._bells = bells
         self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
         self._least_turns = 0 if self._spin else YIELDS_WHERE_CROWDED
-        self._looks = LOOKS if self._spin else 1
+        self._first_looks = _LOOKS if self._spin else 1
+        self._most_looks = _LOOKS_ALONE if self._spin else _LOOKS
+        self.looks = self._most_looks
         self.rivals = Rivals(len(bells))
         self._fence = threading.Lock()  # on x86 its locked instruction orders a store and a load
         self._poll = select.poll()
@@ -187,7 +198,7 @@ class Waiter:
         ------
         PeerDied, GroupEnded, and what `inspect` raises
         """
-        for _ in range(self._looks):
+        for _ in range(self._first_looks):
             if ready():
                 return
         if self._spins(ready):
@@ -235,7 +246,7 @@ class Waiter:
         ------
         GroupEnded, and what `check` and `inspect` raise
         """
-        for _ in range(self._looks):
+        for _ in range(_LOOKS):
             if done():
                 return
         looked = clock()
@@ -274,8 +285,10 @@ class Waiter:
         """Spin; True once it is ready. Beside busy processes, look only once."""
         rivals, now = self.rivals, clock()
         if rivals.present(now):
+            self.looks = _LOOKS
             self.interrupts.check()
             return ready()
+        self.looks = self._most_looks
         self._waits += 1
         if self.keep_place is not None and self._waits % _PLACE_EVERY == 0:
             self.keep_place()
