@@ -171,8 +171,10 @@ def test_repetitions_in_a_group_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
         values = np.ones(3)
         data = synk.data(values)
         commands: list[object] = []
-        run = group.run
-        monkeypatch.setattr(group, "run", lambda c, *rest: commands.append(c) or run(c, *rest))
+        run = group.run_in_turn
+        monkeypatch.setattr(
+            group, "run_in_turn", lambda c, *rest: commands.append(c) or run(c, *rest)
+        )
         found = [f(data) for _ in range(6)]
         assert [float(v) for v in found] == [7.0] * 6
         assert len({id(v) for v in found}) == 6
