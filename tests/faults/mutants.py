@@ -283,9 +283,9 @@ MUTANTS = (
     Mutant(
         "a command left without its verdict is settled",
         "_engine/group.py",
-        "                if self._transactions.undecided or self._left:\n"
-        "                    self._leave()\n\n    def turn",
-        "                pass\n\n    def turn",
+        "            if self._transactions.undecided or self._left:  # a restart has made others\n"
+        "                self._leave()\n\n    def turn",
+        "            pass\n\n    def turn",
         f"{FAULTS} tests/engine/test_groups.py",
     ),
     Mutant(
