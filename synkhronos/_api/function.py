@@ -125,8 +125,9 @@ class Function(Advised):
         Cost: one round; a copy of numpy inputs; one reduction for each output above 64 KB.
         """
         function = self._function
-        function.group.wake()  # after a pause all that follows takes as long as their waking up
         with function.group.lock if timeout is None else function.group.limited(timeout):
+            # first of all: after a pause what follows takes as long as their waking up
+            function.group.wake()
             return function.call(args, kwargs, output_subset, batch, batch_s, num_slices)
 
     def report(

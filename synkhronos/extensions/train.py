@@ -197,10 +197,10 @@ class TrainFunction(Advised):
         gradients, and writes its chunk of parameters and states.
         """
         group = self._group
-        group.wake()
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = _arranged(args, kwargs, batch, self._n_inputs, self._aliases)
         with group.lock if timeout is None else group.limited(timeout):
+            group.wake()
             group.check_idle("train")
             if self._member is not group.member:  # none yet, or from before a restart
                 self._install()
