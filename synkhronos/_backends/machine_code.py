@@ -1,6 +1,6 @@
 """Repeated calls of one function of mode NUMBA, without the storage that PyTensor calls it through.
 
-PyTensor's call takes 1.6 us more: it writes inputs to storage, reads them from there, and clears them.
+PyTensor's call takes 1.6 us more: it writes inputs to storage, reads them, and clears them.
 """
 
 from __future__ import annotations

@@ -110,21 +110,7 @@ class Call(Command):
 
         New values of variables are final after the verdict.
         """
-        part = member.replicas[self.function].last_part
-        if part is None or part.call is not self or part.again is None:
-            part, outputs = compute_call(self, member)
-        else:
-            if part.taken:
-                part.take_rows()
-            try:
-                outputs = part.again()
-            except Exception as exc:
-                _note_shapes(exc, member, part)
-                raise
-            if part.scalars is not None:
-                if member.rank == member.master:
-                    return Contribution(outputs, part)
-                return [as_float(v) for v in outputs] or None
+        part, outputs = compute_call(self, member)
         return contribute_call(self, member, part, outputs)
 
     def answer(self, member: Member, own: Contribution, reports: dict[int, Any]) -> list[Any]:
@@ -231,7 +217,7 @@ class Contribution:
 
 
 def compute_call(
-    call: Call, member: Member, ready: Callable[[], None] = lambda: None
+    call: Call, member: Member, ready: Callable[[], None] | None = None
 ) -> tuple[Part, Sequence[Any]]:
     """Compute this member's outputs, those of `call.extra` last; nothing without rows.
 
@@ -240,15 +226,18 @@ def compute_call(
     replica = member.replicas[call.function]
     part = replica.last_part
     if part is not None and part.call is call and part.again is not None:
-        part.take_rows()
-        ready()
+        if part.taken:
+            part.take_rows()
+        if ready is not None:
+            ready()
         try:
             return part, part.again()
         except Exception as exc:
             _note_shapes(exc, member, part)
             raise
     part = part_of(call, member)
-    ready()
+    if ready is not None:
+        ready()
     answer = _answer(call, member, replica, part)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
