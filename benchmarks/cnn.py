@@ -3,7 +3,8 @@
 28x28x1, convolutions of 4 and 8 filters of 3x3, pooling of 2x2, 128 units, 10 classes; float32,
 Nesterov's momentum, 64 rows for each member. The time includes gathering shuffled batches. All
 contenders are alive at once and take turns; the table gives medians over the rounds, and ratios
-within rounds. The limit is two independent processes together, with one core each.
+within rounds. The limit is two independent processes together, with one core each. Two more that
+only wait for one another at each step show what that costs.
 
     python benchmarks/cnn.py [--batch 64] [--rounds 7] [--modes jax numba] [--torch PYTHON]
                              [--pytensor-ml]
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -27,16 +29,16 @@ OURS = "ours, 2 members, JAX"
 STEPS = 80  # of a round and 64 rows, about half a second
 
 
-def command(kind: str, batch: int, members: int, threads: int, *core: int) -> list[str]:
-    """The command line of one process."""
-    words = [kind, "nesterov", batch, members, threads, *core]
+def command(kind: str, batch: int, members: int, threads: int, *place: int | str) -> list[str]:
+    """The command line of one process; `place`: its core, and a file to meet another one in."""
+    words = [kind, "nesterov", batch, members, threads, *place]
     return [sys.executable, str(HERE / "cnn_contenders.py"), *map(str, words)]
 
 
 def field(
-    batch: int, modes: Sequence[str], torch: str | None, layers: bool
+    batch: int, modes: Sequence[str], torch: str | None, layers: bool, place: str
 ) -> dict[str, Contender]:
-    """All contenders, started; `batch` is a member's."""
+    """All contenders, started; `batch` is a member's, `place` a file for those that meet."""
     found = {}
     for mode in dict.fromkeys(modes):
         name, plain = mode.upper(), f"pytensor-{mode}"
@@ -47,6 +49,9 @@ def field(
             [command(plain, batch, 1, 1, core) for core in (0, 1)], batch
         )
         found[f"plain, {name}, 1 core"] = Contender([command(plain, batch, 1, 1, 0)], batch)
+    found["2 that meet, JAX"] = Contender(
+        [command("pytensor-jax", batch, 1, 1, core, place) for core in (0, 1)], batch
+    )
     found["ours, 1 member, JAX"] = Contender([command("synk-jax", batch, 1, 1, 0)], batch)
     found["JAX, its own operations, 1 core"] = Contender(
         [command("jax-lax", batch, 1, 1, 0)], batch
@@ -71,7 +76,11 @@ def main() -> None:
     parser.add_argument("--pytensor-ml", action="store_true", help="its own layers, too")
     args = parser.parse_args()
     describe_machine()
-    contenders = field(args.batch, ["jax", *args.modes], args.torch, args.pytensor_ml)
+    with tempfile.NamedTemporaryFile() as place:
+        place.write(bytes(128))
+        place.flush()
+        how = ["jax", *args.modes], args.torch, args.pytensor_ml
+        contenders = field(args.batch, *how, place.name)  # each opens it before it is ready
     for i in range(args.rounds + 1):
         for c in contenders.values():
             c.run(max(4, STEPS * 64 // args.batch), count=i > 0)

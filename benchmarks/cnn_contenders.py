@@ -1,17 +1,19 @@
 """A process that trains the small CNN of `cnn.py` with one library, and makes steps on request.
 
-    python benchmarks/cnn_contenders.py KIND RULE BATCH MEMBERS THREADS [CORE]
+    python benchmarks/cnn_contenders.py KIND RULE BATCH MEMBERS THREADS [CORE [FILE]]
 
 KIND is synk-numba, synk-jax, pytensor-numba, pytensor-jax, pytensorml-jax (its own layers, of a
 fixed batch, without which their padding has no gradient in mode JAX), jax-lax or torch; see
-contenders.py.
+contenders.py. With FILE, of 128 zero bytes, the processes on cores 0 and 1 meet before each step.
 """
 
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ SIDE, CLASSES, HIDDEN = 28, 10, 128
 FILTERS = (1, 4, 8)
 FLAT = (SIDE // 2) ** 2 * FILTERS[-1]
 RATE, MOMENTUM = contenders.RATE, 0.9
+MEETING_SECONDS = 120.0
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -136,8 +139,25 @@ def jax_steps() -> tuple[contenders.Step, Callable[[], Any]]:
     return step, dict
 
 
+def meeting(step: contenders.Step, core: int, path: str) -> contenders.Step:
+    """The step, once the process on the other core has come to its own."""
+    with open(path, "r+b") as file:
+        words = memoryview(mmap.mmap(file.fileno(), 128)).cast("q")
+    mine, other = 8 * core, 8 * (1 - core)  # of 8 bytes; on cache lines of their own
+
+    def met(rows: np.ndarray) -> Any:
+        words[mine] += 1
+        until = time.monotonic() + MEETING_SECONDS
+        while words[other] < words[mine]:
+            if time.monotonic() > until:
+                raise TimeoutError("the process on the other core has not come")
+        return step(rows)
+
+    return met
+
+
 def main() -> None:
-    kind, _, batch, members, *_ = sys.argv[1:]
+    kind, _, batch, members, _, *place = sys.argv[1:]
     family, _, mode = kind.partition("-")
     if family == "synk":
         step, where = synk_steps(mode.upper(), int(members))
@@ -145,6 +165,8 @@ def main() -> None:
         step, where = jax_steps()
     else:
         step, where = plain_steps(family, mode.upper(), int(batch))
+    if len(place) > 1:
+        step = meeting(step, int(place[0]), place[1])
     contenders.serve(step, where, contenders.batches(int(batch)))
 
 

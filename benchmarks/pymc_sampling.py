@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import scipy.linalg.blas  # noqa: F401 - used by NUTS; loaded before its threads are limited
-from common import describe_machine, show
+from common import describe_machine, microseconds, show
 from pymc_gradient import compiled, hierarchical_poisson, logistic
 from threadpoolctl import threadpool_limits
 
@@ -104,7 +104,12 @@ def compare(name: str, args: argparse.Namespace) -> None:
         how = args.draws, args.max_treedepth
         alone = [sampled(model, seed, *how) for seed in range(args.seeds)]
         with synk.pymc.parallel(model, mode=MODE):
-            difference = worst_difference(model, plain, compiled(model, MODE), args.points)
+            divided = compiled(model, MODE)
+            difference = worst_difference(model, plain, divided, args.points)
+            at = np.zeros(sum(v.size for v in model.initial_point(0).values()))
+            gradients = [
+                [microseconds(lambda f=f: f(at), 200) for f in (plain, divided)] for _ in range(5)
+            ]
             divided_best = best(model)
             together = [sampled(model, seed, *how) for seed in range(args.seeds)]
     rows = []
@@ -117,6 +122,8 @@ def compare(name: str, args: argparse.Namespace) -> None:
     rows.append(["all seeds", *["" for _ in range(3)], f"{apart.max():.1f}"])
     title = f"{name}: {len(means[0]):,} parameters, predicted {predicted:.2f} times as fast"
     show(title, ["us per gradient", "plain", "2 members", "times", "means apart (errors)"], rows)
+    us = np.median(gradients, axis=0)
+    print(f"a gradient without the sampler: {us[0]:.0f} us plain, {us[1]:.0f} us with 2 members")
     print(f"log-density and gradient at {args.points} points: apart {difference:.1e} at most")
     print(f"log-density at the maximum: {plain_best:.6f} plain, {divided_best:.6f} divided")
 

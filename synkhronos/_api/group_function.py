@@ -30,7 +30,7 @@ from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, Selection, Span
 
-Then = Callable[[list[Any]], list[Any]] | None
+_Then = Callable[[list[Any]], list[Any]] | None
 
 _BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
 
@@ -49,7 +49,7 @@ class _Posted:
 
     call: Call
     command: Command
-    then: Then
+    then: _Then
     staged: Staged | None
 
 
@@ -184,7 +184,7 @@ class GroupFunction:
         return part if command is call and call.pure else None
 
     def _keep(
-        self, key: Any, call: Call, command: Command, then: Then, args: tuple[Any, ...], batch: Any
+        self, key: Any, call: Call, command: Command, then: _Then, args: tuple[Any, ...], batch: Any
     ) -> None:
         """Remember a call whose repetition changes only what is staged."""
         self._posted.clear()

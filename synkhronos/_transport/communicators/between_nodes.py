@@ -166,8 +166,7 @@ class BetweenNodes:
                     starting()
                 self._reduce_payloads(payloads, arrays, op, weights)
                 return
-            others = [a for a in arrays if not self._sends(a, op)]
-            room = self._room(others) if others else None
+            room = self._room([a for a in arrays if not self._sends(a, op)])
             undefined = op in _EXTREMA and any([_has_nan(a) for a in arrays])
             payloads = self.agree_on(arrays, b"\1" if undefined else b"")
             if starting is not None:
@@ -258,7 +257,7 @@ class BetweenNodes:
 
     def _room(self, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
         """Memory for the longest of these arrays from all nodes."""
-        longest = max([a.nbytes for a in arrays])
+        longest = max([a.nbytes for a in arrays], default=0)
         return np.empty(self.nodes * longest, np.uint8) if longest else None
 
     def _reduce(
