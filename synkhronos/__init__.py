@@ -9,6 +9,7 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ``_transport``  channels carry commands and outcomes, communicators move and reduce arrays
 ``_engine``     the group, its members, the commands they run, their compiled functions
 ``_api``        the objects of the user: functions, Data, collectives, consistency checks
+``rules``       rules by which members train apart (pure code on vectors)
 ``extensions``  update rules, training steps, batches, checkpoints
 ``nn``          convolution, pooling and normalisation layers
 ``pymc``        PyMC models whose observations are spread over the group

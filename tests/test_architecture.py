@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_transport",),
     ("_engine",),
     ("_api",),
+    ("rules",),
     ("extensions", "nn"),
     ("pymc",),
     ("testing",),

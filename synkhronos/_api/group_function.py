@@ -176,6 +176,13 @@ class GroupFunction:
             values = self.outputs.chosen(call.outputs, subset, values)
         return self.outputs.structured(values, subset)
 
+    def returned(self, call: Call, values: list[Any]) -> Any:
+        """What a call of all outputs returns, of their reduced values."""
+        subset = self.outputs.all
+        then = self.outputs.finishing(call.outputs, subset)
+        found = self.outputs.chosen(call.outputs, subset, values) if then is None else then(values)
+        return self.outputs.structured(found, subset)
+
     def _repeated_part(self, call: Call, command: Command) -> Part | None:
         """The part of a repeated call in a group of one; None where it needs a transaction."""
         part = self._replica.last_part

@@ -445,6 +445,7 @@ class Group:
         died = found if isinstance(found, WorkerDied) else None
         self._first_death = self._first_death or str(died or "")
         lost, most = lost_with_workers(self.member.variables), self._options.max_restarts
+        lost += self.member.apart.values()
         while not self._ended and self.restarts < most:
             self.restarts += 1
             log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")

@@ -38,6 +38,8 @@ class Member:
         The functions, by number.
     updates : dict
         What a training function keeps in each member, by the number of its function.
+    apart : dict of str
+        Names of values that each member has its own of, beside variables, by the same number.
     clocks : dict of Clocks
         Of the functions whose calls are measured, by their numbers.
     resident : bool
@@ -89,6 +91,7 @@ class Member:
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
         self.updates: dict[int, Any] = {}
+        self.apart: dict[int, str] = {}
         self.clocks: dict[int, Any] = {}
         self.owned: dict[int, Any] = {}
         self.scattered_rows: dict[int, tuple[np.ndarray, int]] = {}

@@ -11,14 +11,16 @@ import synkhronos.extensions.updates as updates
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.extensions.batches import Batches as Batches
 from synkhronos.extensions.loader import Loader as Loader
-from synkhronos.extensions.train import TrainFunction as TrainFunction
+from synkhronos.extensions.round_function import RoundFunction as RoundFunction
 from synkhronos.extensions.train import make_train_function as make_train_function
 from synkhronos.extensions.train import make_train_function_pytensor as make_train_function_pytensor
 from synkhronos.extensions.train import make_train_function_theano as make_train_function_theano
+from synkhronos.extensions.train_function import TrainFunction as TrainFunction
 
 __all__ = [
     "Batches",
     "Loader",
+    "RoundFunction",
     "TrainFunction",
     "make_train_function",
     "make_train_function_pytensor",

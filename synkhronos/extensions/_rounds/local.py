@@ -1,0 +1,355 @@
+"""A member's own parameters and states between two meetings, and the centre of its node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from synkhronos._backends.reduction_loops import reduce_block, reduce_into
+from synkhronos._engine.commands.call import Part
+from synkhronos._engine.member import Member
+from synkhronos._engine.variables import Entry
+from synkhronos._plan.reductions import Reduction, accumulator, normalized, rounded
+from synkhronos._plan.rows import edges
+from synkhronos._transport.communicators.communicator import Communicator
+from synkhronos._transport.communicators.solo import Solo
+from synkhronos.extensions._rounds.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
+from synkhronos.extensions._step.layout import ALIGN
+from synkhronos.extensions._step.update import FlatUpdate, Inputs
+from synkhronos.rules._base import RoundRule
+from synkhronos.rules.swap import Swap
+
+_BLOCK = 1 << 14  # elements; 64 KB of float32 of some members stay in a core's cache
+_ALONE_BELOW = 1 << 12  # elements below which one member treats a vector
+
+
+@dataclass
+class Vectors:
+    """One vector of all members of a node, flat.
+
+    Attributes
+    ----------
+    own : list of vector
+        Each member's.
+    centre : vector
+    outer : list of vector
+    first : vector or None
+        The values that a meeting sets states back to.
+    total : vector or None
+        On several nodes: the mean over all members.
+    lo, hi : int
+        The chunk that this member treats in a meeting.
+    """
+
+    kind: str
+    own: list[np.ndarray]
+    centre: np.ndarray
+    lo: int
+    hi: int
+    outer: list[np.ndarray] = field(default_factory=list)
+    first: np.ndarray | None = None
+    total: np.ndarray | None = None
+
+
+class Local:
+    """What a member keeps of a training function whose members train apart.
+
+    Attributes
+    ----------
+    entries : list of (Entry, array)
+        Parameters, states, statistics and the rule's outer variables, and their views of the
+        node's centre.
+    leaves : list of array
+        The scalars of the optimizer's rule, which the master sets.
+    steps : int
+        Steps of the group so far; a failure after the count has changed leaves the members' values
+        undefined.
+    """
+
+    entries: list[tuple[Entry, np.ndarray]]
+
+    def __init__(
+        self,
+        recipe: LocalRecipe,
+        arrays: LocalArrays,
+        gradients: list[np.ndarray],
+        own: list[np.ndarray],
+        vectors: list[Vectors],
+        leaves: list[np.ndarray],
+        size: int,
+    ) -> None:
+        self.leaves = leaves
+        self.steps = 0
+        self._recipe = recipe
+        self._vectors = vectors
+        self._update = FlatUpdate(recipe.flat, 0, [gradients], arrays.of_update(own), [])
+        self._views = arrays.views(own)
+        self._own = own
+        self._alone = Solo()
+        partition = recipe.flat.partition
+        self._places = [
+            partition.leaves.index(shared) if shared in partition.leaves else None
+            for shared, _ in partition.states
+        ]
+        self._states: list[np.ndarray] = []  # 0-d ones of the whole rule, such as a count of steps
+        self._rows = np.zeros(size)
+        self._pairs: list[tuple[list[object], np.ndarray, np.ndarray]] = []
+
+    def compile(self) -> None:
+        """Compile what a step calls."""
+        self._update.compile()
+
+    def bind(self, entries: list[tuple[Entry, np.ndarray]]) -> None:
+        """Know the variables as this member does."""
+        self.entries = entries
+        self._pairs = [
+            (entry.storage, view, self._views[variable])
+            for entry, view in entries
+            if (variable := entry.variable) in self._views
+        ]
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """A context in which the variables hold this member's own values."""
+        try:
+            for storage, _, own in self._pairs:
+                storage[0] = own
+            yield
+        finally:
+            for storage, centre, _ in self._pairs:
+                storage[0] = centre
+
+    def begin(self) -> None:
+        """Take the centre's values."""
+        for v, own in zip(self._vectors, self._own, strict=True):
+            own.reshape(-1)[...] = v.centre
+        self._states = [
+            np.zeros(()) if at is None else np.array(self.leaves[at]) for at in self._places
+        ]
+        self._rows[...] = 0
+
+    def step(
+        self,
+        part: Part,
+        outputs: Sequence[np.ndarray],
+        partials: Sequence[tuple[int, bool]],
+        average: bool,
+    ) -> Callable[[], None]:
+        """Prepare a step from gradients; returns the function that makes it.
+
+        `outputs` are the partial values of the loss, the gradients, and the statistics' new values.
+        """
+        weights = [1.0] * len(self._rows) if part.weights is None else list(part.weights)
+        if not part.variant.rows:
+            return lambda: self._count(weights)
+        n, m = len(partials), len(self._recipe.statistics)
+        gradients = outputs[n : len(outputs) - m]
+        statistics = outputs[len(outputs) - m :]
+        # a sum over a part of the rows stands for the sum over all
+        factor = 1.0 if average else sum(weights) / part.rows
+        if factor != 1.0:
+            gradients = [np.asarray(g) * np.asarray(factor, g.dtype) for g in gradients]
+        leaves = self._leaves_of_step()
+        for (leaf, averaged), value in zip(partials, outputs, strict=False):
+            whole = float(np.asarray(value)) * (1.0 if averaged else sum(weights) / part.rows)
+            leaves[leaf] = np.array(whole, leaves[leaf].dtype)
+        flat = self._update.publish(gradients)
+        given = Inputs(flat, [1.0], leaves)
+        scalars, states = self._update.scalars(self._alone, given)
+
+        def make() -> None:
+            self._count(weights)
+            self._update.apply(given, scalars)
+            self._states = [np.asarray(state) for state in states]
+            for variable, value in zip(self._recipe.statistics, statistics, strict=True):
+                self._views[variable][...] = value
+
+        return make
+
+    def _leaves_of_step(self) -> list[np.ndarray]:
+        """The master's scalars, and this member's own where the rule changes them."""
+        found = list(self.leaves)
+        for at, state in zip(self._places, self._states, strict=True):
+            if at is not None:
+                found[at] = state
+        return found
+
+    def _count(self, weights: Sequence[float]) -> None:
+        self.steps += 1
+        self._rows += weights
+
+    def saved(self) -> Callable[[], None]:
+        """Copy this member's own values; returns the function that restores them."""
+        values = [np.array(own) for own in self._own]
+        states, rows, steps = list(self._states), self._rows.copy(), self.steps
+
+        def restore() -> None:
+            for own, value in zip(self._own, values, strict=True):
+                own[...] = value
+            self._states, self.steps = states, steps
+            self._rows[...] = rows
+
+        return restore
+
+    def meet(self, member: Member, rule: RoundRule, number: int, publish: bool) -> None:
+        """Meet all other members.
+
+        `publish`: the variables of the optimizer's states get the mean of the members' states,
+        even if each member keeps its own.
+        """
+        comm = member.communicator
+        rows = normalized(self._rows.tolist() if self._rows.any() else [1.0] * comm.size)
+        equal = [1.0 / comm.size] * comm.size
+        meeting = _Meeting(rule, rows, rows if rule.by_rows else equal, publish, comm)
+        treated = [v for v in self._vectors if meeting.treats(v)]
+        swapped = self._swapped(comm, rule, number)
+        meeting.add_up([v for v in treated if meeting.averages(v)])
+        states = meeting.states(self._states, self._first_states())
+        comm.enter()
+        member.in_place = [entry for entry, _ in self.entries]
+        for vectors in treated:
+            for lo in range(vectors.lo, vectors.hi, _BLOCK):
+                meeting.treat(vectors, lo, min(lo + _BLOCK, vectors.hi))
+        comm.home.barrier()
+        if states is not None:
+            self._keep_states(member, states, rule.policy != "keep")
+        for own, value in zip(self._swapped_values(), swapped or (), strict=False):
+            own[...] = value
+        member.in_place = ()
+        self._rows[...] = 0
+
+    def _first_states(self) -> list[np.ndarray]:
+        return [
+            self._recipe.first[shared]
+            for shared, _ in self._recipe.flat.partition.states
+            if shared in self._recipe.first
+        ]
+
+    def _keep_states(self, member: Member, values: list[np.ndarray], own: bool) -> None:
+        for i, (shared, _) in enumerate(self._recipe.flat.partition.states):
+            value = rounded(np.asarray(values[i]), np.dtype(shared.type.dtype))
+            if own:
+                self._states[i] = value
+            if member.rank == member.master:
+                shared.container.storage[0] = value
+
+    def _swapped_values(self) -> list[np.ndarray]:
+        """What members swap: parameters and states."""
+        count = len(self._own) - len(self._recipe.statistics)
+        return [*self._own[:count], *self._states]
+
+    def _swapped(self, comm: Communicator, rule: RoundRule, number: int) -> list[np.ndarray] | None:
+        """The values of the member that this one swaps with; None if it keeps its own."""
+        if not isinstance(rule, Swap):
+            return None
+        found = None
+        for rank, partner in enumerate(rule.partners(number, comm.size)):
+            if rank != partner:
+                given = self._swapped_values() if comm.rank == partner else None
+                pair = (min(rank, partner), max(rank, partner))
+                got = comm.broadcast(given, partner, pair)
+                found = got if comm.rank == rank else found
+        return found
+
+
+class _Meeting:
+    """How a meeting treats the vectors."""
+
+    def __init__(
+        self,
+        rule: RoundRule,
+        rows: list[float],
+        weights: list[float],
+        publish: bool,
+        comm: Communicator,
+    ) -> None:
+        self._rule = rule
+        self._rows = rows
+        self._weights = weights
+        self._publish = publish
+        self._comm = comm
+        first = comm.rank - comm.home.rank
+        self._here = slice(first, first + comm.home.size)
+        self._scratch: dict[np.dtype, np.ndarray] = {}
+
+    def treats(self, v: Vectors) -> bool:
+        """Whether the meeting changes such vectors."""
+        return v.kind is not STATE or self._publish or self._rule.policy != "keep"
+
+    def averages(self, v: Vectors) -> bool:
+        """Whether it needs the members' mean of such vectors."""
+        return v.kind is not STATE or self._publish or self._rule.policy == "average"
+
+    def _weights_of(self, v: Vectors) -> list[float]:
+        return self._weights if v.kind is PARAMETER else self._rows
+
+    def add_up(self, averaged: list[Vectors]) -> None:
+        """On several nodes: the means of these vectors."""
+        if self._comm.nodes == 1:
+            return
+
+        def fill(i: int, lo: int, hi: int) -> None:
+            weights = self._weights_of(averaged[i])[self._here]
+            total = averaged[i].total
+            assert total is not None
+            if hi > lo and any(weights):
+                parts = [own[lo:hi] for own in averaged[i].own]
+                reduce_into(total[lo:hi], parts, Reduction.AVG, weights)
+                total[lo:hi] *= sum(weights)
+            else:
+                total[lo:hi] = 0
+
+        totals = [v.total for v in averaged if v.total is not None]
+        self._comm.sum_over_nodes(totals, fill)
+
+    def states(self, own: list[np.ndarray], first: list[np.ndarray]) -> list[np.ndarray] | None:
+        """The 0-d states after the meeting; None: each member keeps its own."""
+        if not own or (self._rule.policy == "keep" and not self._publish):
+            return None
+        if self._rule.policy == "reset":
+            return first
+        mine = np.array([float(state) for state in own])
+        self._comm.all_reduce([mine], Reduction.AVG, self._rows)
+        return list(mine)
+
+    def treat(self, v: Vectors, lo: int, hi: int) -> None:
+        """Change elements lo to hi in all members of the node, and in the centre."""
+        own = [vector[lo:hi] for vector in v.own]
+        centre = v.centre[lo:hi]
+        if v.first is not None:
+            centre[...] = v.first[lo:hi]
+            spread = True
+        elif v.kind is PARAMETER:
+            outer = [vector[lo:hi] for vector in v.outer]
+            self._rule.meeting(own, centre, outer, self._mean(v, own, lo, hi), self._comm.size)
+            return
+        else:
+            centre[...] = self._mean(v, own, lo, hi)
+            spread = v.kind is not STATE or self._rule.policy == "average"
+        for vector in own if spread else ():
+            vector[...] = centre
+
+    def _mean(self, v: Vectors, own: list[np.ndarray], lo: int, hi: int) -> np.ndarray:
+        if v.total is not None:
+            return rounded(v.total[lo:hi], v.centre.dtype)
+        dtype = v.centre.dtype
+        if accumulator(dtype, Reduction.AVG) != dtype:
+            return reduce_block(own, Reduction.AVG, self._weights_of(v), None)
+        buffer = self._scratch.setdefault(dtype, np.empty(_BLOCK, dtype))
+        return reduce_block(own, Reduction.AVG, self._weights_of(v), buffer[: hi - lo])
+
+
+def chunk(number: int, size: int, rank: int, members: int) -> tuple[int, int]:
+    """The elements of a vector that a member of the node treats; a short one goes to one member.
+
+    >>> [chunk(0, 10_000, rank, 2) for rank in (0, 1)], chunk(1, 100, 0, 2), chunk(1, 100, 1, 2)
+    ([(0, 4992), (4992, 10000)], (0, 0), (0, 100))
+    """
+    if size < _ALONE_BELOW:
+        return (0, size) if rank == number % members else (0, 0)
+    borders = edges(size // ALIGN, members)
+    end = size if rank == members - 1 else borders[rank + 1] * ALIGN
+    return borders[rank] * ALIGN, end

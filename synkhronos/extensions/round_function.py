@@ -1,0 +1,370 @@
+"""The training function of a round rule: members train apart, and all meet after each period."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._api.data import Data
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import Call
+from synkhronos._engine.group import Group, retried
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.extensions._rounds.commands import Begin, InstallLocal, LocalStep, LocalSteps, Meet
+from synkhronos.extensions._rounds.recipe import LocalRecipe
+from synkhronos.extensions._step.flat import lay_out, shapes_of
+from synkhronos.extensions.train_function import TrainFunction, TrainPlan, arranged
+from synkhronos.rules._base import RoundRule
+
+log = logging.getLogger("synkhronos")
+
+_STEPS, _MEETINGS = 0, 1
+
+
+class RoundFunction(TrainFunction):
+    """A training function whose members train apart and meet after each period of the rule.
+
+    `make_train_function` makes it, with ``rule=`` a round rule of `synkhronos.rules`. Between
+    meetings, the variables hold the values of the last meeting: the centre. `state` also contains
+    the rule's own vectors, and a count of steps and meetings.
+
+    Attributes
+    ----------
+    rule : RoundRule
+        With the numbers for this group.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos import rules
+    >>> from synkhronos.extensions import make_train_function, updates
+    >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    >>> with synk.Group(2):
+    ...     train = make_train_function(
+    ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.25, rule=rules.Average(2)
+    ...     )
+    ...     for _ in range(3):
+    ...         loss = train(np.array([1.0, 3.0]))
+    ...     w.get_value()
+    array(1.5)
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        plan: TrainPlan,
+        rule: RoundRule,
+        statistics: Sequence[SharedVariable],
+        warm: TrainFunction | None,
+    ) -> None:
+        super().__init__(group, plan)
+        self.rule = rule.for_members(group.size)
+        self._statistics = tuple(statistics)
+        self._warm = warm
+        everything = [v for unit in plan.partition.units for v in unit.everything]
+        self._moved = tuple(p for p in plan.params if p in everything)
+        kind = type(rule).__name__
+        self._outer = tuple(
+            tuple(_zeros(p, f"{name} of {p.name} ({kind})") for p in self._moved)
+            for name in rule.outer
+        )
+        self._progress = pytensor.shared(np.zeros(2, np.int64), name=f"steps and meetings ({kind})")
+        counts = [v for v, _ in plan.partition.states]
+        held = [v for v in (*everything, *counts) if v not in self._moved]
+        self._first = (
+            {v: np.array(v.get_value(borrow=True)) for v in held} if rule.policy == "reset" else {}
+        )
+        self.state += [*itertools.chain(*self._outer), self._progress]
+        self._kept = rule.policy == "keep" and bool(held)
+        self._since = 0  # steps since the last meeting
+        self._astray = True  # the members' own values are to be replaced by the centre's
+
+    def __repr__(self) -> str:
+        return f"<synkhronos.extensions.RoundFunction of {self._function.what}, {self.rule}>"
+
+    @retried
+    def __call__(
+        self,
+        *args: Any,
+        batch: Any = None,
+        num_slices: int | str = 1,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Make one step in each member, on its own values; after a period, all meet.
+
+        Parameters and result are those of `TrainFunction`. The loss is that of the members' own
+        values, over all rows. A member whose part of the batch is empty makes no step.
+
+        Raises
+        ------
+        InputError
+            An argument is wrong. No value has changed.
+        WorkerError
+            A member raised. If it did so while it computed, no value has changed.
+        WorkerDied
+            The members' steps since the last meeting are lost. With `max_restarts`, training goes
+            on from there.
+        StateTorn
+            An earlier meeting failed while it changed the centre.
+
+        Notes
+        -----
+        Cost: one round. No parameter and no gradient leaves a member. A meeting is one more round.
+        """
+        if kwargs or len(args) > self._n_inputs:
+            args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
+        with self._group.turn(timeout):
+            if self._warming():
+                assert self._warm is not None
+                value = self._warm(*args, batch=batch, num_slices=num_slices, **kwargs)
+                self._count(1, 0)
+                self._astray = True
+                return value
+            self._prepare(args, kwargs)
+            with self._stepping(1):
+                found = self._function.call(args, kwargs, None, batch, None, num_slices)
+            if self._since >= self.rule.period:
+                self._meet()
+        return found[0] if len(found) == 1 else found
+
+    @retried
+    def steps(self, *args: Any, n: int | None = None, timeout: float | None = None) -> np.ndarray:
+        """Make many steps, a period in one command, so that members wait once in a period.
+
+        Parameters
+        ----------
+        *args
+            The inputs, where those with rows are Data; then the batches: a list, or an iterator
+            such as ``iter(Batches(...))``, which goes on where it is; then `n`.
+        n : int, optional
+            How many steps; fewer if the batches end. Default: up to the next meeting.
+        timeout : float, optional
+            As for a call, for all these steps.
+
+        Returns
+        -------
+        numpy.ndarray
+            The loss of each step. With outputs: a row for each step.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            An argument is wrong.
+        WorkerError
+            A member raised. The steps since the last meeting, or the last command, are undone.
+
+        Notes
+        -----
+        Cost: for each period one round, one copy of each member's values, and a meeting.
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+        >>> from synkhronos import rules
+        >>> from synkhronos.extensions import Batches, make_train_function, updates
+        >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+        >>> with synk.Group(2):
+        ...     train = make_train_function(
+        ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.25, rule=rules.Average(2)
+        ...     )
+        ...     data = train.build_inputs(np.arange(8.0))
+        ...     train.steps(data, iter(Batches(8, 4)), 2).shape
+        (2,)
+        """
+        if len(args) == self._n_inputs + 2 and n is None:
+            *args_, n = args
+            args = tuple(args_)
+        if len(args) != self._n_inputs + 1:
+            raise InputTypeError(
+                f"{self._function.what}: steps() takes {self._n_inputs} inputs, the batches and "
+                f"the number of steps, found {len(args)} arguments"
+            )
+        *given, batches = args
+        rows = _iterated(batches)
+        left = self.rule.period - self._since if n is None else _positive(n)
+        found: list[Any] = []
+        with self._group.turn(timeout):
+            self._check_data(given)
+            while left:
+                taken = list(itertools.islice(rows, min(left, self._room())))
+                if not taken:
+                    break
+                found += self._steps(given, taken)
+                left -= len(taken)
+        return np.array(found)
+
+    @retried
+    def meet(self, timeout: float | None = None) -> None:
+        """Meet now: the variables get the centre that follows from all steps so far.
+
+        Variables of the optimizer's states get the mean of the members' states, weighted by rows.
+        Call it before values are saved or used. If the user has set one of the variables since the
+        last step, there is no meeting: all members go on from the values of the variables.
+
+        Raises
+        ------
+        StateTorn
+            A meeting failed while it changed the centre.
+
+        Notes
+        -----
+        Cost: one round. Parameters and states of every member are read once.
+        """
+        group = self._group
+        with group.turn(timeout):
+            group.wake()
+            group.check_idle("train.meet")
+            if self._astray or self._member is not group.member:
+                return  # no step since the variables were set
+            if self._settle():
+                self._astray = True
+                return
+            self._meet(publish=True)
+
+    def set(self, **numbers: Any) -> None:
+        """Change numbers of the rule, such as ``lr=0.5``, from the next meeting on.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            The rule has no such number, or the value is out of range.
+        """
+        self.rule = self.rule.with_numbers(numbers).for_members(self._group.size)
+
+    def _room(self) -> int:
+        """Steps until the next meeting, or until the warm-up ends."""
+        if self._warming():
+            return 1
+        return self.rule.period - self._since
+
+    def _steps(self, given: Sequence[Any], batches: list[Any]) -> list[Any]:
+        """Make these steps; they do not go beyond the next meeting."""
+        first = not self._function.shipped or self._member is not self._group.member
+        if self._warming() or first:
+            return [self(*given, batch=rows) for rows in batches]
+        self._prepare(given, {})
+        calls = tuple([self._function.make(given, {}, batch=rows) for rows in batches])
+        command = LocalSteps(calls, self._number, self._plan.goal.average, self._partials)
+        telling = self._function.telling() if any(c.first for c in calls) else nullcontext()
+        with self._stepping(len(calls)), telling:
+            answers = self._group.run_in_turn(command, "train.steps")
+        found = []
+        for call, values in zip(calls, answers, strict=True):
+            self._function.compiled(call)
+            found.append(self._function.returned(call, values))
+        if self._since >= self.rule.period:
+            self._meet()
+        return [values[0] if len(values) == 1 else values for values in found]
+
+    def _warming(self) -> bool:
+        warmup = getattr(self.rule, "warmup", 0)
+        return bool(self._progress.get_value(borrow=True)[_STEPS] < warmup)
+
+    def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """See to it that all members have the function, and values to go on from."""
+        group = self._group
+        group.wake()
+        group.check_idle("train")
+        if self._member is not group.member:  # none yet, or from before a restart
+            if self._since:
+                log.warning(
+                    "%s: the steps since the last meeting (%d) are lost; training goes on from "
+                    "that meeting",
+                    self._function.what,
+                    self._since,
+                )
+            self._install()
+            self._astray = True
+        self._astray = self._settle() or self._astray
+        self._post_leaves(args, kwargs)
+        if self._astray:
+            group.run_in_turn(Begin(self._number), "train")
+            self._astray, self._since = False, 0
+            if self._kept:
+                group.member.apart[self._number] = (
+                    f"the members' own optimizer states of {self._function.what}"
+                )
+
+    @contextlib.contextmanager
+    def _stepping(self, count: int) -> Iterator[None]:
+        """A context for steps: it counts them, or notes that they have failed half-way."""
+        before = self._update.steps
+        try:
+            yield
+        except BaseException:
+            self._astray = self._astray or self._update.steps != before
+            raise
+        self._since += count
+        self._count(count, 0)
+
+    def _meet(self, publish: bool = False) -> None:
+        meetings = int(self._progress.get_value(borrow=True)[_MEETINGS])
+        meeting = Meet(self._number, self.rule, meetings, publish)
+        self._astray = True  # if it fails
+        self._group.run_in_turn(meeting, "train.meet")
+        self._astray, self._since = False, 0
+        self._count(0, 1)
+
+    def _count(self, steps: int, meetings: int) -> None:
+        now = self._progress.get_value(borrow=True)
+        self._progress.set_value(now + np.array([steps, meetings]), borrow=True)
+
+    def _check_data(self, given: Sequence[Any]) -> None:
+        plan = self._function.plan
+        for variable, value, scattered in zip(plan.inputs, given, plan.scattered, strict=True):
+            if scattered and not isinstance(value, Data):
+                raise InputTypeError(
+                    f"{self._function.what}: steps() takes Data for inputs with rows, found "
+                    f"{shown(value)} for {variable}: make it with train.build_inputs"
+                )
+
+    def _command_of(self) -> Callable[[Call], Command]:
+        return functools.partial(_local_step, self._plan.goal.average, self._partials)
+
+    def _shared(self) -> list[SharedVariable]:
+        return [*super()._shared(), *self._statistics, *itertools.chain(*self._outer)]
+
+    def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
+        plan, recipe = self._plan, self._function.plan.recipe
+        shapes = shapes_of(plan.partition)
+        shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}
+        flat = lay_out(plan.partition, shapes, 1, recipe.mode, recipe.config)
+        made = LocalRecipe(flat, self._moved, self._statistics, self._outer, self._first)
+        return made, InstallLocal
+
+
+def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Call) -> LocalStep:
+    return LocalStep(call, call.function, average, partials)
+
+
+def _zeros(parameter: SharedVariable, name: str) -> SharedVariable:
+    return pytensor.shared(np.zeros_like(parameter.get_value(borrow=True)), name=name)
+
+
+def _iterated(batches: Any) -> Iterator[Any]:
+    if not isinstance(batches, Iterable):
+        raise InputTypeError(
+            f"steps: the batches are a list or an iterator, found {shown(batches)}"
+        )
+    if not isinstance(batches, Iterator) and not isinstance(batches, Sequence | np.ndarray):
+        raise InputTypeError(
+            f"steps: {shown(batches)} begins anew with each call: pass an iterator, as in "
+            "rows = iter(batches)"
+        )
+    return iter(batches)
+
+
+def _positive(n: Any) -> int:
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise InputError(f"steps: n={shown(n)} is not a number of steps, at least 1")
+    return int(n)

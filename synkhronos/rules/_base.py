@@ -1,0 +1,254 @@
+"""The base of rules: checked values, and pure code on flat vectors.
+
+A rule says how members change one another's parameters. An engine says when: all members meet in a
+command (round rules), or each exchanges with a centre in its turn (free rules). The code of a rule
+gets numpy vectors and writes into them. It works element by element, so vectors may be chunks of
+longer ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self, override
+
+import numpy as np
+
+from synkhronos._errors import InputError, InputTypeError, shown
+
+Vector = np.ndarray
+
+STARTS_AS_CENTRE = ("read", "last")  # those of a member's own vectors; others start at zero
+STATES = ("keep", "average", "reset")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The base of all rules.
+
+    Attributes
+    ----------
+    numbers : tuple of str
+        The fields that `set` changes while the rule is in use.
+    """
+
+    numbers: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        """Raise unless the fields make sense for some number of members."""
+
+    @property
+    def meets(self) -> bool:
+        """Whether all members meet, or each exchanges by itself."""
+        return False
+
+    def for_members(self, members: int) -> Self:
+        """The rule with each field that depends on the number of members.
+
+        Raises
+        ------
+        InputError
+            The rule does not work with so many members.
+        """
+        del members
+        return self
+
+    def with_numbers(self, numbers: dict[str, Any]) -> Self:
+        """The rule with other numbers.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            A name is not one of `numbers`, or a value is out of range.
+        """
+        for name in numbers:
+            if name not in self.numbers:
+                raise InputError(
+                    f"{self}: set() changes {', '.join(self.numbers) or 'nothing'}, not {name!r}"
+                )
+        return replace(self, **numbers)
+
+    def __str__(self) -> str:
+        values = [(f, getattr(self, f.name)) for f in fields(self)]
+        given = [f"{f.name}={value!r}" for f, value in values if value != f.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def _whole(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int | np.integer) or isinstance(value, bool):
+            raise InputTypeError(f"{self._made(name)} is not a whole number")
+        if value < least:
+            raise InputError(f"{self._made(name)}: at least {least} is needed")
+
+    def _number(self, name: str, least: float, most: float = math.inf) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+            raise InputTypeError(f"{self._made(name)} is not a number")
+        if not (least <= value <= most and math.isfinite(value)):
+            limits = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+            raise InputError(f"{self._made(name)}: a number of {limits} is needed")
+
+    def _one_of(self, name: str, values: Sequence[str]) -> None:
+        if getattr(self, name) not in values:
+            raise InputError(
+                f"{self._made(name)}: use {', '.join(repr(v) for v in values[:-1])} or "
+                f"{values[-1]!r}"
+            )
+
+    def _made(self, name: str) -> str:
+        return f"rules.{type(self).__name__}: {name}={shown(getattr(self, name))}"
+
+
+@dataclass(frozen=True)
+class RoundRule(Rule):
+    """The base of rules whose members all meet after every `period` steps.
+
+    Attributes
+    ----------
+    outer : tuple of str
+        The centre's vectors beside the parameters; zeros at first.
+    by_rows : bool
+        Whether the mean of the members is weighted by their rows since the last meeting.
+    """
+
+    outer: ClassVar[tuple[str, ...]] = ()
+    by_rows: ClassVar[bool] = True
+    period: int
+
+    @property
+    @override
+    def meets(self) -> bool:
+        return True
+
+    @property
+    def policy(self) -> str:
+        """What a meeting does with the optimizer's states: "keep", "average" or "reset"."""
+        return str(getattr(self, "state", "keep"))
+
+    def meeting(
+        self,
+        members: Sequence[Vector],
+        centre: Vector,
+        outer: Sequence[Vector],
+        mean: Vector,
+        count: int,
+    ) -> None:
+        """Change the parameters of the members and the centre.
+
+        Parameters
+        ----------
+        members : sequence of vector
+            The parameters of the members on this node.
+        centre, outer
+            The centre and its vectors; every node has a copy.
+        mean : vector
+            The mean of all members' parameters.
+        count : int
+            Of all members.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Turn:
+    """One member's turn at the centre.
+
+    Attributes
+    ----------
+    staleness : int
+        Versions that others have committed since this member last read the centre.
+    rows : float
+        Rows of the member's steps since its last exchange.
+    present : int
+        Members that take part at this time.
+    counts : list of float
+        The centre's counts: see `FreeRule.counts`. `FreeRule.plan` changes them.
+    read : float
+        The first count when the member last read the centre.
+    waiting : bool
+        The member has contributed, and waits for others.
+    does : str
+        What `FreeRule.plan` has decided: "exchange"; "read" the centre and change nothing there;
+        "wait" for others, and do nothing; or a word of the rule's own.
+    refused : bool
+        The member's steps since its last exchange are dropped, and their rows are used again.
+    waits : bool
+        The member waits for others after this turn.
+    """
+
+    staleness: int
+    rows: float
+    present: int
+    counts: list[float]
+    read: float = 0.0
+    waiting: bool = False
+    does: str = "exchange"
+    refused: bool = False
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class FreeRule(Rule):
+    """The base of rules whose members never meet."""
+
+
+@dataclass(frozen=True)
+class TurnRule(FreeRule):
+    """The base of rules whose members each exchange with a centre, one at a time.
+
+    Attributes
+    ----------
+    own : tuple of str
+        A member's vectors beside its parameters. Those of STARTS_AS_CENTRE begin as the centre,
+        others at zero.
+    beside : tuple of str
+        The centre's vectors beside the parameters; zeros at first.
+    counts : tuple of str
+        Numbers that belong to a version of the centre; zeros at first.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ()
+    period: int
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The centre's vectors beside the parameters."""
+        return ()
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """Numbers that belong to a version of the centre."""
+        return ()
+
+    def plan(self, turn: Turn) -> None:
+        """Decide what the member does in its turn, and change `turn.counts`."""
+
+    def ready(self, turn: Turn) -> bool:
+        """Whether a member that waits for others has something to do at the centre."""
+        del turn
+        return True
+
+    def exchange(
+        self,
+        turn: Turn,
+        w: Vector,
+        own: Sequence[Vector],
+        centre: Sequence[Vector],
+        new: Sequence[Vector],
+    ) -> None:
+        """Read the centre, write the new one, change the member's vectors.
+
+        Parameters
+        ----------
+        turn : Turn
+            As `plan` has left it.
+        w, own
+            The member's parameters and its other vectors.
+        centre, new : sequence of vector
+            The parameters, then the vectors beside them.
+        """
+        raise NotImplementedError

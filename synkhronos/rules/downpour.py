@@ -1,0 +1,141 @@
+"""Downpour: each member adds to a centre what it has learned since it last read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, override
+
+import numpy as np
+
+from synkhronos._errors import InputError
+from synkhronos.rules._base import Turn, TurnRule, Vector
+
+_VERSION, _VOTES, _ROWS = range(3)
+
+
+@dataclass(frozen=True)
+class Downpour(TurnRule):
+    """Asynchronous SGD: in its turn a member adds its displacement to the centre, and reads it.
+
+    With D = read - w, where `read` is the centre as the member last read it: centre' = centre -
+    lambda D; w' = read' = centre'.
+
+    Parameters
+    ----------
+    period : int, at least 1
+    scale : {"inverse", "none"}
+        "inverse": lambda = 1 / max(1, k), where k is the staleness: the versions that others have
+        committed since the member read the centre. "none": lambda = 1, which diverges for long
+        periods from 3 members on.
+    quorum : int, optional
+        A member waits for so many contributions to one version. The last one applies their mean,
+        weighted by rows. Contributions to an earlier version are refused; their rows are used
+        again.
+    bound : int, optional
+        A member waits before a step while it is more than so many steps ahead of the slowest one.
+        0: all members make equally many steps.
+
+    Notes
+    -----
+    Dean et al., "Large scale distributed deep networks" (2012). Scaling: Zhang et al.,
+    `arXiv:1511.05950 <https://arxiv.org/abs/1511.05950>`_. Quorum: Chen et al.,
+    `arXiv:1604.00981 <https://arxiv.org/abs/1604.00981>`_. Bound: Ho et al., "More effective
+    distributed ML via a stale synchronous parallel parameter server" (2013).
+
+    Cost of an exchange: the parameters of the member and the centre are read and written once, and
+    the member's copy of the centre too.
+
+    Examples
+    --------
+    >>> from synkhronos import rules
+    >>> str(rules.Downpour(period=5, bound=3))
+    'Downpour(period=5, bound=3)'
+    """
+
+    own: ClassVar[tuple[str, ...]] = ("read",)
+    period: int = 1
+    scale: str = "inverse"
+    quorum: int | None = None
+    bound: int | None = None
+
+    def _check(self) -> None:
+        self._whole("period", 1)
+        self._one_of("scale", ("inverse", "none"))
+        if self.quorum is not None:
+            self._whole("quorum", 1)
+        if self.bound is not None:
+            self._whole("bound", 0)
+        if self.quorum is not None and self.bound is not None:
+            raise InputError("rules.Downpour: use quorum= or bound=, not both")
+
+    @property
+    @override
+    def beside(self) -> tuple[str, ...]:
+        return ("sum",) if self.quorum else ()
+
+    @property
+    @override
+    def counts(self) -> tuple[str, ...]:
+        return ("version", "contributions", "rows") if self.quorum else ()
+
+    @override
+    def plan(self, turn: Turn) -> None:
+        if self.quorum is None:
+            return
+        counts = turn.counts
+        if counts[_VERSION] > turn.read:
+            turn.does, turn.refused = "read", not turn.waiting
+            return
+        if not turn.waiting:
+            counts[_VOTES] += 1
+            counts[_ROWS] += turn.rows
+        if counts[_VOTES] >= min(self.quorum, turn.present):
+            turn.does = "close" if turn.waiting else "contribute and close"
+        else:
+            turn.does, turn.waits = "wait" if turn.waiting else "contribute", True
+
+    @override
+    def ready(self, turn: Turn) -> bool:
+        version, votes, _ = turn.counts
+        assert self.quorum is not None
+        return version > turn.read or votes >= min(self.quorum, turn.present)
+
+    @override
+    def exchange(
+        self,
+        turn: Turn,
+        w: Vector,
+        own: Sequence[Vector],
+        centre: Sequence[Vector],
+        new: Sequence[Vector],
+    ) -> None:
+        [read] = own
+        if turn.does == "exchange":
+            scale = 1 / max(1, turn.staleness) if self.scale == "inverse" else 1.0
+            np.subtract(centre[0], scale * (read - w), out=new[0])
+        else:
+            self._vote(turn, w, read, centre, new)
+            if turn.waits:
+                return
+        w[...] = new[0]
+        read[...] = new[0]
+
+    def _vote(
+        self,
+        turn: Turn,
+        w: Vector,
+        read: Vector,
+        centre: Sequence[Vector],
+        new: Sequence[Vector],
+    ) -> None:
+        c, total = centre
+        if "contribute" in turn.does:
+            np.add(total, turn.rows * (read - w), out=new[1])
+        else:
+            new[1][...] = total
+        if "close" in turn.does:
+            np.subtract(c, new[1] / turn.counts[_ROWS], out=new[0])
+            new[1][...] = 0
+        else:
+            new[0][...] = c

@@ -1,0 +1,80 @@
+"""GEM: members add gradients to a centre as far as its own momentum has not done so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, override
+
+import numpy as np
+
+from synkhronos.rules._base import Turn, TurnRule, Vector
+
+_TINY = 1e-12
+_MOST = 5.0  # of the factor of an element
+
+
+@dataclass(frozen=True)
+class GEM(TurnRule):
+    """Gradient energy matching: a member's step is scaled by what others have done meanwhile.
+
+    With u = lr (w - read), the member's displacement, element by element: m' = momentum m + u; z =
+    centre - last; p = (kappa |m'| - |z|) / |u|, from 0 to 5; centre' = centre + p u; w' = read' =
+    centre'; last' = centre.
+
+    Parameters
+    ----------
+    period : int, at least 1
+    lr : float
+        Factor of the displacement. The optimizer has the learning rate.
+    momentum : float, 0 to 1
+    kappa : float
+        How much energy the centre's moves get, relative to those of momentum SGD.
+
+    Notes
+    -----
+    Hermans and Louppe, `arXiv:1805.08469 <https://arxiv.org/abs/1805.08469>`_. Members train by
+    plain gradient descent, since the rule adds the momentum.
+
+    Cost of an exchange: as `Downpour`, and two more vectors of the member.
+
+    Examples
+    --------
+    >>> from synkhronos import rules
+    >>> str(rules.GEM(kappa=1))
+    'GEM(kappa=1)'
+    """
+
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "momentum", "kappa")
+    own: ClassVar[tuple[str, ...]] = ("read", "momentum", "last")
+    period: int = 1
+    lr: float = 1.0
+    momentum: float = 0.9
+    kappa: float = 2.0
+
+    def _check(self) -> None:
+        self._whole("period", 1)
+        self._number("lr", 0)
+        self._number("momentum", 0, 1)
+        self._number("kappa", 0)
+
+    @override
+    def exchange(
+        self,
+        turn: Turn,
+        w: Vector,
+        own: Sequence[Vector],
+        centre: Sequence[Vector],
+        new: Sequence[Vector],
+    ) -> None:
+        read, m, last = own
+        [c], [changed] = centre, new
+        u = self.lr * (w - read)
+        m *= self.momentum
+        m += u
+        energy = self.kappa * np.abs(m) - np.abs(c - last)
+        share = np.clip(energy / (np.abs(u) + _TINY), 0, _MOST)
+        np.add(c, share * u, out=changed)
+        last[...] = c
+        w[...] = changed
+        read[...] = changed

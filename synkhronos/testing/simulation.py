@@ -1,0 +1,467 @@
+"""Rules under a virtual clock: their own code, at any speeds and schedules, in one process.
+
+`simulate` runs a rule of `synkhronos.rules` on flat vectors. Nothing is forked, nothing waits, and
+the same arguments give the same bits.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from synkhronos._errors import InputError
+from synkhronos._plan.reductions import normalized
+from synkhronos.rules import GoSGD, Hogwild, RoundRule, Rule, Swap
+from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector
+
+Gradient = Callable[[Vector, int, int], Vector]
+Inner = Callable[[Vector, Vector, int], None]
+
+
+class Exchange(NamedTuple):
+    """One turn of a member, or one meeting (rank -1).
+
+    Attributes
+    ----------
+    version : int
+        Of the centre, after it.
+    rank : int
+    step : int
+        The member's steps so far.
+    staleness : int
+    present : int
+        Members that took part at this time.
+    does : str
+    """
+
+    version: int
+    rank: int
+    step: int
+    staleness: int
+    present: int
+    does: str
+
+
+@dataclass
+class Simulation:
+    """What a simulation has found.
+
+    Attributes
+    ----------
+    centre : vector
+        For `GoSGD`, the members' mean by their weights.
+    members : list of vector
+    versions : list of vector
+        The centre at first, and after each exchange that has changed it.
+    log : list of Exchange
+    seconds : float
+        Of the virtual clock.
+    steps : list of int
+        Of each member.
+    weights : list of float
+        Of the members, for `GoSGD`.
+    """
+
+    centre: Vector
+    members: list[Vector]
+    versions: list[Vector] = field(default_factory=list)
+    log: list[Exchange] = field(default_factory=list)
+    seconds: float = 0.0
+    steps: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+
+def simulate(
+    rule: Rule,
+    inner: Inner,
+    gradient: Gradient,
+    speeds: Sequence[float],
+    cost: float = 0.0,
+    schedule: Sequence[int] | None = None,
+    *,
+    start: Vector,
+    steps: int | Sequence[int],
+    deaths: Mapping[int, int] | None = None,
+    rows: Sequence[float] | None = None,
+) -> Simulation:
+    """Simulate members that train by a rule.
+
+    Parameters
+    ----------
+    rule : Rule
+    inner : callable
+        ``inner(w, gradient, rank)`` changes a member's parameters in place.
+    gradient : callable
+        ``gradient(w, rank, step)``: the gradient that a member computes in its step number `step`,
+        which counts from 0.
+    speeds : sequence of float
+        Steps a second, for each member.
+    cost : float
+        Seconds of an exchange or meeting.
+    schedule : sequence of int, optional
+        The ranks in the order in which they exchange, instead of the order that speeds give. For
+        rules without turns: in the order in which they step.
+    start : vector
+        The parameters at first.
+    steps : int, or one for each member
+        A member that has made all its steps exchanges once more if it has to, and ends.
+    deaths : {rank: step}, optional
+        A member dies when it has made so many steps, before an exchange.
+    rows : sequence of float, optional
+        The rows of each member's step. Default: 1.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    InputError
+        The rule does not work with so many members.
+
+    Notes
+    -----
+    Exchanges take place one at a time, in the order in which members ask for them, by rank where
+    they ask at the same time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from synkhronos import rules
+    >>> from synkhronos.testing import simulate
+    >>> def inner(w, gradient, rank):
+    ...     w -= 0.1 * gradient
+    >>> found = simulate(
+    ...     rules.EASGD(period=2), inner, lambda w, rank, step: w, speeds=[1.0, 2.0],
+    ...     start=np.ones(1), steps=20,
+    ... )
+    >>> found.seconds, len(found.log), bool(abs(found.centre[0]) < 0.5)
+    (20.0, 20, True)
+    """
+    members = len(speeds)
+    counts = [steps] * members if isinstance(steps, int) else list(steps)
+    made = rule.for_members(members)
+    deaths = dict(deaths or {})
+    weights = [1.0] * members if rows is None else list(rows)
+    if made.meets:
+        assert isinstance(made, RoundRule)
+        if schedule is not None or len(set(counts)) > 1:
+            raise InputError(f"simulate: {rule} has no schedule, and its members step together")
+        return _rounds(made, start, gradient, inner, speeds, counts[0], cost, weights)
+    world: _World
+    if isinstance(made, TurnRule):
+        world = _Turns(made, start, gradient, inner, weights, members)
+    elif isinstance(made, GoSGD):
+        world = _Gossip(made, start, gradient, inner, members)
+    else:
+        assert isinstance(made, Hogwild)
+        world = _Hogwild(start, gradient, inner, members)
+    world.run(speeds, counts, cost, schedule, deaths)
+    return world.found
+
+
+def _rounds(
+    rule: RoundRule,
+    start: Vector,
+    gradient: Gradient,
+    inner: Inner,
+    speeds: Sequence[float],
+    steps: int,
+    cost: float,
+    rows: list[float],
+) -> Simulation:
+    members = len(speeds)
+    centre = start.copy()
+    outer = [np.zeros_like(centre) for _ in rule.outer]
+    w = [centre.copy() for _ in range(members)]
+    weights = normalized(rows if rule.by_rows else [1.0] * members)
+    found = Simulation(centre, w, [centre.copy()], steps=[steps] * members)
+    for step in range(steps):
+        for rank in range(members):
+            inner(w[rank], gradient(w[rank], rank, step), rank)
+        found.seconds += 1 / min(speeds)
+        if (step + 1) % rule.period and step + 1 < steps:
+            continue
+        mean = w[0] * weights[0]
+        for vector, weight in zip(w[1:], weights[1:], strict=True):
+            mean += vector * weight
+        number = len(found.log)
+        swapped = [w[r].copy() for r in _partners(rule, number, members)]
+        rule.meeting(w, centre, outer, mean, members)
+        if isinstance(rule, Swap):
+            for vector, value in zip(w, swapped, strict=True):
+                vector[...] = value
+        found.versions.append(centre.copy())
+        found.log.append(Exchange(number + 1, -1, step + 1, 0, members, "meeting"))
+        found.seconds += cost
+    return found
+
+
+def _partners(rule: RoundRule, number: int, members: int) -> list[int]:
+    return rule.partners(number, members) if isinstance(rule, Swap) else list(range(members))
+
+
+class _World:
+    """Members that step by themselves; the base of the simulations of free rules."""
+
+    period = 1
+    bound: int | None = None
+
+    def __init__(self, start: Vector, gradient: Gradient, inner: Inner, members: int) -> None:
+        self.gradient, self.inner = gradient, inner
+        self.present = set(range(members))
+        self.done = [0] * members
+        self.w = [start.copy() for _ in range(members)]
+        self.found = Simulation(start.copy(), self.w, [start.copy()], steps=self.done)
+
+    def begin(self, rank: int) -> None:
+        """Begin a step."""
+
+    def step(self, rank: int) -> None:
+        """End a step."""
+        w = self.w[rank]
+        self.inner(w, self.gradient(w, rank, self.done[rank]), rank)
+        self.done[rank] += 1
+
+    def exchange(self, rank: int) -> bool:
+        """Exchange; returns whether the member waits for others."""
+        return False
+
+    def wakes(self) -> list[int]:
+        """Members that have waited for others, and have something to do now."""
+        return []
+
+    def leave(self, rank: int, died: bool) -> None:
+        """A member ends."""
+        self.present.discard(rank)
+
+    def finish(self) -> None:
+        """All have ended."""
+
+    def run(
+        self,
+        speeds: Sequence[float],
+        steps: list[int],
+        cost: float,
+        schedule: Sequence[int] | None,
+        deaths: dict[int, int],
+    ) -> None:
+        """Run to the end."""
+        if schedule is None:
+            self._by_clock(speeds, steps, cost, deaths)
+        else:
+            self._by_schedule(schedule, steps, deaths)
+        self.finish()
+
+    def _by_schedule(
+        self, schedule: Sequence[int], steps: list[int], deaths: dict[int, int]
+    ) -> None:
+        waiting: set[int] = set()
+        for rank in schedule:
+            if rank not in self.present:
+                raise InputError(f"simulate: the schedule names rank {rank}, which has ended")
+            if rank not in waiting:
+                until = min(self.done[rank] + self.period, steps[rank])
+                while self.done[rank] < until and self.done[rank] != deaths.get(rank):
+                    self.begin(rank)
+                    self.step(rank)
+            if self.done[rank] == deaths.get(rank):
+                self.leave(rank, died=True)
+                continue
+            waits = self.exchange(rank)
+            (waiting.add if waits else waiting.discard)(rank)
+            if self.done[rank] >= steps[rank]:
+                self.leave(rank, died=False)
+
+    def _by_clock(
+        self, speeds: Sequence[float], steps: list[int], cost: float, deaths: dict[int, int]
+    ) -> None:
+        heap: list[tuple[float, int]] = []
+        held: dict[int, float] = {}  # members that a bound keeps from their next step, since when
+        waiting: set[int] = set()
+        free = 0.0  # when the turn is free again
+
+        def go_on(rank: int, at: float) -> None:
+            if self.done[rank] >= steps[rank] or self.done[rank] == deaths.get(rank):
+                self.leave(rank, died=self.done[rank] < steps[rank])
+            elif self._ahead(rank):
+                held[rank] = at
+            else:
+                self.begin(rank)
+                heapq.heappush(heap, (at + 1 / speeds[rank], rank))
+
+        def turn(rank: int, at: float) -> None:
+            nonlocal free
+            free = max(at, free) + cost
+            self.found.seconds = max(self.found.seconds, free)
+            if self.exchange(rank):
+                waiting.add(rank)
+                if self.done[rank] >= steps[rank]:  # it need not wait for what it will not use
+                    waiting.discard(rank)
+                    self.leave(rank, died=False)
+            else:
+                waiting.discard(rank)
+                go_on(rank, free)
+
+        def settle(at: float) -> None:
+            for rank in [r for r in self.wakes() if r in waiting]:
+                turn(rank, at)
+            for rank in [r for r in held if not self._ahead(r)]:
+                go_on(rank, max(at, held.pop(rank)))
+
+        for rank in range(len(speeds)):
+            go_on(rank, 0.0)
+        while heap:
+            at, rank = heapq.heappop(heap)
+            self.found.seconds = max(self.found.seconds, at)
+            self.step(rank)
+            due = self.done[rank] % self.period == 0 or self.done[rank] >= steps[rank]
+            if due and self.done[rank] != deaths.get(rank):
+                turn(rank, at)
+            else:
+                go_on(rank, at)
+            settle(at)
+            settle(at)  # a member that has ended may be the one that others waited for
+
+    def _ahead(self, rank: int) -> bool:
+        if self.bound is None:
+            return False
+        return self.done[rank] > self.bound + min(self.done[r] for r in self.present)
+
+
+class _Turns(_World):
+    """Rules with a centre."""
+
+    def __init__(
+        self,
+        rule: TurnRule,
+        start: Vector,
+        gradient: Gradient,
+        inner: Inner,
+        rows: list[float],
+        members: int,
+    ) -> None:
+        super().__init__(start, gradient, inner, members)
+        self.rule, self.rows = rule, rows
+        self.period, self.bound = rule.period, getattr(rule, "bound", None)
+        self.centre = [start.copy(), *(np.zeros_like(start) for _ in rule.beside)]
+        self.counts = [0.0 for _ in rule.counts]
+        self.own = [
+            [start.copy() if n in STARTS_AS_CENTRE else np.zeros_like(start) for n in rule.own]
+            for _ in range(members)
+        ]
+        self.version = 0
+        self.seen = [0] * members
+        self.turns = [Turn(0, 0.0, members, list(self.counts)) for _ in range(members)]
+
+    def step(self, rank: int) -> None:
+        super().step(rank)
+        self.turns[rank].rows += self.rows[rank]
+
+    def _turn(self, rank: int) -> Turn:
+        last = self.turns[rank]
+        return replace(
+            last,
+            staleness=self.version - self.seen[rank],
+            present=len(self.present),
+            counts=list(self.counts),
+            does="exchange",
+            refused=False,
+            waits=False,
+        )
+
+    def exchange(self, rank: int) -> bool:
+        turn = self._turn(rank)
+        self.rule.plan(turn)
+        changes = turn.does not in ("read", "wait")
+        if turn.does != "wait":
+            new = [np.empty_like(v) for v in self.centre] if changes else self.centre
+            self.rule.exchange(turn, self.w[rank], self.own[rank], self.centre, new)
+            self.centre, self.counts = new, turn.counts
+        if changes:
+            self.version += 1
+            self.found.versions.append(self.centre[0].copy())
+        self.found.log.append(
+            Exchange(self.version, rank, self.done[rank], turn.staleness, turn.present, turn.does)
+        )
+        if not turn.waits:
+            self.seen[rank] = self.version
+            turn.rows, turn.read = 0.0, (self.counts or [0.0])[0]
+        turn.waiting = turn.waits
+        self.turns[rank] = turn
+        return turn.waits
+
+    def wakes(self) -> list[int]:
+        return [r for r in sorted(self.present) if self.rule.ready(self._turn(r))]
+
+    def finish(self) -> None:
+        self.found.centre = self.centre[0]
+
+
+class _Gossip(_World):
+    """`GoSGD`."""
+
+    def __init__(
+        self, rule: GoSGD, start: Vector, gradient: Gradient, inner: Inner, members: int
+    ) -> None:
+        super().__init__(start, gradient, inner, members)
+        self.rule = rule
+        self.choose = [rule.chooser(rank) for rank in range(members)]
+        self.found.weights = [1 / members] * members
+        self.slots: dict[int, tuple[int, float, Vector]] = {}  # of each sender
+
+    def _merge(self, rank: int) -> None:
+        weights = self.found.weights
+        for sender in sorted(self.slots):
+            to, weight, sent = self.slots[sender]
+            if to == rank:
+                self.rule.merge(self.w[rank], weights[rank], sent, weight)
+                weights[rank] += weight
+                del self.slots[sender]
+
+    def begin(self, rank: int) -> None:
+        self._merge(rank)
+
+    def exchange(self, rank: int) -> bool:
+        to = self.choose[rank](sorted(self.present - {rank}))
+        if to is not None and rank not in self.slots:
+            self.found.weights[rank] /= 2
+            self.slots[rank] = to, self.found.weights[rank], self.w[rank].copy()
+            self.found.log.append(
+                Exchange(len(self.found.log) + 1, rank, self.done[rank], 0, to, "send")
+            )
+        return False
+
+    def leave(self, rank: int, died: bool) -> None:
+        if died:
+            self.found.weights[rank] = 0.0
+            for sender in [s for s, slot in self.slots.items() if slot[0] == rank]:
+                self.found.weights[sender] += self.slots.pop(sender)[1]
+        else:
+            self._merge(rank)
+        super().leave(rank, died)
+
+    def finish(self) -> None:
+        weights = self.found.weights
+        total = sum(a * w for a, w in zip(weights, self.w, strict=True) if a)
+        self.found.centre = np.asarray(total / sum(weights), self.w[0].dtype)
+
+
+class _Hogwild(_World):
+    """`Hogwild`: a gradient is that of the centre at the beginning of the step."""
+
+    def begin(self, rank: int) -> None:
+        self.w[rank] = self.found.members[rank] = self.found.centre.copy()
+
+    def step(self, rank: int) -> None:
+        gradient = self.gradient(self.w[rank], rank, self.done[rank])
+        self.inner(self.found.centre, gradient, rank)
+        self.done[rank] += 1
+        self.found.versions.append(self.found.centre.copy())
+        self.found.log.append(
+            Exchange(len(self.found.log) + 1, rank, self.done[rank], 0, len(self.present), "add")
+        )
