@@ -36,6 +36,10 @@ class Rule:
     numbers: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, np.generic):  # which would change the dtype of vectors
+                object.__setattr__(self, f.name, value.item())
         self._check()
 
     def _check(self) -> None:
@@ -79,21 +83,26 @@ class Rule:
 
     def _whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        if not isinstance(value, int) or isinstance(value, bool):
             raise InputTypeError(f"{self._made(name)} is not a whole number")
         if value < least:
             raise InputError(f"{self._made(name)}: at least {least} is needed")
 
     def _number(self, name: str, least: float, most: float = math.inf) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise InputTypeError(f"{self._made(name)} is not a number")
         if not (least <= value <= most and math.isfinite(value)):
             limits = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
             raise InputError(f"{self._made(name)}: a number of {limits} is needed")
 
+    def _flag(self, name: str) -> None:
+        if not isinstance(getattr(self, name), bool):
+            raise InputTypeError(f"{self._made(name)} is neither True nor False")
+
     def _one_of(self, name: str, values: Sequence[str]) -> None:
-        if getattr(self, name) not in values:
+        value = getattr(self, name)
+        if not isinstance(value, str) or value not in values:
             raise InputError(
                 f"{self._made(name)}: use {', '.join(repr(v) for v in values[:-1])} or "
                 f"{values[-1]!r}"
@@ -166,18 +175,20 @@ class Turn:
     present : int
         Members that take part at this time.
     counts : list of float
-        The centre's counts: see `FreeRule.counts`. `FreeRule.plan` changes them.
+        The centre's counts: see `TurnRule.counts`. `TurnRule.plan` changes them.
     read : float
         The first count when the member last read the centre.
     waiting : bool
         The member has contributed, and waits for others.
     does : str
-        What `FreeRule.plan` has decided: "exchange"; "read" the centre and change nothing there;
+        What `TurnRule.plan` has decided: "exchange"; "read" the centre and change nothing there;
         "wait" for others, and do nothing; or a word of the rule's own.
     refused : bool
         The member's steps since its last exchange are dropped, and their rows are used again.
     waits : bool
         The member waits for others after this turn.
+    closes : float
+        Rows of all contributions, if this turn applies their mean. Else 0.
     """
 
     staleness: int
@@ -189,6 +200,7 @@ class Turn:
     does: str = "exchange"
     refused: bool = False
     waits: bool = False
+    closes: float = 0.0
 
 
 @dataclass(frozen=True)

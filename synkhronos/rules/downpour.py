@@ -92,13 +92,15 @@ class Downpour(TurnRule):
             counts[_ROWS] += turn.rows
         if counts[_VOTES] >= min(self.quorum, turn.present):
             turn.does = "close" if turn.waiting else "contribute and close"
+            turn.closes = counts[_ROWS] or 1.0  # steps without rows: their sum is zero or noise
+            counts[:] = [counts[_VERSION] + 1, 0.0, 0.0]
         else:
             turn.does, turn.waits = "wait" if turn.waiting else "contribute", True
 
     @override
     def ready(self, turn: Turn) -> bool:
+        assert self.quorum is not None, "members wait for a quorum only"
         version, votes, _ = turn.counts
-        assert self.quorum is not None
         return version > turn.read or votes >= min(self.quorum, turn.present)
 
     @override
@@ -135,7 +137,7 @@ class Downpour(TurnRule):
         else:
             new[1][...] = total
         if "close" in turn.does:
-            np.subtract(c, new[1] / turn.counts[_ROWS], out=new[0])
+            np.subtract(c, new[1] / turn.closes, out=new[0])
             new[1][...] = 0
         else:
             new[0][...] = c

@@ -52,6 +52,7 @@ class EASGD(TurnRule, RoundRule):
         self._whole("period", 1)
         if self.alpha is not None:
             self._number("alpha", 0, 1)
+        self._flag("meet")
 
     @property
     @override

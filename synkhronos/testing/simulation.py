@@ -36,6 +36,8 @@ class Exchange(NamedTuple):
     present : int
         Members that took part at this time.
     does : str
+    to : int
+        The receiver of a message.
     """
 
     version: int
@@ -44,6 +46,7 @@ class Exchange(NamedTuple):
     staleness: int
     present: int
     does: str
+    to: int = -1
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Simulation:
         For `GoSGD`, the members' mean by their weights.
     members : list of vector
     versions : list of vector
-        The centre at first, and after each exchange that has changed it.
+        The centre at first, and after each exchange that has changed it or what lies beside it.
     log : list of Exchange
     seconds : float
         Of the virtual clock.
@@ -94,23 +97,25 @@ def simulate(
     ----------
     rule : Rule
     inner : callable
-        ``inner(w, gradient, rank)`` changes a member's parameters in place.
+        ``inner(w, gradient, rank)`` changes a member's parameters in place. `rank` is that of the
+        optimizer's states: with `Swap` they follow the parameters from member to member.
     gradient : callable
         ``gradient(w, rank, step)``: the gradient that a member computes in its step number `step`,
         which counts from 0.
     speeds : sequence of float
         Steps a second, for each member.
     cost : float
-        Seconds of an exchange or meeting.
+        Seconds of an exchange, message or meeting.
     schedule : sequence of int, optional
         The ranks in the order in which they exchange, instead of the order that speeds give. For
-        rules without turns: in the order in which they step.
+        rules without turns: in the order in which they step. A member that dies is named once
+        more, when it dies. One that waits for a quorum is named again, when it looks.
     start : vector
         The parameters at first.
     steps : int, or one for each member
         A member that has made all its steps exchanges once more if it has to, and ends.
     deaths : {rank: step}, optional
-        A member dies when it has made so many steps, before an exchange.
+        A free rule's member dies when it has made so many steps, before an exchange.
     rows : sequence of float, optional
         The rows of each member's step. Default: 1.
 
@@ -121,7 +126,7 @@ def simulate(
     Raises
     ------
     InputError
-        The rule does not work with so many members.
+        The rule does not work with so many members, or has no such schedule, steps or deaths.
 
     Notes
     -----
@@ -146,11 +151,19 @@ def simulate(
     counts = [steps] * members if isinstance(steps, int) else list(steps)
     made = rule.for_members(members)
     deaths = dict(deaths or {})
-    weights = [1.0] * members if rows is None else list(rows)
+    weights = [1.0] * members if rows is None else [float(n) for n in rows]
+    if not len(counts) == len(weights) == members:
+        raise InputError(
+            f"simulate: {members} speeds, {len(counts)} steps and {len(weights)} rows: give one of "
+            "each for each member"
+        )
     if made.meets:
         assert isinstance(made, RoundRule)
-        if schedule is not None or len(set(counts)) > 1:
-            raise InputError(f"simulate: {rule} has no schedule, and its members step together")
+        if schedule is not None or deaths or len(set(counts)) > 1:
+            raise InputError(
+                f"simulate: the members of {rule} step together: they have no schedule and no "
+                "deaths, and all make equally many steps"
+            )
         return _rounds(made, start, gradient, inner, speeds, counts[0], cost, weights)
     world: _World
     if isinstance(made, TurnRule):
@@ -179,19 +192,26 @@ def _rounds(
     outer = [np.zeros_like(centre) for _ in rule.outer]
     w = [centre.copy() for _ in range(members)]
     weights = normalized(rows if rule.by_rows else [1.0] * members)
+    owners = list(range(members))  # of the optimizer's states
+    warmup = getattr(rule, "warmup", 0)
     found = Simulation(centre, w, [centre.copy()], steps=[steps] * members)
     for step in range(steps):
-        for rank in range(members):
-            inner(w[rank], gradient(w[rank], rank, step), rank)
         found.seconds += 1 / min(speeds)
-        if (step + 1) % rule.period and step + 1 < steps:
+        common = None
+        if step < warmup:
+            each = [np.array(gradient(w[rank], rank, step)) for rank in range(members)]
+            common = _mean(each, weights)
+        for rank in range(members):
+            slope = gradient(w[rank], rank, step) if common is None else common
+            inner(w[rank], slope, owners[rank])
+        since = step + 1 - warmup
+        if since > 0 and since % rule.period and step + 1 < steps:
             continue
-        mean = w[0] * weights[0]
-        for vector, weight in zip(w[1:], weights[1:], strict=True):
-            mean += vector * weight
         number = len(found.log)
-        swapped = [w[r].copy() for r in _partners(rule, number, members)]
-        rule.meeting(w, centre, outer, mean, members)
+        partners = _partners(rule, number, members)
+        swapped = [w[r].copy() for r in partners]
+        owners = [owners[r] for r in partners]
+        rule.meeting(w, centre, outer, _mean(w, weights), members)
         if isinstance(rule, Swap):
             for vector, value in zip(w, swapped, strict=True):
                 vector[...] = value
@@ -199,6 +219,13 @@ def _rounds(
         found.log.append(Exchange(number + 1, -1, step + 1, 0, members, "meeting"))
         found.seconds += cost
     return found
+
+
+def _mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    mean = vectors[0] * weights[0]
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+        mean += vector * weight
+    return mean
 
 
 def _partners(rule: RoundRule, number: int, members: int) -> list[int]:
@@ -210,6 +237,7 @@ class _World:
 
     period = 1
     bound: int | None = None
+    queues = False  # exchanges take place one at a time
 
     def __init__(self, start: Vector, gradient: Gradient, inner: Inner, members: int) -> None:
         self.gradient, self.inner = gradient, inner
@@ -231,9 +259,9 @@ class _World:
         """Exchange; returns whether the member waits for others."""
         return False
 
-    def wakes(self) -> list[int]:
-        """Members that have waited for others, and have something to do now."""
-        return []
+    def ready(self, rank: int) -> bool:
+        """Whether a member that waits for others has something to do now."""
+        return True
 
     def leave(self, rank: int, died: bool) -> None:
         """A member ends."""
@@ -261,6 +289,8 @@ class _World:
         self, schedule: Sequence[int], steps: list[int], deaths: dict[int, int]
     ) -> None:
         waiting: set[int] = set()
+        for rank in sorted(self.present):
+            self._over(rank, steps, deaths)
         for rank in schedule:
             if rank not in self.present:
                 raise InputError(f"simulate: the schedule names rank {rank}, which has ended")
@@ -269,13 +299,11 @@ class _World:
                 while self.done[rank] < until and self.done[rank] != deaths.get(rank):
                     self.begin(rank)
                     self.step(rank)
-            if self.done[rank] == deaths.get(rank):
-                self.leave(rank, died=True)
-                continue
-            waits = self.exchange(rank)
-            (waiting.add if waits else waiting.discard)(rank)
-            if self.done[rank] >= steps[rank]:
-                self.leave(rank, died=False)
+            if self.done[rank] != deaths.get(rank) and self.exchange(rank):
+                waiting.add(rank)
+            else:
+                waiting.discard(rank)
+                self._over(rank, steps, deaths)
 
     def _by_clock(
         self, speeds: Sequence[float], steps: list[int], cost: float, deaths: dict[int, int]
@@ -286,9 +314,9 @@ class _World:
         free = 0.0  # when the turn is free again
 
         def go_on(rank: int, at: float) -> None:
-            if self.done[rank] >= steps[rank] or self.done[rank] == deaths.get(rank):
-                self.leave(rank, died=self.done[rank] < steps[rank])
-            elif self._ahead(rank):
+            if self._over(rank, steps, deaths):
+                return
+            if self._ahead(rank):
                 held[rank] = at
             else:
                 self.begin(rank)
@@ -296,22 +324,26 @@ class _World:
 
         def turn(rank: int, at: float) -> None:
             nonlocal free
-            free = max(at, free) + cost
-            self.found.seconds = max(self.found.seconds, free)
-            if self.exchange(rank):
+            before = len(self.found.log)
+            waits = self.exchange(rank)
+            at = max(at, free if self.queues else 0.0) + cost * (len(self.found.log) - before)
+            free = max(free, at)
+            self.found.seconds = max(self.found.seconds, at)
+            if waits:
                 waiting.add(rank)
-                if self.done[rank] >= steps[rank]:  # it need not wait for what it will not use
-                    waiting.discard(rank)
-                    self.leave(rank, died=False)
             else:
                 waiting.discard(rank)
-                go_on(rank, free)
+                go_on(rank, at)
 
         def settle(at: float) -> None:
-            for rank in [r for r in self.wakes() if r in waiting]:
-                turn(rank, at)
-            for rank in [r for r in held if not self._ahead(r)]:
-                go_on(rank, max(at, held.pop(rank)))
+            """Let go on who has waited for what has happened; it may be what others wait for."""
+            while True:
+                if woken := [r for r in sorted(waiting) if self.ready(r)]:
+                    turn(woken[0], at)
+                elif loose := [r for r in held if not self._ahead(r)]:
+                    go_on(loose[0], max(at, held.pop(loose[0])))
+                else:
+                    return
 
         for rank in range(len(speeds)):
             go_on(rank, 0.0)
@@ -325,7 +357,14 @@ class _World:
             else:
                 go_on(rank, at)
             settle(at)
-            settle(at)  # a member that has ended may be the one that others waited for
+
+    def _over(self, rank: int, steps: list[int], deaths: dict[int, int]) -> bool:
+        """Whether a member has died or made all its steps, in which case it leaves."""
+        died = self.done[rank] == deaths.get(rank)
+        over = died or self.done[rank] >= steps[rank]
+        if over:
+            self.leave(rank, died)
+        return over
 
     def _ahead(self, rank: int) -> bool:
         if self.bound is None:
@@ -335,6 +374,8 @@ class _World:
 
 class _Turns(_World):
     """Rules with a centre."""
+
+    queues = True
 
     def __init__(
         self,
@@ -372,6 +413,7 @@ class _Turns(_World):
             does="exchange",
             refused=False,
             waits=False,
+            closes=0.0,
         )
 
     def exchange(self, rank: int) -> bool:
@@ -384,6 +426,7 @@ class _Turns(_World):
             self.centre, self.counts = new, turn.counts
         if changes:
             self.version += 1
+            self.seen[rank] += 1  # staleness counts what others commit
             self.found.versions.append(self.centre[0].copy())
         self.found.log.append(
             Exchange(self.version, rank, self.done[rank], turn.staleness, turn.present, turn.does)
@@ -395,8 +438,8 @@ class _Turns(_World):
         self.turns[rank] = turn
         return turn.waits
 
-    def wakes(self) -> list[int]:
-        return [r for r in sorted(self.present) if self.rule.ready(self._turn(r))]
+    def ready(self, rank: int) -> bool:
+        return self.rule.ready(self._turn(rank))
 
     def finish(self) -> None:
         self.found.centre = self.centre[0]
@@ -415,13 +458,15 @@ class _Gossip(_World):
         self.slots: dict[int, tuple[int, float, Vector]] = {}  # of each sender
 
     def _merge(self, rank: int) -> None:
-        weights = self.found.weights
         for sender in sorted(self.slots):
             to, weight, sent = self.slots[sender]
             if to == rank:
-                self.rule.merge(self.w[rank], weights[rank], sent, weight)
-                weights[rank] += weight
+                self._take(rank, weight, sent)
                 del self.slots[sender]
+
+    def _take(self, rank: int, weight: float, sent: Vector) -> None:
+        self.rule.merge(self.w[rank], self.found.weights[rank], sent, weight)
+        self.found.weights[rank] += weight
 
     def begin(self, rank: int) -> None:
         self._merge(rank)
@@ -432,23 +477,37 @@ class _Gossip(_World):
             self.found.weights[rank] /= 2
             self.slots[rank] = to, self.found.weights[rank], self.w[rank].copy()
             self.found.log.append(
-                Exchange(len(self.found.log) + 1, rank, self.done[rank], 0, to, "send")
+                Exchange(
+                    len(self.found.log) + 1,
+                    rank,
+                    self.done[rank],
+                    0,
+                    len(self.present),
+                    "send",
+                    to,
+                )
             )
         return False
 
     def leave(self, rank: int, died: bool) -> None:
-        if died:
-            self.found.weights[rank] = 0.0
-            for sender in [s for s, slot in self.slots.items() if slot[0] == rank]:
-                self.found.weights[sender] += self.slots.pop(sender)[1]
-        else:
-            self._merge(rank)
         super().leave(rank, died)
+        if not died:
+            self._merge(rank)
+            return
+        self.found.weights[rank] = 0.0
+        for sender in [s for s, slot in self.slots.items() if slot[0] == rank]:
+            _, weight, sent = self.slots[sender]
+            if sender in self.present:  # it merges its own message before its next step
+                self.slots[sender] = sender, weight, sent
+            else:
+                del self.slots[sender]
+                if self.found.weights[sender]:
+                    self._take(sender, weight, sent)
 
     def finish(self) -> None:
         weights = self.found.weights
-        total = sum(a * w for a, w in zip(weights, self.w, strict=True) if a)
-        self.found.centre = np.asarray(total / sum(weights), self.w[0].dtype)
+        if any(weights):
+            self.found.centre = _mean(self.w, normalized(weights))
 
 
 class _Hogwild(_World):

@@ -1,4 +1,4 @@
-"""Every rule again in plain numpy, from the table of equations, by another hand than `synkhronos.rules`.
+"""Every rule again in plain numpy: from the table of equations, not from `synkhronos.rules`.
 
 An oracle gets a `Problem` and who exchanges when. It returns the parameters of the members, one row
 each, and the versions of the centre.
@@ -53,10 +53,14 @@ class Problem:
             w -= self.lr * v
 
 
-def exchanges(period, steps, death=None):
-    """Return the counts of steps at which a member exchanges: each period, and at its end."""
+def events(period, steps, death=None):
+    """Return (steps, whether it exchanges) of a member: each period, at its end, at its death."""
     counts = [n for n in range(1, steps + 1) if n % period == 0 or n == steps]
-    return [n for n in counts if death is None or n < death]
+    if death is None or death > steps:
+        return [(n, True) for n in counts]
+    if death == 0:
+        return []
+    return [(n, True) for n in counts if n < death] + [(death, False)]
 
 
 def meetings(problem, steps, period, warmup=0):
@@ -121,28 +125,23 @@ def swap(problem, steps, period, partners):
     return w, versions
 
 
-def turns(problem, order, period, steps, deaths):
-    """Yield who exchanges in the given order, with all parameters at that time.
-
-    Then the steps that members make without an exchange: those that die.
-    """
-    w, v = problem.begin()
+def turns(problem, w, v, order, period, steps, deaths):
+    """Yield who exchanges in the given order, when it has made its steps."""
     made = [0] * problem.members
-    left = [exchanges(period, steps[r], deaths.get(r)) for r in range(problem.members)]
+    left = [events(period, steps[r], deaths.get(r)) for r in range(problem.members)]
     for rank in order:
-        count = left[rank].pop(0)
+        count, lives = left[rank].pop(0)
         problem.train(w[rank], v[rank], rank, made[rank], count)
-        yield rank, w, count - made[rank]
         made[rank] = count
-    for rank, death in deaths.items():
-        if not left[rank] and death <= steps[rank]:
-            problem.train(w[rank], v[rank], rank, made[rank], death)
+        if lives:
+            yield rank
 
 
 def elastic(problem, order, period, steps, deaths, alpha):
+    w, v = problem.begin()
     c = problem.start
     versions = [c]
-    for rank, w, _ in turns(problem, order, period, steps, deaths):
+    for rank in turns(problem, w, v, order, period, steps, deaths):
         d = alpha * (w[rank] - c)
         w[rank] -= d
         c = c + d
@@ -151,10 +150,11 @@ def elastic(problem, order, period, steps, deaths, alpha):
 
 
 def downpour(problem, order, period, steps, deaths, inverse):
+    w, v = problem.begin()
     c = problem.start
     versions = [c]
     read, seen = np.tile(c, (problem.members, 1)), [0] * problem.members
-    for rank, w, _ in turns(problem, order, period, steps, deaths):
+    for rank in turns(problem, w, v, order, period, steps, deaths):
         stale = len(versions) - 1 - seen[rank]
         c = c - (read[rank] - w[rank]) / (max(1, stale) if inverse else 1)
         w[rank] = read[rank] = c
@@ -164,11 +164,12 @@ def downpour(problem, order, period, steps, deaths, inverse):
 
 
 def gem(problem, order, period, steps, deaths, lr, momentum, kappa):
+    w, v = problem.begin()
     c = problem.start
     versions = [c]
     read, last = np.tile(c, (problem.members, 1)), np.tile(c, (problem.members, 1))
     m = np.zeros_like(read)
-    for rank, w, _ in turns(problem, order, period, steps, deaths):
+    for rank in turns(problem, w, v, order, period, steps, deaths):
         u = -lr * (read[rank] - w[rank])
         m[rank] = momentum * m[rank] + u
         z = c - last[rank]
@@ -180,48 +181,50 @@ def gem(problem, order, period, steps, deaths, lr, momentum, kappa):
     return w, versions
 
 
-def quorum(problem, picks, period, steps, deaths, needed):
-    """Return parameters, versions and the order of turns, in which `picks` name who of those left.
+def quorum(problem, choose, period, steps, deaths, needed):
+    """Return parameters, versions and the order of turns; `choose` says who of those present.
 
     A member that has contributed waits. Its next turn looks whether it may go on.
     """
-    c, version, heap = problem.start, 0, []
+    c, version, given = problem.start, 0, []
     versions, order = [c], []
     w, v = problem.begin()
     read = np.full(problem.members, 0)
     origin = w.copy()
     made, waits = [0] * problem.members, [False] * problem.members
-    left = {r: exchanges(period, steps[r], deaths.get(r)) for r in range(problem.members)}
-    while present := [r for r in left if left[r]]:
-        rank = present[(picks.pop(0) if picks else len(order)) % len(present)]
+    left = [events(period, steps[r], deaths.get(r)) for r in range(problem.members)]
+    while present := [r for r in range(problem.members) if left[r]]:
+        rank = choose(present)
         order.append(rank)
-        count = left[rank][0]
+        count, lives = left[rank][0]
+        old = version, len(given)
         if not waits[rank]:
             problem.train(w[rank], v[rank], rank, made[rank], count)
-            if read[rank] == version:
-                heap.append((w[rank] - origin[rank], (count - made[rank]) * problem.rows[rank]))
+            if read[rank] == version and lives:
+                given.append((w[rank] - origin[rank], (count - made[rank]) * problem.rows[rank]))
                 waits[rank] = True
             made[rank] = count
-        if heap and read[rank] == version and len(heap) >= min(needed, len(present)):
-            rows = np.array([n for _, n in heap])
-            mean = sum(d * n for d, n in heap) / rows.sum()
-            c, version, heap = (c + mean).astype(problem.dtype), version + 1, []
+        if waits[rank] and read[rank] == version and len(given) >= min(needed, len(present)):
+            mean = sum(d * n for d, n in given) / sum(n for _, n in given)
+            c, version, given = (c + mean).astype(problem.dtype), version + 1, []
+        if (version, len(given)) != old:
             versions.append(c)
-        if read[rank] < version:
+        if not lives:
+            left[rank] = []
+        elif read[rank] < version:
             w[rank] = origin[rank] = c
             read[rank], waits[rank] = version, False
             left[rank].pop(0)
-    for rank, death in deaths.items():
-        if death <= steps[rank]:
-            problem.train(w[rank], v[rank], rank, made[rank], death)
     return w, versions, order
 
 
-def hogwild(problem, order):
+def hogwild(problem, order, fresh):
+    """`fresh`: a gradient is that of the centre now, not of the centre after the last own step."""
     c, (_, v) = problem.start.copy(), problem.begin()
     versions, made = [c.copy()], [0] * problem.members
     seen = np.tile(c, (problem.members, 1))
     for rank in order:
+        seen[rank] = c if fresh else seen[rank]
         v[rank] = problem.momentum * v[rank] + problem.gradient(seen[rank], rank, made[rank])
         c -= problem.lr * v[rank]
         made[rank] += 1
@@ -233,11 +236,11 @@ def hogwild(problem, order):
 def gossip(problem, order, steps, deaths, sends):
     """`sends` has the receiver for each (rank, step) after which a message goes out."""
     w, v = problem.begin()
-    a = np.full(problem.members, 1 / problem.members)
+    a = np.array([float(deaths.get(r) != 0) for r in range(problem.members)]) / problem.members
     made, boxes = [0] * problem.members, {r: {} for r in range(problem.members)}
 
     def merge(rank, letters):
-        for b, x in letters:
+        for b, x in letters if a[rank] else ():
             w[rank] = (a[rank] * w[rank] + b * x) / (a[rank] + b)
             a[rank] += b
 
@@ -246,14 +249,13 @@ def gossip(problem, order, steps, deaths, sends):
         problem.train(w[rank], v[rank], rank, made[rank], made[rank] + 1)
         made[rank] += 1
         if made[rank] == deaths.get(rank):
-            for sender, letter in boxes[rank].items():
-                merge(sender, [letter])
             a[rank] = 0
-            boxes.pop(rank)
+            for sender, letter in boxes.pop(rank).items():
+                merge(sender, [letter])
         elif (rank, made[rank]) in sends:
             assert all(rank not in box for box in boxes.values()), "the slot is taken"
             a[rank] /= 2
             boxes[sends[rank, made[rank]]][rank] = (a[rank], w[rank].copy())
-        if made[rank] == steps[rank]:
+        if made[rank] == steps[rank] and rank in boxes:
             merge(rank, [boxes[rank].pop(k) for k in sorted(boxes[rank])])
     return w, a
