@@ -8,7 +8,7 @@ longer ones.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, override
@@ -88,12 +88,12 @@ class Rule:
         if value < least:
             raise InputError(f"{self._made(name)}: at least {least} is needed")
 
-    def _number(self, name: str, least: float, most: float = math.inf) -> None:
+    def _number(self, name: str, least: float, most: float = sys.float_info.max) -> None:
         value = getattr(self, name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise InputTypeError(f"{self._made(name)} is not a number")
-        if not (least <= value <= most and math.isfinite(value)):
-            limits = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+        if not least <= value <= most:  # nor is nan
+            limits = f"at least {least:g}" if most > 1e300 else f"{least:g} to {most:g}"
             raise InputError(f"{self._made(name)}: a number of {limits} is needed")
 
     def _flag(self, name: str) -> None:

@@ -234,7 +234,10 @@ def hogwild(problem, order, fresh):
 
 
 def gossip(problem, order, steps, deaths, sends):
-    """`sends` has the receiver for each (rank, step) after which a message goes out."""
+    """`sends` has the receiver for each (rank, step) after which a message goes out.
+
+    Returns parameters, weights, and the messages (weight, parameters) that are still under way.
+    """
     w, v = problem.begin()
     a = np.array([float(deaths.get(r) != 0) for r in range(problem.members)]) / problem.members
     made, boxes = [0] * problem.members, {r: {} for r in range(problem.members)}
@@ -258,4 +261,4 @@ def gossip(problem, order, steps, deaths, sends):
             boxes[sends[rank, made[rank]]][rank] = (a[rank], w[rank].copy())
         if made[rank] == steps[rank] and rank in boxes:
             merge(rank, [boxes[rank].pop(k) for k in sorted(boxes[rank])])
-    return w, a
+    return w, a, [letter for box in boxes.values() for letter in box.values()]
