@@ -8,6 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from synkhronos._api.data import Data
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group, retried
+from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions._rounds.commands import Begin, InstallLocal, LocalStep, LocalSteps, Meet
 from synkhronos.extensions._rounds.recipe import LocalRecipe
@@ -84,9 +86,14 @@ class RoundFunction(TrainFunction):
             {v: np.array(v.get_value(borrow=True)) for v in held} if rule.policy == "reset" else {}
         )
         self.state += [*itertools.chain(*self._outer), self._progress]
+        named = {*self.settings}
+        self.settings += [v for v in self._statistics if v not in named]
+        self._held = {*held}
         self._kept = rule.policy == "keep" and bool(held)
+        self._counts = [watch(v) for v in counts]
         self._since = 0  # steps since the last meeting
         self._astray = True  # the members' own values are to be replaced by the centre's
+        self._without_states = True  # so are their states, even if the rule keeps them
 
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.RoundFunction of {self._function.what}, {self.rule}>"
@@ -128,17 +135,15 @@ class RoundFunction(TrainFunction):
                 assert self._warm is not None
                 value = self._warm(*args, batch=batch, num_slices=num_slices, **kwargs)
                 self._count(1, 0)
-                self._astray = True
+                self._astray = self._without_states = True
                 return value
             self._prepare(args, kwargs)
-            with self._stepping(1):
+            with self._stepping():
                 found = self._function.call(args, kwargs, None, batch, None, num_slices)
-            if self._since >= self.rule.period:
-                self._meet()
+            self._meet_if_due()
         return found[0] if len(found) == 1 else found
 
-    @retried
-    def steps(self, *args: Any, n: int | None = None, timeout: float | None = None) -> np.ndarray:
+    def steps(self, *args: Any, n: int | None = None, timeout: float | None = None) -> Any:
         """Make many steps, a period in one command, so that members wait once in a period.
 
         Parameters
@@ -153,19 +158,24 @@ class RoundFunction(TrainFunction):
 
         Returns
         -------
-        numpy.ndarray
-            The loss of each step. With outputs: a row for each step.
+        numpy.ndarray, or list of lists
+            The loss of each step. With outputs, for each step a list of the loss and these.
 
         Raises
         ------
         InputError, InputTypeError
-            An argument is wrong.
+            An argument is wrong. Batches that were taken from an iterator are not put back.
         WorkerError
-            A member raised. The steps since the last meeting, or the last command, are undone.
+            A member raised. If it did so while it computed, the steps since the last meeting in
+            this call are undone.
+        WorkerDied, StateTorn
+            As for a call. After a restart, the steps of the current period in this call are made
+            again, with the same batches.
 
         Notes
         -----
-        Cost: for each period one round, one copy of each member's values, and a meeting.
+        Cost: for each period one round, one copy of each member's values, and a meeting. The lists
+        of rows of a period travel in one message.
 
         Examples
         --------
@@ -191,7 +201,7 @@ class RoundFunction(TrainFunction):
             )
         *given, batches = args
         rows = _iterated(batches)
-        left = self.rule.period - self._since if n is None else _positive(n)
+        left = self._to_meeting() if n is None else _positive(n)
         found: list[Any] = []
         with self._group.turn(timeout):
             self._check_data(given)
@@ -201,7 +211,7 @@ class RoundFunction(TrainFunction):
                     break
                 found += self._steps(given, taken)
                 left -= len(taken)
-        return np.array(found)
+        return np.array(found) if self._plan.n_outputs == 1 else found
 
     @retried
     def meet(self, timeout: float | None = None) -> None:
@@ -209,7 +219,8 @@ class RoundFunction(TrainFunction):
 
         Variables of the optimizer's states get the mean of the members' states, weighted by rows.
         Call it before values are saved or used. If the user has set one of the variables since the
-        last step, there is no meeting: all members go on from the values of the variables.
+        last step, there is no meeting: all members go on from the values of the variables. Right
+        after a meeting, only the states are averaged.
 
         Raises
         ------
@@ -224,12 +235,11 @@ class RoundFunction(TrainFunction):
         with group.turn(timeout):
             group.wake()
             group.check_idle("train.meet")
-            if self._astray or self._member is not group.member:
-                return  # no step since the variables were set
-            if self._settle():
-                self._astray = True
+            if self._member is not group.member or self._warming():
                 return
-            self._meet(publish=True)
+            self._adopt_settings()
+            if not self._astray and (self._since or self._kept):
+                self._meet(publish=True)
 
     def set(self, **numbers: Any) -> None:
         """Change numbers of the rule, such as ``lr=0.5``, from the next meeting on.
@@ -241,30 +251,40 @@ class RoundFunction(TrainFunction):
         """
         self.rule = self.rule.with_numbers(numbers).for_members(self._group.size)
 
-    def _room(self) -> int:
-        """Steps until the next meeting, or until the warm-up ends."""
-        if self._warming():
-            return 1
-        return self.rule.period - self._since
+    def _to_meeting(self) -> int:
+        """Steps until the next meeting, or, if one is due before the next step, in a period."""
+        left = self.rule.period - self._since
+        return left if left > 0 else self.rule.period
 
+    def _room(self) -> int:
+        """Steps that one command can make: until the next meeting."""
+        return 1 if self._warming() else self._to_meeting()
+
+    @retried
     def _steps(self, given: Sequence[Any], batches: list[Any]) -> list[Any]:
         """Make these steps; they do not go beyond the next meeting."""
-        first = not self._function.shipped or self._member is not self._group.member
-        if self._warming() or first:
-            return [self(*given, batch=rows) for rows in batches]
+        if self._warming() or not self._function.shipped or self._member is not self._group.member:
+            first, *rest = batches  # a call of its own compiles
+            return [self(*given, batch=first), *(self._steps(given, rest) if rest else ())]
         self._prepare(given, {})
-        calls = tuple([self._function.make(given, {}, batch=rows) for rows in batches])
+        calls = self._calls(given, batches)
         command = LocalSteps(calls, self._number, self._plan.goal.average, self._partials)
         telling = self._function.telling() if any(c.first for c in calls) else nullcontext()
-        with self._stepping(len(calls)), telling:
+        with self._stepping(), telling:
             answers = self._group.run_in_turn(command, "train.steps")
         found = []
         for call, values in zip(calls, answers, strict=True):
             self._function.compiled(call)
             found.append(self._function.returned(call, values))
-        if self._since >= self.rule.period:
-            self._meet()
+        self._meet_if_due()
         return [values[0] if len(values) == 1 else values for values in found]
+
+    def _calls(self, given: Sequence[Any], batches: list[Any]) -> tuple[Call, ...]:
+        """The calls of several steps; the first one carries what the user has set."""
+        first, *rest = [self._function.make(given, {}, batch=rows) for rows in batches]
+        if first.new is not None:
+            rest = [replace(c, new=None, pure=self._function.plan.pure) for c in rest]
+        return (first, *rest)
 
     def _warming(self) -> bool:
         warmup = getattr(self.rule, "warmup", 0)
@@ -276,44 +296,76 @@ class RoundFunction(TrainFunction):
         group.wake()
         group.check_idle("train")
         if self._member is not group.member:  # none yet, or from before a restart
-            if self._since:
-                log.warning(
-                    "%s: the steps since the last meeting (%d) are lost; training goes on from "
-                    "that meeting",
-                    self._function.what,
-                    self._since,
-                )
+            self._forget()
             self._install()
-            self._astray = True
-        self._astray = self._settle() or self._astray
+        self._adopt_settings()
         self._post_leaves(args, kwargs)
         if self._astray:
-            group.run_in_turn(Begin(self._number), "train")
-            self._astray, self._since = False, 0
+            states = self._without_states or not self._kept
+            group.run_in_turn(Begin(self._number, states), "train")
+            self._astray = self._without_states = False
             if self._kept:
                 group.member.apart[self._number] = (
                     f"the members' own optimizer states of {self._function.what}"
                 )
+        self._meet_if_due()
+
+    def _adopt_settings(self) -> None:
+        """Note if the user has set variables: the members go on from the values of all."""
+        states = any([e.is_set for e, _ in self._entries if e.variable in self._held])
+        counted = any([entry.is_set for entry in self._counts])
+        for entry in self._counts if counted else ():
+            entry.seen = entry.storage[0]
+        if self._settle() or counted:
+            self._astray, self._since = True, 0
+            self._without_states = self._without_states or states or counted
+
+    def _forget(self) -> None:
+        """Note that the members begin at the last meeting again."""
+        if self._since:
+            log.warning(
+                "%s: the steps since the last meeting (%d) are lost; training goes on from that "
+                "meeting",
+                self._function.what,
+                self._since,
+            )
+        self._astray, self._without_states, self._since = True, True, 0
 
     @contextlib.contextmanager
-    def _stepping(self, count: int) -> Iterator[None]:
-        """A context for steps: it counts them, or notes that they have failed half-way."""
+    def _stepping(self) -> Iterator[None]:
+        """A context for steps: it counts those that all members have made, also before Ctrl-C."""
         before = self._update.steps
         try:
             yield
-        except BaseException:
-            self._astray = self._astray or self._update.steps != before
+        except BaseException as exc:
+            self._update.hide()
+            if self._update.steps != before and not isinstance(exc, KeyboardInterrupt):
+                self._forget()  # some member may have failed while it changed its values
+                before = self._update.steps
             raise
-        self._since += count
-        self._count(count, 0)
+        finally:
+            made = self._update.steps - before
+            if made:
+                self._since += made
+                self._count(made, 0)
+
+    def _meet_if_due(self) -> None:
+        """Meet after a period; also if an earlier attempt has failed before it changed values."""
+        if self._since >= self.rule.period:
+            self._meet()
 
     def _meet(self, publish: bool = False) -> None:
         meetings = int(self._progress.get_value(borrow=True)[_MEETINGS])
-        meeting = Meet(self._number, self.rule, meetings, publish)
-        self._astray = True  # if it fails
-        self._group.run_in_turn(meeting, "train.meet")
-        self._astray, self._since = False, 0
-        self._count(0, 1)
+        rule = self.rule if self._since else None  # a second meeting would move the centre on
+        before = self._update.meetings
+        try:
+            self._group.run_in_turn(Meet(self._number, rule, meetings, publish), "train.meet")
+        finally:
+            if self._update.meetings != before:
+                self._since = 0
+                self._count(0, rule is not None)
+                for entry in self._counts:
+                    entry.seen = entry.storage[0]
 
     def _count(self, steps: int, meetings: int) -> None:
         now = self._progress.get_value(borrow=True)

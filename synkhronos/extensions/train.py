@@ -164,7 +164,8 @@ def make_train_function(
         options = {"mode": mode, "name": name, "on_unused_input": "ignore"}
 
         def planned(changes: list[Change], statistics: Sequence[Change]) -> TrainPlan:
-            kept_here = [(c.new, None) for c in statistics]
+            # over slices; each member keeps its own value
+            kept_here = [(c.new, c.reduction or Reduction.AVG) for c in statistics]
             function = plan(
                 group.number(),
                 inputs,
@@ -185,6 +186,7 @@ def make_train_function(
             _check_rule(rule, group, mode, compress)
             streams = [c for c in changes if isinstance(c.shared.type, RandomType)]
             statistics = [c for c in changes if not isinstance(c.shared.type, RandomType)]
+            _check_averaged(statistics, rule)
             made = planned(streams, statistics)
             warm = None
             if getattr(rule, "warmup", 0):
@@ -364,6 +366,16 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> No
             f"make_train_function: {rule} trains in the host's memory so far, and these members "
             "compute on GPUs: leave rule= out"
         )
+
+
+def _check_averaged(statistics: Sequence[Change], rule: Rule) -> None:
+    for c in statistics:
+        if c.scope == "all" and c.reduction is not Reduction.AVG:
+            raise InputError(
+                f"updates of {c.shared}: with {rule} each member has its own value, and a meeting "
+                f'takes the mean, so it cannot be reduced by {c.reduction}: use "avg", or leave '
+                "rule= out"
+            )
 
 
 def _of_all(change: Change) -> Change:

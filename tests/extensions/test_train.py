@@ -14,7 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
-from training_cases import LOSSES, RULES, Net, compare, loss_of
+from training_cases import LOSSES, RULES, Net, compare, lars, loss_of, whitened
 
 import synkhronos as synk
 from synkhronos import extensions
@@ -108,29 +108,6 @@ def test_large_units_are_read_where_they_are(group: synk.Group) -> None:
         hidden=20_000,
         steps=3,
     )
-
-
-def lars(grads: Any, params: Any, learning_rate: float = 0.01) -> list[tuple[Any, Any]]:
-    """A rate for each parameter, from norms of it and of its gradient."""
-    found = []
-    for p, g in zip(params, grads, strict=True):
-        rate = learning_rate * pt.sqrt((p**2).sum() + 1e-3) / pt.sqrt((g**2).sum() + 1e-6)
-        found.append((p, p - rate * g))
-    return found
-
-
-def whitened(grads: Any, params: Any, learning_rate: float = 0.01) -> list[tuple[Any, Any]]:
-    """Matrices are multiplied with a running product of their gradients: not elementwise."""
-    found = []
-    for p, g in zip(params, grads, strict=True):
-        if p.type.ndim == 2:
-            rows = p.get_value(borrow=True).shape[0]
-            product = pytensor.shared(np.eye(rows), name=f"{p.name}.product")
-            new = 0.9 * product + g @ g.T
-            found += [(product, new), (p, p - learning_rate * pt.linalg.inv(new) @ g)]
-        else:
-            found.append((p, p - learning_rate * g))
-    return found
 
 
 def mixing(grads: Any, params: Any, learning_rate: float = 0.1) -> list[tuple[Any, Any]]:

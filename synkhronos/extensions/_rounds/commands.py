@@ -11,7 +11,6 @@ from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPD
 from synkhronos._engine.commands.call import (
     Call,
     ExtendedCall,
-    compute_call,
     contribute_call,
 )
 from synkhronos._engine.commands.clocks import Clocks
@@ -121,13 +120,22 @@ def _mapped(
 
 @dataclass(frozen=True)
 class Begin(Command):
-    """Give each member the centre's values."""
+    """Give each member the centre's values.
 
+    Attributes
+    ----------
+    number : int
+    states : bool
+        Whether the members also take the optimizer's states, or keep their own.
+    """
+
+    pure = True
     number: int
+    states: bool
 
     def run(self, member: Member) -> None:
         """Copy them."""
-        member.updates[self.number].begin()
+        member.updates[self.number].begin(self.states)
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,7 @@ class LocalStep(ExtendedCall):
         local: Local = member.updates[self.update]
         clock = member.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
-        with local.shown():
-            part, outputs = compute_call(self.call, member, lambda: clock.lap(SCATTER))
+        part, outputs = local.computed(self.call, member, lambda: clock.lap(SCATTER))
         clock.lap(COMPUTE)
         n = len(self.call.outputs)
         make = local.step(part, outputs[n:], self.partials, self.average)
@@ -170,11 +177,15 @@ class LocalStep(ExtendedCall):
 class LocalSteps(Command):
     """Several steps of each member in one command; all are made, or none."""
 
-    pure = True
     calls: tuple[Call, ...]
     update: int
     average: bool
     partials: tuple[tuple[int, bool], ...]
+
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """As the calls are."""
+        return all([call.pure for call in self.calls])
 
     def run(self, member: Member) -> list[Any]:
         """Make the steps without waiting for the others, then wait for them."""
@@ -191,8 +202,7 @@ class LocalSteps(Command):
         return found
 
     def _step(self, call: Call, member: Member, local: Local) -> Any:
-        with local.shown():
-            part, outputs = compute_call(call, member)
+        part, outputs = local.computed(call, member)
         n = len(call.outputs)
         local.step(part, outputs[n:], self.partials, self.average)()
         return contribute_call(call, member, part, outputs[:n] if part.variant.rows else [])
@@ -216,7 +226,8 @@ class Meet(Command):
     Attributes
     ----------
     number : int
-    rule : RoundRule
+    rule : RoundRule or None
+        None: nothing happens but what `publish` says.
     meeting : int
         The number of this meeting.
     publish : bool
@@ -225,9 +236,9 @@ class Meet(Command):
 
     pure = True
     number: int
-    rule: RoundRule
+    rule: RoundRule | None
     meeting: int
-    publish: bool = False
+    publish: bool
 
     def run(self, member: Member) -> None:
         """Meet, and change the centre in place."""

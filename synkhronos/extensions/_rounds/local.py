@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_block, reduce_into
-from synkhronos._engine.commands.call import Part
+from synkhronos._engine.commands.call import Call, Part, as_float, compute_call
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import Reduction, accumulator, normalized, rounded
@@ -65,8 +65,9 @@ class Local:
     leaves : list of array
         The scalars of the optimizer's rule, which the master sets.
     steps : int
-        Steps of the group so far; a failure after the count has changed leaves the members' values
-        undefined.
+        Steps of the group so far. It counts up when all members have come to change their values.
+    meetings : int
+        Meetings so far. It counts up when all members have written the centre.
     """
 
     entries: list[tuple[Entry, np.ndarray]]
@@ -82,7 +83,7 @@ class Local:
         size: int,
     ) -> None:
         self.leaves = leaves
-        self.steps = 0
+        self.steps = self.meetings = 0
         self._recipe = recipe
         self._vectors = vectors
         self._update = FlatUpdate(recipe.flat, 0, [gradients], arrays.of_update(own), [])
@@ -111,24 +112,35 @@ class Local:
             if (variable := entry.variable) in self._views
         ]
 
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """A context in which the variables hold this member's own values."""
+    def computed(
+        self, call: Call, member: Member, ready: Callable[[], None] | None = None
+    ) -> tuple[Part, Sequence[Any]]:
+        """Compute the outputs of a call from this member's own values; see `compute_call`."""
         try:
             for storage, _, own in self._pairs:
                 storage[0] = own
-            yield
+            return compute_call(call, member, ready)
         finally:
-            for storage, centre, _ in self._pairs:
+            self.hide()
+
+    def hide(self) -> None:
+        """See to it that the variables hold the centre's values, not this member's own.
+
+        Ctrl-C may interrupt this; a second call completes it.
+        """
+        for storage, centre, own in self._pairs:
+            if storage[0] is own:
                 storage[0] = centre
 
-    def begin(self) -> None:
-        """Take the centre's values."""
+    def begin(self, states: bool) -> None:
+        """Take the centre's values; the optimizer's states only if `states`."""
         for v, own in zip(self._vectors, self._own, strict=True):
-            own.reshape(-1)[...] = v.centre
-        self._states = [
-            np.zeros(()) if at is None else np.array(self.leaves[at]) for at in self._places
-        ]
+            if states or v.kind is not STATE:
+                own.reshape(-1)[...] = v.centre
+        if states:
+            self._states = [
+                np.zeros(()) if at is None else np.array(self.leaves[at]) for at in self._places
+            ]
         self._rows[...] = 0
 
     def step(
@@ -149,12 +161,12 @@ class Local:
         gradients = outputs[n : len(outputs) - m]
         statistics = outputs[len(outputs) - m :]
         # a sum over a part of the rows stands for the sum over all
-        factor = 1.0 if average else sum(weights) / part.rows
-        if factor != 1.0:
+        factor = sum(weights) / part.rows if part.rows else 1.0
+        if not average and factor != 1.0:
             gradients = [np.asarray(g) * np.asarray(factor, g.dtype) for g in gradients]
         leaves = self._leaves_of_step()
         for (leaf, averaged), value in zip(partials, outputs, strict=False):
-            whole = float(np.asarray(value)) * (1.0 if averaged else sum(weights) / part.rows)
+            whole = as_float(value) * (1.0 if averaged else factor)
             leaves[leaf] = np.array(whole, leaves[leaf].dtype)
         flat = self._update.publish(gradients)
         given = Inputs(flat, [1.0], leaves)
@@ -165,7 +177,8 @@ class Local:
             self._update.apply(given, scalars)
             self._states = [np.asarray(state) for state in states]
             for variable, value in zip(self._recipe.statistics, statistics, strict=True):
-                self._views[variable][...] = value
+                own = self._views[variable]
+                own[...] = rounded(np.asarray(value), own.dtype)
 
         return make
 
@@ -194,16 +207,15 @@ class Local:
 
         return restore
 
-    def meet(self, member: Member, rule: RoundRule, number: int, publish: bool) -> None:
+    def meet(self, member: Member, rule: RoundRule | None, number: int, publish: bool) -> None:
         """Meet all other members.
 
         `publish`: the variables of the optimizer's states get the mean of the members' states,
-        even if each member keeps its own.
+        even if each member keeps its own. Without a rule, nothing else happens.
         """
         comm = member.communicator
         rows = normalized(self._rows.tolist() if self._rows.any() else [1.0] * comm.size)
-        equal = [1.0 / comm.size] * comm.size
-        meeting = _Meeting(rule, rows, rows if rule.by_rows else equal, publish, comm)
+        meeting = _Meeting(rule, rows, publish, comm)
         treated = [v for v in self._vectors if meeting.treats(v)]
         swapped = self._swapped(comm, rule, number)
         meeting.add_up([v for v in treated if meeting.averages(v)])
@@ -213,11 +225,12 @@ class Local:
         for vectors in treated:
             for lo in range(vectors.lo, vectors.hi, _BLOCK):
                 meeting.treat(vectors, lo, min(lo + _BLOCK, vectors.hi))
-        comm.home.barrier()
+        comm.barrier()  # of all nodes: if one fails here, the centre is torn everywhere
         if states is not None:
-            self._keep_states(member, states, rule.policy != "keep")
+            self._keep_states(member, states, meeting.spreads)
         for own, value in zip(self._swapped_values(), swapped or (), strict=False):
             own[...] = value
+        self.meetings += 1
         member.in_place = ()
         self._rows[...] = 0
 
@@ -232,16 +245,18 @@ class Local:
         for i, (shared, _) in enumerate(self._recipe.flat.partition.states):
             value = rounded(np.asarray(values[i]), np.dtype(shared.type.dtype))
             if own:
-                self._states[i] = value
+                self._states[i] = np.array(value)
             if member.rank == member.master:
-                shared.container.storage[0] = value
+                shared.container.storage[0] = np.array(value)
 
     def _swapped_values(self) -> list[np.ndarray]:
         """What members swap: parameters and states."""
         count = len(self._own) - len(self._recipe.statistics)
         return [*self._own[:count], *self._states]
 
-    def _swapped(self, comm: Communicator, rule: RoundRule, number: int) -> list[np.ndarray] | None:
+    def _swapped(
+        self, comm: Communicator, rule: RoundRule | None, number: int
+    ) -> list[np.ndarray] | None:
         """The values of the member that this one swaps with; None if it keeps its own."""
         if not isinstance(rule, Swap):
             return None
@@ -256,19 +271,23 @@ class Local:
 
 
 class _Meeting:
-    """How a meeting treats the vectors."""
+    """How a meeting treats the vectors.
+
+    Attributes
+    ----------
+    spreads : bool
+        Whether members go on from the states that the meeting gives the variables.
+    """
 
     def __init__(
-        self,
-        rule: RoundRule,
-        rows: list[float],
-        weights: list[float],
-        publish: bool,
-        comm: Communicator,
+        self, rule: RoundRule | None, rows: list[float], publish: bool, comm: Communicator
     ) -> None:
         self._rule = rule
+        self._policy = "keep" if rule is None else rule.policy
+        self.spreads = self._policy != "keep"
         self._rows = rows
-        self._weights = weights
+        by_rows = rule is None or rule.by_rows
+        self._weights = rows if by_rows else [1.0 / comm.size] * comm.size
         self._publish = publish
         self._comm = comm
         first = comm.rank - comm.home.rank
@@ -277,11 +296,13 @@ class _Meeting:
 
     def treats(self, v: Vectors) -> bool:
         """Whether the meeting changes such vectors."""
-        return v.kind is not STATE or self._publish or self._rule.policy != "keep"
+        if v.kind is STATE:
+            return self._publish or self.spreads
+        return self._rule is not None
 
     def averages(self, v: Vectors) -> bool:
         """Whether it needs the members' mean of such vectors."""
-        return v.kind is not STATE or self._publish or self._rule.policy == "average"
+        return v.kind is not STATE or self._policy != "reset"
 
     def _weights_of(self, v: Vectors) -> list[float]:
         return self._weights if v.kind is PARAMETER else self._rows
@@ -307,9 +328,9 @@ class _Meeting:
 
     def states(self, own: list[np.ndarray], first: list[np.ndarray]) -> list[np.ndarray] | None:
         """The 0-d states after the meeting; None: each member keeps its own."""
-        if not own or (self._rule.policy == "keep" and not self._publish):
+        if not own or not (self.spreads or self._publish):
             return None
-        if self._rule.policy == "reset":
+        if self._policy == "reset":
             return first
         mine = np.array([float(state) for state in own])
         self._comm.all_reduce([mine], Reduction.AVG, self._rows)
@@ -319,17 +340,13 @@ class _Meeting:
         """Change elements lo to hi in all members of the node, and in the centre."""
         own = [vector[lo:hi] for vector in v.own]
         centre = v.centre[lo:hi]
-        if v.first is not None:
-            centre[...] = v.first[lo:hi]
-            spread = True
-        elif v.kind is PARAMETER:
+        if v.kind is PARAMETER:
+            assert self._rule is not None
             outer = [vector[lo:hi] for vector in v.outer]
             self._rule.meeting(own, centre, outer, self._mean(v, own, lo, hi), self._comm.size)
             return
-        else:
-            centre[...] = self._mean(v, own, lo, hi)
-            spread = v.kind is not STATE or self._rule.policy == "average"
-        for vector in own if spread else ():
+        centre[...] = self._mean(v, own, lo, hi) if v.first is None else v.first[lo:hi]
+        for vector in own if self.spreads or v.kind is not STATE else ():
             vector[...] = centre
 
     def _mean(self, v: Vectors, own: list[np.ndarray], lo: int, hi: int) -> np.ndarray:
@@ -338,7 +355,9 @@ class _Meeting:
         dtype = v.centre.dtype
         if accumulator(dtype, Reduction.AVG) != dtype:
             return reduce_block(own, Reduction.AVG, self._weights_of(v), None)
-        buffer = self._scratch.setdefault(dtype, np.empty(_BLOCK, dtype))
+        buffer = self._scratch.get(dtype)
+        if buffer is None:
+            buffer = self._scratch[dtype] = np.empty(_BLOCK, dtype)
         return reduce_block(own, Reduction.AVG, self._weights_of(v), buffer[: hi - lo])
 
 
