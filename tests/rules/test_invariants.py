@@ -425,3 +425,88 @@ class TestLimits:
         free = apart(rules.EASGD(10), sgd(0.1), 2, [80, 40], speeds=speeds)
         assert (met.seconds, free.seconds) == (120, 80)
         assert sum(met.steps) == sum(free.steps)
+
+
+class TestVectors:
+    """An engine gives a rule chunks of vectors, the old centre and room for the new one."""
+
+    TURNS = (
+        rules.EASGD(alpha=0.3),
+        rules.Downpour(),
+        rules.Downpour(scale="none"),
+        rules.Downpour(quorum=2),
+        rules.GEM(),
+    )
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("rule", TURNS, ids=str)
+    def test_exchanges_in_chunks(self, rule, dtype):
+        """The same bits; the old centre stays; garbage in the new one does not matter."""
+        random = np.random.default_rng(4)
+        for waiting, votes in itertools.product([False, True] if rule.counts else [False], [0, 1]):
+            turn = Turn(
+                2, 3.0, 3, [5.0, votes + waiting, 4.0 * votes][: len(rule.counts)], 5.0, waiting
+            )
+            rule.plan(turn)
+            if turn.does == "wait":
+                continue
+            shape = (1 + len(rule.own) + 1 + len(rule.beside), 40)
+            first = random.normal(size=shape).astype(dtype)
+
+            def exchange(size, first=first, turn=turn):
+                vectors, room = first.copy(), np.full((1 + len(rule.beside), 40), np.nan, dtype)
+                n = 1 + len(rule.own)
+                for lo in range(0, 40, size):
+                    w, *own = (v[lo : lo + size] for v in vectors[:n])
+                    centre = [v[lo : lo + size] for v in vectors[n:]]
+                    rule.exchange(turn, w, own, centre, [v[lo : lo + size] for v in room])
+                assert (vectors[n:] == first[n:]).all()
+                assert np.isfinite(room).all()
+                return np.concatenate([vectors, room])
+
+            assert exchange(40).tobytes() == exchange(7).tobytes()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize(
+        "rule",
+        [rules.Average(), rules.SlowMo(), rules.DiLoCo(), rules.EASGD(alpha=0.3, meet=True)],
+        ids=str,
+    )
+    def test_meetings_in_chunks(self, rule, dtype):
+        first = np.random.default_rng(4).normal(size=(5 + len(rule.outer), 40)).astype(dtype)
+
+        def meeting(size):
+            vectors = first.copy()
+            for lo in range(0, 40, size):
+                *w, mean, centre = (v[lo : lo + size] for v in vectors[:5])
+                outer = [v[lo : lo + size] for v in vectors[5:]]
+                rule.meeting(w, centre, outer, mean, 3)
+            assert (vectors[3] == first[3]).all()  # the mean
+            return vectors
+
+        assert meeting(40).tobytes() == meeting(7).tobytes()
+
+    def test_turns_of_a_quorum(self):
+        """Three of four: two contribute, one closes, one is late; then all begin anew."""
+        rule, counts = rules.Downpour(quorum=3), [0.0, 0.0, 0.0]
+
+        def turn(read=0.0, waiting=False, present=4):
+            nonlocal counts
+            made = Turn(0, 2.0, present, list(counts), read, waiting)
+            assert not waiting or rule.ready(made) == (
+                counts[0] > read or counts[1] >= min(3, present)
+            )
+            rule.plan(made)
+            counts = made.counts
+            return made.does, made.refused, made.waits, made.closes, *counts
+
+        assert turn() == ("contribute", False, True, 0, 0, 1, 2)
+        assert turn() == ("contribute", False, True, 0, 0, 2, 4)
+        assert turn(waiting=True) == ("wait", False, True, 0, 0, 2, 4)
+        assert turn() == ("contribute and close", False, False, 6, 1, 0, 0)
+        assert turn(waiting=True) == ("read", False, False, 0, 1, 0, 0)
+        assert turn() == ("read", True, False, 0, 1, 0, 0)  # late
+        assert turn(read=1.0) == ("contribute", False, True, 0, 1, 1, 2)
+        assert turn(read=1.0) == ("contribute", False, True, 0, 1, 2, 4)
+        assert turn(1.0, True, present=2) == ("close", False, False, 4, 2, 0, 0)  # two have ended
+        assert turn(read=2.0, present=1) == ("contribute and close", False, False, 2, 3, 0, 0)

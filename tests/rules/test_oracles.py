@@ -329,6 +329,59 @@ def test_gossip_sends_as_its_chooser_says():
     assert [e.rank for e in busy.log] == [0]
 
 
+def test_a_message_to_a_member_that_dies_goes_back():
+    """Its sender merges it before its next step, or at once if it has ended."""
+    problem, rule = Problem(2), rules.GoSGD(1.0)
+    seen = []
+
+    def gradient(w, rank, step):
+        if rank == 0:
+            seen.append(w.copy())
+        return problem.gradient(w, rank, step)
+
+    def gossip(steps):
+        return simulate(
+            rule,
+            problem.optimizer(),
+            gradient,
+            [1.0, 0.4],
+            start=problem.start,
+            steps=steps,
+            deaths={1: 1},  # at 2.5, while member 0 is in its third step
+        )
+
+    found = gossip([4, 9])
+    assert [(e.rank, e.step) for e in found.log] == [(0, 1)]
+    alone = [problem.start]
+    for step in range(3):
+        alone.append(alone[-1] - problem.lr * problem.gradient(alone[-1], 0, step))
+    close(problem, seen, [*alone[:3], (alone[3] + alone[1]) / 2])
+    assert found.weights == [0.5, 0]
+    close(problem, [found.centre], found.members[:1])
+    found = gossip([1, 9])
+    assert found.weights == [0.5, 0]
+    close(problem, found.members[:1], alone[1:2])
+
+
+def test_a_message_between_two_that_die_is_lost():
+    problem = Problem(3)
+    rule = next(r for s in range(99) if (r := rules.GoSGD(1.0, seed=s)).chooser(0)([1, 2]) == 1)
+    found = run(rule, problem, [9, 9, 1], [1.0, 0.4, 0.1], deaths={0: 2, 1: 1})
+    assert [(e.rank, e.step, e.to) for e in found.log] == [(0, 1, 1)]
+    assert found.weights == [0, 0, 1 / 3]
+    close(problem, [found.centre], found.members[2:])
+
+
+def test_staleness_is_what_others_have_committed():
+    """Here, contributions to a quorum too; not one's own."""
+    found = run(rules.Downpour(quorum=2), Problem(2), 2)
+    assert [(e.rank, e.does, e.staleness) for e in found.log] == [
+        (0, "contribute", 0),
+        (1, "contribute and close", 1),
+        (0, "read", 1),
+    ] * 2
+
+
 def test_turns_queue_and_messages_do_not():
     problem = Problem(2)
     found = run(rules.EASGD(2), problem, 4, cost=0.5)
@@ -338,6 +391,7 @@ def test_turns_queue_and_messages_do_not():
     assert found.seconds == 4
     found = run(rules.GoSGD(1.0), problem, 4, cost=0.5)
     assert found.seconds == 4 + 0.5 * max(sum(e.rank == r for e in found.log) for r in range(2))
+    assert run(rules.GoSGD(1.0), Problem(3), 2, cost=10.0).seconds <= 22
     assert run(rules.Average(2), problem, 4, [1.0, 0.5], cost=0.5).seconds == 9
 
 
