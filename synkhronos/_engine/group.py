@@ -516,6 +516,53 @@ class Group:
                 self._recover(exc, what)
                 raise
 
+    @contextlib.contextmanager
+    def joined(self, task: Task) -> Iterator[None]:
+        """A context in which the master takes part in a task."""
+        with self.lock:
+            self.check(task.what)
+            if self._task is not task or self._running:
+                raise GroupError(f"{task.what}: it has ended, or the group is busy with it already")
+            self._running = True
+            try:
+                yield
+            except GroupEnded:
+                raise self.channel.loss(task.what) from None
+            finally:
+                self._running = False
+                if self._left:
+                    self._leave()
+
+    def end_task(self, task: Task, least: int = 1) -> dict[int, Any]:
+        """End a task of which each worker has reported or died; returns the reports.
+
+        After a death the workers are restarted, or the group is closed.
+
+        Raises
+        ------
+        WorkerError
+            A worker raised.
+        WorkerDied
+            Fewer than `least` members are left.
+        """
+        with self.lock:
+            self._running = True
+            late = self.channel.late(task.number)
+            try:
+                if not late:
+                    self.channel.collect(task.number)
+                reports = self.channel.reports(task.number)
+                self._transactions.commit()
+                died = self.channel.loss(task.what) if late else None
+            finally:
+                self._running, self._task = False, None
+            if died is not None:
+                self._lose(died, self.channel.broken)
+                if self.size - len(late) < least:
+                    raise died
+            check_reports(reports, task.what, self.channel)
+            return reports
+
     def await_task(self, task: Task) -> dict[int, Any]:
         """Wait for the reports of a task's workers; its changes are kept, or undone."""
         with self.lock:

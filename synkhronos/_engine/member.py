@@ -17,6 +17,7 @@ from synkhronos._host.cores import MasterCores
 from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, progress_word
 from synkhronos._transport.channels.interrupts import Interrupts
 from synkhronos._transport.channels.node import Node
+from synkhronos._transport.channels.peers import Peers
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.gpus import Gpus
 
@@ -160,6 +161,10 @@ class Member:
         if self.above is not None and self.above.stopping:
             return True
         return self._node is None or self._node.stopping
+
+    def peers(self) -> Peers:
+        """The other members, for a long command; on one node."""
+        return Peers(self._node)
 
     def progress(self, count: int) -> None:
         """Show the master a count of what a long command has done."""

@@ -10,8 +10,12 @@
 import synkhronos.extensions.updates as updates
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.extensions.batches import Batches as Batches
+from synkhronos.extensions.free_function import FreeFunction as FreeFunction
 from synkhronos.extensions.loader import Loader as Loader
 from synkhronos.extensions.round_function import RoundFunction as RoundFunction
+from synkhronos.extensions.run import Death as Death
+from synkhronos.extensions.run import Point as Point
+from synkhronos.extensions.run import Run as Run
 from synkhronos.extensions.train import make_train_function as make_train_function
 from synkhronos.extensions.train import make_train_function_pytensor as make_train_function_pytensor
 from synkhronos.extensions.train import make_train_function_theano as make_train_function_theano
@@ -19,8 +23,12 @@ from synkhronos.extensions.train_function import TrainFunction as TrainFunction
 
 __all__ = [
     "Batches",
+    "Death",
+    "FreeFunction",
     "Loader",
+    "Point",
     "RoundFunction",
+    "Run",
     "TrainFunction",
     "make_train_function",
     "make_train_function_pytensor",

@@ -38,6 +38,7 @@ from synkhronos._transport.communicators.half_precision import FORMATS
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
+from synkhronos.extensions.free_function import FreeFunction
 from synkhronos.extensions.round_function import RoundFunction
 from synkhronos.extensions.train_function import TrainFunction, TrainPlan, arranged
 from synkhronos.extensions.updates import apply_rule
@@ -47,7 +48,8 @@ from synkhronos.extensions.updates._slots import (
     gradients,
     trainable,
 )
-from synkhronos.rules._base import RoundRule, Rule
+from synkhronos.rules import Hogwild
+from synkhronos.rules._base import FreeRule, RoundRule, Rule
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
 
@@ -105,8 +107,9 @@ def make_train_function(
 
     Returns
     -------
-    TrainFunction, or RoundFunction with a rule
-        ``train(x_data, y_data, batch=None, num_slices=1) -> loss``
+    TrainFunction; RoundFunction or FreeFunction with a rule
+        ``train(x_data, y_data, batch=None, num_slices=1) -> loss``; a FreeFunction has no such
+        call, but ``train.start(x_data, y_data, batches, epochs=1) -> Run``.
 
     Raises
     ------
@@ -184,6 +187,9 @@ def make_train_function(
             made = planned(changes, ())
         else:
             _check_rule(rule, group, mode, compress)
+            if not rule.meets:
+                _check_free(rule, group, outputs, loss, partition)
+                reported = (loss, None)
             streams = [c for c in changes if isinstance(c.shared.type, RandomType)]
             statistics = [c for c in changes if not isinstance(c.shared.type, RandomType)]
             _check_averaged(statistics, rule)
@@ -192,6 +198,9 @@ def make_train_function(
             if getattr(rule, "warmup", 0):
                 warm = planned([*streams, *(_of_all(c) for c in statistics)], ())
     _check_used(made.function.inputs, [loss, *_variables(outputs)], partition)
+    if rule is not None and not rule.meets:
+        assert isinstance(rule, FreeRule)
+        return FreeFunction(group, made, rule, [c.shared for c in statistics])
     if isinstance(rule, RoundRule):
         first = None if warm is None else TrainFunction(group, warm)
         return RoundFunction(group, made, rule, [c.shared for c in statistics], first)
@@ -354,8 +363,6 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> No
             f"make_train_function: rule={shown(rule)} is not a rule of synkhronos.rules; the "
             "optimizer is update_rule"
         )
-    if not rule.meets:
-        raise InputError(f"make_train_function: {rule} is not available yet: use a round rule")
     if compress is not None:
         raise InputError(
             f"make_train_function: compress={compress!r} is for gradients, and with {rule} members "
@@ -376,6 +383,28 @@ def _check_averaged(statistics: Sequence[Change], rule: Rule) -> None:
                 f'takes the mean, so it cannot be reduced by {c.reduction}: use "avg", or leave '
                 "rule= out"
             )
+
+
+def _check_free(
+    rule: Rule, group: Group, outputs: Sequence[Any], loss: Any, partition: Partition
+) -> None:
+    if outputs:
+        raise InputError(f"make_train_function: with {rule} there are no outputs beside the loss")
+    if has_collectives([loss]):
+        raise InputError(
+            f"make_train_function: the loss {loss} contains statistics over the rows of all "
+            f"members, which never meet with {rule}: use statistics of each member's rows"
+        )
+    if group.member.communicator.nodes > 1:
+        raise InputError(
+            f"make_train_function: {rule} is for the members of one node, and these are on "
+            f"{group.member.communicator.nodes}: use a round rule"
+        )
+    if isinstance(rule, Hogwild) and (partition.whole_updates or partition.levels):
+        raise InputError(
+            "make_train_function: Hogwild() needs an optimizer that works element by element, and "
+            "this one needs whole parameters or norms"
+        )
 
 
 def _of_all(change: Change) -> Change:

@@ -432,12 +432,15 @@ class TrainFunction(Advised):
         group.run(install(packed, self._number), "train", master_input=flat)
         self._update = group.member.updates[self._number]
         self._measurements.use()
-        if self._resident:
-            self._entries = [(e, None) for e in self._update.entries]
-        else:
-            self._entries = self._update.entries
+        self._entries = self._joined()
         self._shapes = [np.shape(e.storage[0]) for e, _ in self._entries]
         self._member = group.member
+
+    def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:
+        """The variables that have one array on each node, and that array; None: one in each."""
+        if self._resident:
+            return [(e, None) for e in self._update.entries]
+        return list(self._update.entries)
 
     def _settle(self) -> bool:
         """See to it that each parameter and state is one array, with the master's value.

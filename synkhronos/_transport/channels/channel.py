@@ -143,6 +143,19 @@ class Channel(ABC):
         del number, lent
         return {}
 
+    def reports(self, number: int) -> dict[int, Any]:
+        """The reports of the workers that have reported on a command by now, as `collect`'s."""
+        del number
+        return {}
+
+    def late(self, number: int) -> list[int]:
+        """The ranks of the workers that have not reported on a command, dead ones among them."""
+        del number
+        return []
+
+    def kill(self, ranks: Sequence[int]) -> None:
+        """End workers at once."""
+
     @abstractmethod
     def commit(self, number: int) -> None:
         """Tell the workers to keep what the command has changed."""

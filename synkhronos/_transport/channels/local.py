@@ -316,14 +316,27 @@ class LocalChannel(Channel):
                 self._await_reports(number, self.what)
                 break
         self._all_reported = True
+        return self.reports(number, lent)
+
+    def reports(self, number: int, lent: bool = False) -> dict[int, Any]:
         found: dict[int, Any] = {}
         for rank, words in self._pairs:
+            if words[REPORTED] < number:
+                continue
             if words[PRINTED] != self._master_words[TAILS + rank]:
                 self._reader.drain()
             length = words[LENGTH]
             if length:
                 found[rank] = self._outcome(rank, length, words[OFFSET], lent)
         return found
+
+    def late(self, number: int) -> list[int]:
+        return [rank for rank, words in self._pairs if words[REPORTED] < number]
+
+    def kill(self, ranks: Sequence[int]) -> None:
+        for worker in self.workers:
+            if worker.rank in ranks:
+                worker.kill()
 
     def _outcome(self, rank: int, length: int, offset: int, lent: bool) -> Any:
         if length < 0:

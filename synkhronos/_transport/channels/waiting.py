@@ -28,7 +28,7 @@ import platform
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from synkhronos._transport.channels.control_words import ASLEEP, QUIT, ControlWords
 from synkhronos._transport.channels.interrupts import Interrupts
@@ -173,6 +173,7 @@ class Waiter:
         self.keep_place: Callable[[], None] | None = None
         # the first and the longest nap, where events without an eventfd are waited for, too
         self.naps_ms: tuple[float, float] | None = None
+        self._dead: set[int] | None = None  # deaths are noted here instead of raised
         self._waits = 0
         self._since = clock()  # the end of the last wait beside busy processes
 
@@ -181,6 +182,30 @@ class Waiter:
         for rank, fd in pidfds.items():
             self._pidfds[fd] = rank
             self._poll.register(fd, select.POLLIN)
+
+    @contextlib.contextmanager
+    def surviving(self, dead: set[int]) -> Iterator[None]:
+        """A context in which the ranks of members that die are put into `dead`.
+
+        Waits raise no PeerDied in it, and `inspect` is not called.
+        """
+        before, self._dead, self.inspect = (self._dead, self.inspect), dead, None
+        try:
+            yield
+        finally:
+            self._dead, self.inspect = before
+            for fd, rank in self._pidfds.items():
+                if rank in dead:
+                    self._poll.register(fd, select.POLLIN)
+
+    def glance(self) -> None:
+        """Note deaths and signals without waiting.
+
+        Raises
+        ------
+        PeerDied, GroupEnded
+        """
+        self._listen(self._poll.poll(0))
 
     def ring(self, ranks: Iterable[int]) -> None:
         """Wake those of the members that sleep, after a word of this one has changed."""
@@ -330,7 +355,11 @@ class Waiter:
         rang = False
         for fd, _ in events:
             if fd != self._bells[self.rank]:
-                raise PeerDied(self._pidfds[fd])
-            os.eventfd_read(fd)
+                if self._dead is None:
+                    raise PeerDied(self._pidfds[fd])
+                self._dead.add(self._pidfds[fd])
+                self._poll.unregister(fd)
+            else:
+                os.eventfd_read(fd)
             rang = True
         return rang

@@ -135,13 +135,20 @@ class Local:
     def begin(self, states: bool) -> None:
         """Take the centre's values; the optimizer's states only if `states`."""
         for v, own in zip(self._vectors, self._own, strict=True):
-            if states or v.kind is not STATE:
+            if v.kind is not STATE:
                 own.reshape(-1)[...] = v.centre
         if states:
-            self._states = [
-                np.zeros(()) if at is None else np.array(self.leaves[at]) for at in self._places
-            ]
+            self.begin_states()
         self._rows[...] = 0
+
+    def begin_states(self) -> None:
+        """Take the centre's values of the optimizer's states."""
+        for v, own in zip(self._vectors, self._own, strict=True):
+            if v.kind is STATE:
+                own.reshape(-1)[...] = v.centre
+        self._states = [
+            np.zeros(()) if at is None else np.array(self.leaves[at]) for at in self._places
+        ]
 
     def step(
         self,

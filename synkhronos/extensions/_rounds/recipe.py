@@ -12,7 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 
-PARAMETER, STATE, STATISTIC = "parameter", "state", "statistic"
+KINDS = PARAMETER, STATE, STATISTIC = "parameter", "state", "statistic"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class LocalArrays:
         ]
         self.kinds += [PARAMETER if v in recipe.params else STATE for v in loose]
         self.kinds += [STATISTIC] * len(recipe.statistics)
+
+    def trained(self) -> list[SharedVariable]:
+        """The parameters and statistics."""
+        return [*self._recipe.params, *self._recipe.statistics]
 
     def empty(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate one array for each vector."""

@@ -1,0 +1,1 @@
+"""Free rules: members train apart, and each exchanges with a centre, or with another, by itself."""

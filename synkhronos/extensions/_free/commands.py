@@ -1,0 +1,273 @@
+"""The commands of free rules: install, begin a run, take part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import ExtendedCall, compute_call
+from synkhronos._engine.commands.clocks import Clocks
+from synkhronos._engine.member import Member
+from synkhronos._transport import serialization
+from synkhronos._transport.communicators.communicator import Communicator
+from synkhronos.extensions._free.centre import Centre, Version
+from synkhronos.extensions._free.gossiper import Gossiper
+from synkhronos.extensions._free.pages import REALS, WEIGHT, Page, length
+from synkhronos.extensions._free.participant import Assignment, Participant, Shared, Slot, TurnTaker
+from synkhronos.extensions._free.racer import Racer
+from synkhronos.extensions._rounds.local import Local, Vectors
+from synkhronos.extensions._rounds.recipe import (
+    PARAMETER,
+    STATE,
+    STATISTIC,
+    LocalArrays,
+    LocalRecipe,
+)
+from synkhronos.extensions._step.command import scalars
+from synkhronos.extensions._step.flat import Arrays
+from synkhronos.rules import GoSGD, Hogwild
+from synkhronos.rules._base import FreeRule, TurnRule
+
+
+class Free:
+    """What a member keeps of a training function with a free rule.
+
+    Attributes
+    ----------
+    local : Local
+    leaves : list of array
+        The scalars of the optimizer's rule, which the master sets.
+    first : dict of array
+        Where the master puts the first values of the variables.
+    torn : bool
+        A copy of the centre need not be of one version.
+    """
+
+    def __init__(
+        self,
+        local: Local,
+        shared: Shared,
+        versions: tuple[Version, Version],
+        arrays: LocalArrays,
+        values: list[np.ndarray],
+        torn: bool,
+    ) -> None:
+        self.first = arrays.views(values)
+        self.torn = torn
+        self._arrays = arrays
+        self._values = values
+        self.local = local
+        self.leaves = local.leaves
+        self.shared = shared
+        self._versions = versions
+
+    def clear(self) -> None:
+        """In the master: set all words and the rule's vectors to zero."""
+        for page in self.shared.pages:
+            for words in (page.words, page.reals):
+                np.asarray(words)[...] = 0
+            page.reals[WEIGHT] = 1 / len(self.shared.pages)
+        for version in self._versions:
+            version.counts[...] = 0
+            for _, *beside in version.vectors:
+                for vector in beside:
+                    vector[...] = 0
+
+    def values(self, version: Version) -> dict[Any, np.ndarray]:
+        """The values of parameters and statistics in a copy of the centre."""
+        parameters, statistics = iter(version.vectors), iter(version.statistics)
+        vectors = []
+        for kind, like in zip(self._arrays.kinds, self._values, strict=True):
+            if kind is PARAMETER:
+                vectors.append(next(parameters)[0].reshape(like.shape))
+            else:
+                vectors.append(next(statistics).reshape(like.shape) if kind is STATISTIC else like)
+        views = self._arrays.views(vectors)
+        return {v: views[v] for v in self._arrays.trained()}
+
+    def participant(self, member: Member, rule: FreeRule, assignment: Assignment) -> Participant:
+        """This member in a run."""
+        if isinstance(rule, TurnRule):
+            return TurnTaker(member, self.local, rule, self.shared, assignment)
+        if isinstance(rule, GoSGD):
+            return Gossiper(member, self.local, rule, self.shared, assignment)
+        assert isinstance(rule, Hogwild)
+        return Racer(member, self.local, rule, self.shared, assignment)
+
+
+@dataclass(frozen=True)
+class InstallFree(Command):
+    """Give each member values of its own, and the group a centre; compile the update."""
+
+    recipe: bytes
+    rule: FreeRule
+    number: int
+
+    def run(self, member: Member) -> None:
+        """Allocate and map the arrays; the master compiles first."""
+        comm, mine = member.communicator, member.rank == member.master
+        recipe: LocalRecipe
+        if mine:
+            recipe = member.master_input
+        else:
+            recipe = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
+        arrays = LocalArrays(recipe)
+        own, gradients = arrays.empty(comm), arrays.gradients(comm)
+        for vector in (*own, *gradients):
+            vector[...] = 0
+        gossips = isinstance(self.rule, GoSGD)
+        spread = [v for v, k in zip(own, arrays.kinds, strict=True) if k in (PARAMETER, STATISTIC)]
+        slots = [_like(v, comm) for _ in range(2) for v in spread] if gossips else []
+        page = [
+            comm.empty((length(member.size),), np.dtype(np.int64)),
+            comm.empty((REALS,), np.dtype(np.float64)),
+        ]
+        lent = self._lent(arrays, own, comm) if mine else []
+        exposed = comm.expose([*page, *own, *slots, *lent])
+        n, k = 2 + len(own), 2 + len(own) + len(slots)
+        versions, first, numbers = self._mapped(arrays, exposed[member.master][k:])
+        if isinstance(self.rule, Hogwild):
+            kinds = zip(own, first, arrays.kinds, strict=True)
+            own = [o if kind is STATE else f for o, f, kind in kinds]
+        pages = [Page(e[0], e[1], member.size) for e in exposed]
+        vectors = [
+            Vectors(kind, [], f.reshape(-1), 0, 0)
+            for kind, f in zip(arrays.kinds, first, strict=True)
+        ]
+        leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
+        local = Local(recipe, arrays, gradients, own, vectors, leaves, member.size)
+        if not mine:
+            comm.barrier()
+        with member.compiling():
+            local.compile()
+        if mine:
+            comm.barrier()
+        views = arrays.views(first)
+        local.bind([(member.variables.of(v), view) for v, view in views.items()])
+        shared = Shared(
+            pages,
+            Centre(versions, pages, member.rank),
+            _of_kind(PARAMETER, own, arrays),
+            _of_kind(STATISTIC, own, arrays),
+            memoryview(numbers),
+            [_slot(e[2:n], e[n:k], arrays) for e in exposed] if gossips else [],
+        )
+        member.clocks[self.number] = Clocks(comm)
+        member.updates[self.number] = Free(
+            local, shared, versions, arrays, first, isinstance(self.rule, Hogwild)
+        )
+
+    def _beside(self) -> tuple[str, ...]:
+        return self.rule.beside if isinstance(self.rule, TurnRule) else ()
+
+    def _counts(self) -> int:
+        return len(self.rule.counts) if isinstance(self.rule, TurnRule) else 0
+
+    def _lent(
+        self, arrays: LocalArrays, own: list[np.ndarray], comm: Communicator
+    ) -> list[np.ndarray]:
+        """What the master allocates: first values, then the rest of the centre's versions."""
+        parameters, statistics = (
+            [v for v, kind in zip(own, arrays.kinds, strict=True) if kind is wanted]
+            for wanted in (PARAMETER, STATISTIC)
+        )
+        beside = [_like(v, comm) for _ in range(2) for _ in self._beside() for v in parameters]
+        second = [_like(v, comm) for v in (*parameters, *statistics)]
+        counts = [comm.empty((self._counts(),), np.dtype(np.float64)) for _ in range(2)]
+        numbers = comm.empty((1 + len(self.rule.numbers),), np.dtype(np.float64))
+        first = arrays.empty(comm)
+        for vector in (*first, numbers):  # between two parameters, too: they are exchanged together
+            vector[...] = 0
+        return [*first, *beside, *second, *counts, numbers]
+
+    def _mapped(
+        self, arrays: LocalArrays, lent: Sequence[np.ndarray]
+    ) -> tuple[tuple[Version, Version], list[np.ndarray], np.ndarray]:
+        """The two versions, the first values, and the rule's numbers."""
+        rest = iter(lent)
+        first = [next(rest) for _ in arrays.kinds]
+        parameters = _of_kind(PARAMETER, first, arrays)
+        statistics = _of_kind(STATISTIC, first, arrays)
+        beside = [[[next(rest) for _ in parameters] for _ in self._beside()] for _ in range(2)]
+        second = [next(rest).reshape(-1) for _ in parameters]
+        others = [next(rest).reshape(-1) for _ in statistics]
+        counts = [next(rest) for _ in range(2)]
+        made = []
+        for k, (own, held) in enumerate(((parameters, statistics), (second, others))):
+            vectors = [
+                [v, *(column[i].reshape(-1) for column in beside[k])] for i, v in enumerate(own)
+            ]
+            made.append(Version(vectors, held, counts[k]))
+        return (made[0], made[1]), first, next(rest)
+
+
+def _like(v: np.ndarray, comm: Communicator) -> np.ndarray:
+    found = comm.empty(v.shape, v.dtype)
+    found[...] = 0
+    return found
+
+
+def _of_kind(kind: str, values: Sequence[np.ndarray], arrays: LocalArrays) -> list[np.ndarray]:
+    return [v.reshape(-1) for v, k in zip(values, arrays.kinds, strict=True) if k is kind]
+
+
+def _slot(own: Sequence[np.ndarray], slots: Sequence[np.ndarray], arrays: LocalArrays) -> Slot:
+    now = _of_kind(PARAMETER, own, arrays) + _of_kind(STATISTIC, own, arrays)
+    flat = [v.reshape(-1) for v in slots]
+    return Slot(now, flat[: len(now)], flat[len(now) :])
+
+
+@dataclass(frozen=True)
+class Rehearse(ExtendedCall):
+    """Compute a call in all members, so that it is compiled, and drop the results."""
+
+    def run(self, member: Member) -> None:
+        """Compute."""
+        compute_call(self.call, member)
+
+
+@dataclass(frozen=True)
+class BeginRun(Command):
+    """Give each member the first values, which the master has written."""
+
+    number: int
+
+    def run(self, member: Member) -> None:
+        """Copy them; remember the variables' own values, which they have again at the end."""
+        local: Local = member.updates[self.number].local
+        local.begin(states=True)
+        local.bind([(entry, entry.storage[0]) for entry, _ in local.entries])
+
+
+@dataclass(frozen=True)
+class TakePart(Command):
+    """Step and exchange until there are no more rows, or the master asks to stop."""
+
+    number: int
+    rule: FreeRule
+    assignment: Assignment
+
+    def run(self, member: Member) -> list[Any]:
+        """Returns the log of this member's exchanges."""
+        free: Free = member.updates[self.number]
+        participant = free.participant(member, self.rule, self.assignment)
+
+        def stopped() -> bool:
+            return member.stopping
+
+        with participant.peers.engaged():
+            participant.arrive()
+            try:
+                while participant.step(stopped):
+                    pass
+                participant.finish()
+            except BaseException:
+                participant.withdraw()
+                raise
+            finally:
+                free.local.hide()
+        return participant.log

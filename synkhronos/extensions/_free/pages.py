@@ -1,0 +1,67 @@
+"""Words that each member of a run writes, and all others read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# First cache line: turns.
+ASK = 0  # ticket of the turn that this member waits for; 0: none
+DONE = 1  # latest version of the centre that it has committed
+PRESENT = 2  # 1 while it takes part
+ENDED = 3  # 1 once it takes in nothing more
+
+# Second: rows.
+CLAIMED = 8  # 1 more than the latest batch that it has claimed; 0: none
+AT_WORK = 9  # 1 more than the batch that it works on; 0: none
+
+# Third: what it has done.
+STEPS = 16
+ROWS = 17
+EXCHANGES = 18
+STALENESS = 19  # sum over the exchanges
+STALEST = 20
+WAITED = 21  # nanoseconds
+LATEST = 22  # step: nanoseconds of the monotonic clock
+REFUSED = 23  # exchanges
+PUT_OFF = 24  # turns that another member held for too long
+
+# Fourth: messages of gossip.
+SENT = 32  # messages so far
+TO = 33  # rank that the latest one is for
+SHOWN = 34  # latest request whose values it shows
+REQUEST = 35  # in the master's page: number of the latest request to show values
+
+WORDS = 40
+# Then, for each rank: the latest message of that rank that this member has merged, and 1 more than
+# the batch of that rank, now dead, that this member has taken over.
+
+# In real numbers.
+LOSS = 0  # sum over rows
+WEIGHT = 1  # GoSGD's weight of this member
+SENT_WEIGHT = 2
+SHOWN_WEIGHT = 3
+REALS = 8
+
+
+class Page:
+    """One member's words."""
+
+    def __init__(self, words: np.ndarray, reals: np.ndarray, members: int) -> None:
+        view: Any = memoryview(words)  # elements are read and written faster than an array's
+        self.words = view
+        self.reals: Any = memoryview(reals)
+        self.merged = view[WORDS : WORDS + members]
+        self.taken_over = view[WORDS + members : WORDS + 2 * members]
+
+
+def length(members: int) -> int:
+    """The number of words of a page."""
+    return WORDS + 2 * members
+
+
+def version_of(pages: Sequence[Page]) -> int:
+    """The latest version of the centre."""
+    return int(max(page.words[DONE] for page in pages))

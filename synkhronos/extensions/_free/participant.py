@@ -1,0 +1,447 @@
+"""One member of a run: its steps, and its exchanges with the centre."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.commands.call import Argument, Call
+from synkhronos._engine.member import Member
+from synkhronos._host.arena import ArrayRef
+from synkhronos._plan.rows import Picks
+from synkhronos._transport.channels.peers import Peers
+from synkhronos.extensions._free.centre import Centre, Version
+from synkhronos.extensions._free.pages import (
+    CLAIMED,
+    ENDED,
+    EXCHANGES,
+    LATEST,
+    LOSS,
+    PRESENT,
+    PUT_OFF,
+    REFUSED,
+    ROWS,
+    STALENESS,
+    STALEST,
+    STEPS,
+    WAITED,
+    Page,
+)
+from synkhronos.extensions._free.rows import BatchOrder, Claims, RowsOfBatches
+from synkhronos.extensions._free.turns import Turns
+from synkhronos.extensions._rounds.local import Local
+from synkhronos.rules._base import STARTS_AS_CENTRE, FreeRule, Turn, TurnRule
+
+BLOCK = 1 << 14  # elements; what an exchange reads and writes of them stays in a core's cache
+_MOST_NOT_FINITE = 3  # in a row
+_LAST_TRIES = 5  # for a turn, at the end
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What all members of a run do.
+
+    Attributes
+    ----------
+    call : Call
+        Of the loss and the gradients, with the Data; the rows are replaced.
+    average : bool
+    partials : tuple of (int, bool)
+        As of a `Step`.
+    order : BatchOrder
+    fixed : bool
+        Each member uses its own batches, whatever the speeds are.
+    record : bool
+        Members keep a log of their exchanges.
+    """
+
+    call: Call
+    average: bool
+    partials: tuple[tuple[int, bool], ...]
+    order: BatchOrder
+    fixed: bool = False
+    record: bool = False
+
+
+@dataclass
+class Slot:
+    """What one member shows the others: its parameters, then statistics.
+
+    Attributes
+    ----------
+    now : list of vector
+        As they are.
+    sent : list of vector
+        In its latest message.
+    shown : list of vector
+        When the master has last asked for them.
+    """
+
+    now: list[np.ndarray]
+    sent: list[np.ndarray]
+    shown: list[np.ndarray]
+
+
+@dataclass
+class Shared:
+    """What a member has in common with the others, and its own vectors.
+
+    Attributes
+    ----------
+    pages : list of Page
+    centre : Centre
+    w : list of vector
+        This member's parameters.
+    statistics : list of vector
+    numbers : memoryview
+        How often the master has set the rule's numbers, and the numbers.
+    slots : list of Slot
+        Of each member, if members send their parameters to one another.
+    """
+
+    pages: list[Page]
+    centre: Centre
+    w: list[np.ndarray]
+    statistics: list[np.ndarray]
+    numbers: memoryview
+    slots: list[Slot] = field(default_factory=list)
+
+
+class Participant:
+    """The base: a member that claims rows and steps; rules differ in what follows a step."""
+
+    def __init__(
+        self, member: Member, local: Local, rule: FreeRule, shared: Shared, assignment: Assignment
+    ) -> None:
+        self.rule = rule
+        self.shared = shared
+        self.peers: Peers = member.peers()
+        self.log: list[tuple[Any, ...]] = []
+        self._member = member
+        self._local = local
+        self._assignment = assignment
+        self._claims = Claims(shared.pages, self.peers, assignment.order.total, assignment.fixed)
+        self._rows = RowsOfBatches(assignment.order)
+        self._calls: dict[int, tuple[Call, np.ndarray | None]] = {}
+        self._page = shared.pages[self.peers.rank]
+        self._words = self._page.words
+        self._numbers_seen = 0.0
+        self.used: list[int] = []  # batches since the last exchange
+        self.broken = False  # a failure has left its values undefined
+
+    def arrive(self) -> None:
+        """Take part."""
+        self._words[LATEST] = time.monotonic_ns()
+        self._words[PRESENT] = 1
+
+    def withdraw(self) -> None:
+        """Take no part until `arrive`."""
+        self._words[PRESENT] = 0
+        self.peers.ring()
+
+    def rest(self) -> None:
+        """Take no part, as long as there are no rows."""
+        self._flush()
+        self.withdraw()
+
+    def present(self) -> list[int]:
+        """The members that take part."""
+        dead = self.peers.dead
+        pages = self.shared.pages
+        return [r for r, p in enumerate(pages) if r not in dead and p.words[PRESENT]]
+
+    def step(self, stopped: Callable[[], bool]) -> bool:
+        """Make a step; False if there are no more rows, or the member shall stop."""
+        if stopped() or not self._may_step(stopped):
+            return False
+        number = self._claims.next()
+        if number is None:
+            return False
+        rows = self._rows[number]
+        self.serve()
+        part, outputs = self._local.computed(self._call(rows), self._member)
+        given = self._assignment
+        make = self._local.step(part, outputs[1:], given.partials, given.average)
+        loss = float(np.asarray(outputs[0]))
+        with self._member.uninterrupted():
+            self.broken = True
+            make()
+            self.used.append(number)
+            words = self._words
+            words[STEPS] += 1
+            words[ROWS] += len(rows)
+            words[LATEST] = time.monotonic_ns()
+            self._page.reals[LOSS] += loss * len(rows)
+            self.broken = False
+            self._after_step(len(rows), stopped)
+        return True
+
+    def read(self) -> tuple[int, Version]:
+        """In the master: a copy of the centre, and its number."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Exchange for the last time, and take no further part."""
+        self._flush()
+        self._words[PRESENT] = 0
+        self._last()
+        self._words[ENDED] = 1
+        self.peers.ring()
+
+    def epoch(self) -> int:
+        """The epoch of the batch that comes next."""
+        return int(self.state()["epoch"])
+
+    def state(self) -> dict[str, Any]:
+        """The state of the Batches after what members have claimed so far."""
+        claimed = max(page.words[CLAIMED] for page in self.shared.pages)
+        return self._assignment.order.after(claimed)
+
+    def take_numbers(self) -> None:
+        """Take the rule's numbers that the master has set."""
+        numbers = self.shared.numbers
+        if numbers[0] != self._numbers_seen:
+            self._numbers_seen = numbers[0]
+            values = dict(zip(self.rule.numbers, numbers[1:].tolist(), strict=False))
+            self.rule = self.rule.with_numbers(values)
+
+    def _may_step(self, stopped: Callable[[], bool]) -> bool:
+        """Wait until the rule allows another step."""
+        del stopped
+        return True
+
+    def serve(self) -> None:
+        """Take in what others have sent, and answer requests; before a step, and while it waits."""
+
+    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
+        """What follows a step."""
+
+    def _flush(self) -> None:
+        """Exchange what has not been exchanged yet."""
+
+    def _last(self) -> None:
+        """What follows the last step of the run."""
+
+    def _call(self, rows: np.ndarray) -> Call:
+        """The call for rows of this member only; for as many rows as before, the same object."""
+        count = len(rows)
+        found = self._calls.get(count)
+        if found is None:
+            found = self._calls[count] = self._new_call(rows)
+        call, place = found
+        if place is None:
+            return self._new_call(rows)[0]
+        place[...] = rows
+        return call
+
+    def _new_call(self, rows: np.ndarray) -> tuple[Call, np.ndarray | None]:
+        member, call = self._member, self._assignment.call
+        n, rank = len(rows), member.rank
+        place, listed = None, Picks(rows)
+        source: Any = listed
+        if member.size > 1:
+            place = member.communicator.empty((n,), np.dtype(np.int64))
+            [at] = member.places([place])
+            source = ArrayRef(at, (n,), place.dtype.str, 0)
+        arguments = tuple(
+            a if a.rows is None else Argument(a.source, source) for a in call.arguments
+        )
+        edges = tuple([0] * (rank + 1) + [n] * (member.size - rank))
+        return replace(call, arguments=arguments, edges=edges, first=False, new=None), place
+
+
+class TurnTaker(Participant):
+    """A member whose rule has a centre."""
+
+    rule: TurnRule
+
+    def __init__(
+        self, member: Member, local: Local, rule: TurnRule, shared: Shared, assignment: Assignment
+    ) -> None:
+        super().__init__(member, local, rule, shared, assignment)
+        self._turns = Turns(shared.pages, self.peers)
+        self._centre = shared.centre
+        self._own = [
+            [np.array(w) if name in STARTS_AS_CENTRE else np.zeros_like(w) for name in rule.own]
+            for w in shared.w
+        ]
+        self._turn = Turn(0, 0.0, self.peers.size, [0.0 for _ in rule.counts])
+        self._seen = 0  # version that this member has read
+        self._steps = 0  # since the last exchange
+        self._not_finite = 0  # contributions in a row
+        self._bound: int | None = getattr(rule, "bound", None)
+
+    def read(self) -> tuple[int, Version]:
+        return self._centre.read(lambda: self._turns.take(lambda: False), self._turns.give)
+
+    def _may_step(self, stopped: Callable[[], bool]) -> bool:
+        bound = self._bound
+        if bound is None:
+            return True
+
+        def free() -> bool:
+            pages = self.shared.pages
+            slowest = min((pages[r].words[STEPS] for r in self.present()), default=0)
+            return stopped() or self._words[STEPS] <= bound + slowest
+
+        self._waiting(free)
+        return not stopped()
+
+    def _waiting(self, ready: Callable[[], bool]) -> None:
+        began = time.monotonic_ns()
+        self.peers.wait(ready)
+        self._words[WAITED] += time.monotonic_ns() - began
+
+    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
+        self._steps += 1
+        self._turn.rows += rows
+        if self._bound is not None:
+            self.peers.ring()
+        if self._steps >= self.rule.period:
+            self._exchange(stopped)
+
+    def _flush(self) -> None:
+        for _ in range(_LAST_TRIES):
+            if not self._steps or self._exchange(lambda: False, wait=False):
+                return
+
+    def _exchange(self, stopped: Callable[[], bool], wait: bool = True) -> bool:
+        """Exchange with the centre; returns whether this member's steps have been used or refused.
+
+        `wait`: go on only when others have contributed, if the rule wants it.
+        """
+        if not self._finite():
+            self._start_anew()
+            return True
+        began = time.monotonic_ns()
+        got = self._turns.take(stopped)
+        self._words[WAITED] += time.monotonic_ns() - began
+        if not got:
+            self._words[PUT_OFF] += not stopped()
+            return False
+        try:
+            self._in_turn()
+        finally:
+            self._turns.give()
+        self._steps, self.used = 0, []
+        if self.rule.counts:
+            self.peers.ring()
+        while wait and self._turn.waiting and not stopped():
+            self._await_others(stopped)
+        return True
+
+    def _await_others(self, stopped: Callable[[], bool]) -> None:
+        def ready() -> bool:
+            present = len(self.present())
+            turn = replace(self._turn, counts=self._centre.counts(), present=present)
+            return stopped() or self.rule.ready(turn)
+
+        self._waiting(ready)
+        if not stopped() and self._turns.take(stopped):
+            try:
+                self._in_turn()
+            finally:
+                self._turns.give()
+            self.peers.ring()
+
+    def _in_turn(self) -> None:
+        self.take_numbers()
+        number = self._centre.number
+        old = self._centre.version(number)
+        turn = replace(
+            self._turn,
+            staleness=number - self._seen,
+            present=max(1, len(self.present())),
+            counts=old.counts.tolist(),
+            does="exchange",
+            refused=False,
+            waits=False,
+        )
+        self.rule.plan(turn)
+        changes = turn.does not in ("read", "wait")
+        if turn.does != "wait":
+            new = self._centre.version(number + 1) if changes else old
+            self._pass_over(turn, old, new)
+            if changes:
+                new.counts[...] = turn.counts
+                number += 1
+                self._centre.commit(number)
+        self._note(turn, number)
+
+    def _pass_over(self, turn: Turn, old: Version, new: Version) -> None:
+        """Exchange all vectors, in blocks."""
+        parts = zip(self.shared.w, self._own, old.vectors, new.vectors, strict=True)
+        for w, own, centre, changed in parts:
+            for lo in range(0, w.size, BLOCK):
+                piece = slice(lo, lo + BLOCK)
+                self.rule.exchange(
+                    turn,
+                    w[piece],
+                    [v[piece] for v in own],
+                    [v[piece] for v in centre],
+                    [v[piece] for v in changed],
+                )
+        for mine, held, made in zip(
+            self.shared.statistics, old.statistics, new.statistics, strict=True
+        ):
+            made[...] = held + (mine - held) / turn.present
+            mine[...] = made
+
+    def _note(self, turn: Turn, number: int) -> None:
+        words = self._words
+        if self._assignment.record:
+            steps = words[STEPS]
+            self.log.append(
+                (number, steps, turn.staleness, turn.present, turn.does, tuple(self.used))
+            )
+        if turn.refused:
+            words[REFUSED] += 1
+            self._claims.again(self.used)
+        elif turn.does not in ("read", "wait"):
+            words[EXCHANGES] += 1
+            words[STALENESS] += turn.staleness
+            words[STALEST] = max(words[STALEST], turn.staleness)
+        if not turn.waits:
+            self._seen = number
+            turn.rows, turn.read = 0.0, (turn.counts or [0.0])[0]
+        turn.waiting = turn.waits
+        self._turn = turn
+        self._not_finite = 0
+
+    def _finite(self) -> bool:
+        return all(_is_finite(w) for w in self.shared.w)
+
+    def _start_anew(self) -> None:
+        """Go on from the centre, since this member's parameters are not finite."""
+        self._not_finite += 1
+        self._words[REFUSED] += 1
+        if self._not_finite >= _MOST_NOT_FINITE:
+            raise FloatingPointError(
+                f"rank {self.peers.rank}: the parameters were not finite at {_MOST_NOT_FINITE} "
+                "exchanges in a row: use a smaller learning rate or gradient clipping"
+            )
+        number, centre = self.read()
+        for w, own, vectors in zip(self.shared.w, self._own, centre.vectors, strict=True):
+            w[...] = vectors[0]
+            for name, vector in zip(self.rule.own, own, strict=True):
+                vector[...] = w if name in STARTS_AS_CENTRE else 0
+        for mine, held in zip(self.shared.statistics, centre.statistics, strict=True):
+            mine[...] = held
+        self._local.begin_states()
+        self._seen, self._steps, self.used = number, 0, []
+        self._turn = replace(self._turn, rows=0.0, read=(centre.counts.tolist() or [0.0])[0])
+
+
+def _is_finite(w: np.ndarray) -> bool:
+    """Whether all elements are finite; the sum of finite ones may overflow."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(w.sum())) or bool(np.isfinite(w).all())
+
+
+def total(pages: Sequence[Page], word: int) -> int:
+    """The sum of a word over all members."""
+    return int(sum(page.words[word] for page in pages))

@@ -1,0 +1,196 @@
+"""The training function of a free rule: members train apart, and never meet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._api.data import Data
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group import Group, retried
+from synkhronos._engine.variables import Entry
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.extensions._free.commands import BeginRun, InstallFree, Rehearse, TakePart
+from synkhronos.extensions._free.participant import Assignment
+from synkhronos.extensions._free.rows import BatchOrder
+from synkhronos.extensions._rounds.recipe import LocalRecipe
+from synkhronos.extensions._step.flat import lay_out, shapes_of
+from synkhronos.extensions.batches import Batches
+from synkhronos.extensions.run import Run
+from synkhronos.extensions.train_function import TrainFunction, TrainPlan
+from synkhronos.rules._base import FreeRule
+
+
+class FreeFunction(TrainFunction):
+    """A training function whose members train apart, and exchange by themselves.
+
+    `make_train_function` makes it, with ``rule=`` a free rule of `synkhronos.rules`. `start` begins
+    a run.
+
+    Attributes
+    ----------
+    rule : FreeRule
+        With the numbers for this group.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos import rules
+    >>> from synkhronos.extensions import Batches, make_train_function, updates
+    >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    >>> with synk.Group(2):
+    ...     train = make_train_function(
+    ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.1, rule=rules.EASGD(period=4)
+    ...     )
+    ...     data = train.build_inputs(np.full(100, 2.0))
+    ...     with train.start(data, Batches(100, 10), epochs=20) as run:
+    ...         points = [point.rows for point in run.every(rows=1000)]
+    >>> len(points), bool(abs(w.get_value() - 2) < 0.1)
+    (2, True)
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        plan: TrainPlan,
+        rule: FreeRule,
+        statistics: Sequence[SharedVariable],
+    ) -> None:
+        super().__init__(group, plan)
+        self.rule = rule.for_members(group.size)
+        self._statistics = tuple(statistics)
+        everything = [v for unit in plan.partition.units for v in unit.everything]
+        self._moved = tuple(p for p in plan.params if p in everything)
+
+    def __repr__(self) -> str:
+        return f"<synkhronos.extensions.FreeFunction of {self._function.what}, {self.rule}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise: members step by themselves."""
+        raise InputError(
+            f"train: {self.rule} has no step of all members: call "
+            "train.start(x_data, y_data, batches, epochs=...)"
+        )
+
+    @retried
+    def start(
+        self,
+        *args: Any,
+        epochs: int = 1,
+        share: str = "claimed",
+        least: int = 1,
+        stall_warning: float | None = 60.0,
+        record: bool = False,
+        **kwargs: Any,
+    ) -> Run:
+        """Let all members train: the workers at once, the master inside of `Run.wait`.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The inputs, where those with rows are Data; then the `Batches`.
+        epochs : int, at least 1
+            Of the batches. The first one may have begun.
+        share : {"claimed", "fixed"}
+            "claimed": a member that is ready takes the next batch, so that each row is used once in
+            an epoch at any speeds. "fixed": member r takes every p-th batch.
+        least : int
+            Members that must be left. If fewer are, the run ends with WorkerDied.
+        stall_warning : float, optional
+            Seconds without a step, after which a warning names a member.
+        record : bool
+            Keep a log of all exchanges.
+
+        Returns
+        -------
+        Run
+
+        Raises
+        ------
+        InputError, InputTypeError
+            An argument is wrong. Nothing has changed.
+
+        Notes
+        -----
+        Cost: a copy of parameters and states in each member. The first run compiles.
+        """
+        *given, batches = args or (None,)
+        group = self._group
+        self._check_start(given, batches, epochs, share, least)
+        with group.lock:
+            group.wake()
+            group.check_idle("train.start")
+            if self._member is not group.member:
+                self._install()
+            rows = min(batches.n, max(1, batches.size) * group.size)
+            call = self._function.make(given, kwargs, batch=np.arange(rows))
+            if call.first or call.new is not None:
+                with self._function.telling():
+                    group.run_in_turn(Rehearse(call), "train.start")
+                self._function.compiled(call)
+                call = self._function.make(given, kwargs, batch=np.arange(rows))
+            self._post_leaves(given, kwargs)
+            order = BatchOrder.of(batches, epochs)
+            assignment = Assignment(
+                call, self._plan.goal.average, self._partials, order, share == "fixed", record
+            )
+            free = self._update
+            free.clear()
+            for variable, place in free.first.items():
+                place[...] = variable.get_value(borrow=True)
+            group.run_in_turn(BeginRun(self._number), "train.start")
+            what = f"{self._function.what}, {self.rule}"
+            started = group.start(TakePart(self._number, self.rule, assignment), what)
+            mine = free.participant(group.member, self.rule, assignment)
+        post = functools.partial(self._post_leaves, given, kwargs)
+        return Run(group, started, free, mine, batches.restore, stall_warning, least, post)
+
+    def _check_start(
+        self, given: Sequence[Any], batches: Any, epochs: Any, share: Any, least: Any
+    ) -> None:
+        what, plan = self._function.what, self._function.plan
+        if not isinstance(batches, Batches):
+            raise InputTypeError(
+                f"{what}: start() takes the inputs, then the Batches, found {shown(batches)}"
+            )
+        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+            raise InputError(f"{what}: epochs={shown(epochs)}: at least 1 is needed")
+        if share not in ("claimed", "fixed"):
+            raise InputError(f'{what}: share={shown(share)}: use "claimed" or "fixed"')
+        if not isinstance(least, int) or not 1 <= least <= self._group.size:
+            raise InputError(f"{what}: least={shown(least)}: 1 to {self._group.size} members")
+        for variable, value, scattered in zip(plan.inputs, given, plan.scattered, strict=False):
+            if not scattered:
+                continue
+            if not isinstance(value, Data):
+                raise InputTypeError(
+                    f"{what}: start() takes Data for inputs with rows, found {shown(value)} for "
+                    f"{variable}: make it with train.build_inputs"
+                )
+            if len(value) < batches.n:
+                raise InputError(
+                    f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
+                )
+
+    def _shared(self) -> list[SharedVariable]:
+        return [*super()._shared(), *self._statistics]
+
+    def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
+        plan, recipe = self._plan, self._function.plan.recipe
+        shapes = shapes_of(plan.partition)
+        shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}
+        flat = lay_out(plan.partition, shapes, 1, recipe.mode, recipe.config)
+        made = LocalRecipe(flat, self._moved, self._statistics, (), {})
+        rule = self.rule
+
+        def install(packed: bytes, number: int) -> Command:
+            return InstallFree(packed, rule, number)
+
+        return made, install
+
+    def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:
+        return []

@@ -1,0 +1,477 @@
+"""A run of a free rule: what the master sees of it, and takes from it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._engine.group import Group, Task
+from synkhronos._errors import InputError, WorkerDied
+from synkhronos._transport.channels.channel import Failure
+from synkhronos.extensions._free.commands import Free
+from synkhronos.extensions._free.pages import (
+    AT_WORK,
+    EXCHANGES,
+    LATEST,
+    LOSS,
+    PRESENT,
+    PUT_OFF,
+    REFUSED,
+    ROWS,
+    STALENESS,
+    STALEST,
+    STEPS,
+    WAITED,
+)
+from synkhronos.extensions._free.participant import Participant, total
+
+log = logging.getLogger("synkhronos")
+
+_LOOK_SECONDS = 0.05  # between two looks of the master at the other members
+
+
+@dataclass(frozen=True)
+class Point:
+    """A copy of the centre while members train.
+
+    Attributes
+    ----------
+    values : dict of array
+        By variable: parameters, and statistics such as running means.
+    version : int
+        Exchanges that this centre contains; of `Hogwild`, steps.
+    torn : bool
+        Others may have changed the centre while it was copied (`Hogwild`).
+    rows, epoch : int
+        Rows that all members have used by now, and the epoch that has begun.
+    seconds : float
+        Since the start.
+    loss : float
+        Mean over the rows since the previous point, at each member's own values.
+    """
+
+    values: dict[SharedVariable, np.ndarray]
+    version: int
+    torn: bool
+    rows: int
+    epoch: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Death:
+    """A worker that died in a run.
+
+    Attributes
+    ----------
+    rank, pid : int
+    how : str
+    steps : int
+        Of this member, those that the centre lacks among them.
+    """
+
+    rank: int
+    pid: int
+    how: str
+    steps: int
+
+
+class Run:
+    """Members that train by a free rule; made by `FreeFunction.start`.
+
+    Use it in a ``with`` statement: the end of the block stops the members and waits for them. Then
+    the variables have the centre's values. The master trains inside of `wait` and `every`, and
+    does not elsewhere, while the others go on.
+
+    Attributes
+    ----------
+    history : list of dict
+        For each point: rows, epoch, seconds, version, loss.
+    deaths : list of Death
+    log : dict of lists
+        With ``record=True``, after the end, by rank: for each exchange the centre's version after
+        it, the member's steps, the staleness, the members that took part, what was done, and the
+        batches since the exchange before.
+
+    Notes
+    -----
+    Ctrl-C inside of the block stops all members at the end of their steps, gives the variables the
+    centre's values, and goes on as KeyboardInterrupt. A second Ctrl-C ends members that have not
+    stopped by then.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        task: Task,
+        free: Free,
+        participant: Participant,
+        finished: Callable[[dict[str, Any]], None],
+        stall_warning: float | None,
+        least: int,
+        post: Callable[[], None],
+    ) -> None:
+        self.history: list[dict[str, Any]] = []
+        self.deaths: list[Death] = []
+        self.log: dict[int, list[Any]] = {}
+        self._group = group
+        self._task = task
+        self._free = free
+        self._participant = participant
+        self._pages = participant.shared.pages
+        self._finished = finished
+        self._least = least
+        self._post = post  # the values of the optimizer's scalars, such as a learning rate
+        self._version = 0
+        self._stall = math.inf if stall_warning is None else stall_warning
+        self._began = self._looked = time.monotonic()
+        self._named: set[int] = set()
+        self._stopping = False
+        self._over = False
+        self._progress: list[dict[str, Any]] = []  # at the end
+        self._counted = (0, 0.0)  # rows and loss at the previous point
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._over:
+            return
+        if exc is None:
+            self.stop()
+            self.wait()
+            return
+        self.stop()
+        try:
+            with contextlib.suppress(WorkerDied):
+                self._end(keep=True)
+        except KeyboardInterrupt as again:
+            self._note(again)
+            raise
+        self._note(exc)
+
+    def _note(self, exc: BaseException) -> None:
+        exc.add_note(
+            f"synkhronos: {self._task.what} was stopped; the variables have version "
+            f"{self._version} of the centre"
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows that all members have used so far."""
+        return sum(found["rows"] for found in self.progress())
+
+    def progress(self) -> list[dict[str, Any]]:
+        """What each member has done: one dict for each rank.
+
+        Keys: steps, rows, exchanges, staleness (mean), stalest, waited (share of the time), idle
+        (seconds since its latest step), refused and put_off (exchanges), present, alive.
+        """
+        if self._over:
+            return self._progress
+        now, since = time.monotonic_ns(), time.monotonic() - self._began
+        found = []
+        for rank, page in enumerate(self._pages):
+            w = page.words
+            found.append(
+                {
+                    "steps": w[STEPS],
+                    "rows": w[ROWS],
+                    "exchanges": w[EXCHANGES],
+                    "staleness": w[STALENESS] / max(1, w[EXCHANGES]),
+                    "stalest": w[STALEST],
+                    "waited": w[WAITED] / 1e9 / max(since, 1e-9),
+                    "idle": (now - w[LATEST]) / 1e9 if w[LATEST] else since,
+                    "refused": w[REFUSED],
+                    "put_off": w[PUT_OFF],
+                    "present": bool(w[PRESENT]),
+                    "alive": rank not in self._participant.peers.dead,
+                }
+            )
+        return found
+
+    def centre(self) -> Point:
+        """A copy of the centre now, of one version; members go on.
+
+        Raises
+        ------
+        GroupError
+            The run has ended.
+        """
+        with self._joined():
+            return self._point()
+
+    def every(
+        self,
+        *,
+        rows: int | None = None,
+        exchanges: int | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[Point]:
+        """Train, and give a point each time that so much has been done; exactly one is given.
+
+        Parameters
+        ----------
+        rows, exchanges : int, optional
+            Of all members.
+        seconds : float, optional
+
+        Raises
+        ------
+        InputError
+            None or several of the three are given, or one is not positive.
+        WorkerError
+            A member raised. All have stopped, and the variables have the centre's values.
+        WorkerDied
+            Too few members are left; as above.
+        """
+        given = {"rows": rows, "exchanges": exchanges, "seconds": seconds}
+        chosen = {k: v for k, v in given.items() if v is not None}
+        if len(chosen) != 1 or min(chosen.values()) <= 0:
+            raise InputError(f"every: give one of rows, exchanges and seconds, found {chosen}")
+        [(what, interval)] = chosen.items()
+        measure = {
+            "rows": lambda: self.rows,
+            "exchanges": lambda: total(self._pages, EXCHANGES),
+            "seconds": lambda: time.monotonic() - self._began,
+        }[what]
+        return self._every(measure, interval)
+
+    def _every(self, measure: Callable[[], float], interval: float) -> Iterator[Point]:
+        due = interval
+        while not self._over and not self._stopping:
+            limit = due
+            self._train(lambda limit=limit: measure() >= limit)  # type: ignore[misc]
+            if measure() < due or self._stopping:
+                return
+            with self._joined():
+                point = self._point()
+            due = interval * (measure() // interval + 1)
+            yield point
+
+    def set(self, **numbers: float) -> None:
+        """Change numbers of the rule, such as ``alpha=0.1``; members take them at an exchange.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            The rule has no such number, or the value is out of range.
+        """
+        rule = self._participant.rule = self._participant.rule.with_numbers(numbers)
+        words = self._participant.shared.numbers
+        for i, name in enumerate(rule.numbers):
+            words[1 + i] = getattr(rule, name)
+        words[0] += 1
+
+    def stop(self) -> None:
+        """Ask all members to stop at the end of their steps."""
+        if not self._over:
+            self._stopping = True
+            self._task.stop()
+            self._participant.peers.ring()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Train until the rows end, or all have stopped; then the variables get the centre.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which it returns False, and the others go on.
+
+        Returns
+        -------
+        bool
+            Whether the run has ended.
+
+        Raises
+        ------
+        WorkerError
+            A member raised. All have stopped, and the variables have the centre's values.
+        WorkerDied
+            Too few members are left; as above.
+        """
+        if self._over:
+            return True
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        self._train(lambda: time.monotonic() >= until)
+        if self._workers_at_work() and not self._stopping and time.monotonic() >= until:
+            return False
+        self._end(keep=True)
+        return True
+
+    def discard(self) -> None:
+        """Stop, wait, and leave the variables as they were before the start."""
+        if not self._over:
+            self.stop()
+            self._end(keep=False)
+
+    @contextlib.contextmanager
+    def _joined(self) -> Iterator[None]:
+        with self._group.joined(self._task), self._participant.peers.engaged():
+            yield
+
+    def _train(self, enough: Callable[[], bool]) -> None:
+        """Let the master train until it is enough, or until all rows are used."""
+        participant = self._participant
+        self._post()
+        try:
+            with self._joined():
+                try:
+                    self._take_part(enough)
+                finally:
+                    participant.withdraw()
+        except Exception:
+            self.stop()
+            with contextlib.suppress(Exception):
+                self._end(keep=True)
+            raise
+
+    def _take_part(self, enough: Callable[[], bool]) -> None:
+        participant = self._participant
+        while not enough() and not self._stopping:
+            participant.arrive()
+            while not enough() and participant.step(self._stopped):
+                self._look()
+            if enough() or self._stopping:
+                return
+            participant.rest()
+            if not self._wait_for_rows(enough):
+                return
+
+    def _wait_for_rows(self, enough: Callable[[], bool]) -> bool:
+        """Wait while others use the last rows; True if one died, whose rows are used again."""
+        deaths = len(self.deaths)
+        self._watch(lambda: enough() or len(self.deaths) > deaths or not self._workers_at_work())
+        return len(self.deaths) > deaths
+
+    def _stopped(self) -> bool:
+        return self._stopping
+
+    def _watch(self, done: Callable[[], bool]) -> None:
+        """Wait until it is done, while looking at the others."""
+        while not self._participant.peers.wait(lambda: done() or self._stopping, _LOOK_SECONDS):
+            self._look()
+
+    def _workers_at_work(self) -> bool:
+        dead = self._participant.peers.dead
+        late = self._group.channel.late(self._task.number)
+        return any(rank not in dead for rank in late)
+
+    def _look(self) -> None:
+        """Look at the others, now and then: deaths, failures, stalls."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        self._participant.serve()
+        self._note_deaths()
+        failed = self._group.channel.reports(self._task.number)
+        if any(isinstance(outcome, Failure) for outcome in failed.values()):
+            self.stop()
+        self._name_stalled()
+
+    def _note_deaths(self) -> None:
+        peers, channel = self._participant.peers, self._group.channel
+        peers.glance()
+        known = {death.rank for death in self.deaths}
+        for worker in channel.workers:
+            if worker.rank in peers.dead and worker.rank not in known:
+                worker.reap()
+                steps = self._pages[worker.rank].words[STEPS]
+                death = Death(worker.rank, worker.pid, worker.ended, steps)
+                self.deaths.append(death)
+                log.warning(
+                    "%s: rank %d (pid %d) %s after %d steps; those since its last exchange are "
+                    "lost, and the others go on",
+                    self._task.what,
+                    *(death.rank, death.pid, death.how, death.steps),
+                )
+        if len(self._pages) - len(peers.dead) < self._least:
+            self.stop()
+
+    def _name_stalled(self) -> None:
+        for rank, found in enumerate(self.progress()):
+            at_work = self._pages[rank].words[AT_WORK] or not found["steps"]
+            stalls = found["alive"] and found["present"] and found["idle"] > self._stall
+            if stalls and at_work and rank not in self._named and rank != self._group.rank:
+                self._named.add(rank)
+                log.warning(
+                    "%s: rank %d has made no step for %.3g s; the others go on",
+                    *(self._task.what, rank, found["idle"]),
+                )
+            elif found["idle"] < self._stall:
+                self._named.discard(rank)
+
+    def _point(self) -> Point:
+        version, found = self._participant.read()
+        values = self._free.values(found)
+        rows, loss = self.rows, sum(page.reals[LOSS] for page in self._pages)
+        before, sum_before = self._counted
+        self._counted = rows, loss
+        mean = (loss - sum_before) / (rows - before) if rows > before else math.nan
+        point = Point(
+            values,
+            version,
+            self._free.torn,
+            rows,
+            self._participant.epoch(),
+            time.monotonic() - self._began,
+            mean,
+        )
+        kept = {k: getattr(point, k) for k in ("rows", "epoch", "seconds", "version", "loss")}
+        self.history.append(kept)
+        return point
+
+    def _end(self, keep: bool) -> None:
+        """Wait until all have stopped; give the variables the centre's values."""
+        again: KeyboardInterrupt | None = None
+        try:
+            with self._joined():
+                try:
+                    if not self._participant.broken:
+                        self._participant.finish()
+                    self._watch_to_the_end()
+                except KeyboardInterrupt as exc:
+                    again = exc
+                    self._group.channel.kill(self._group.channel.late(self._task.number))
+                    self._watch_to_the_end()
+        finally:
+            self._settle(keep)
+        if again is not None:
+            raise again
+
+    def _watch_to_the_end(self) -> None:
+        peers = self._participant.peers
+        while self._workers_at_work():
+            peers.wait(lambda: not self._workers_at_work(), _LOOK_SECONDS)
+            self._looked = 0.0
+            self._look()
+        self._note_deaths()
+
+    def _settle(self, keep: bool) -> None:
+        """End the task in the group, and set the variables."""
+        participant = self._participant
+        self._free.local.hide()
+        self._version, found = participant.read()
+        values = self._free.values(found)
+        self._finished(participant.state())
+        self._progress = self.progress()
+        self._over = True
+        self.log = {self._group.rank: participant.log}
+        try:
+            self.log |= self._group.end_task(self._task, self._least)
+        finally:
+            for variable, value in values.items() if keep else ():
+                variable.set_value(value, borrow=True)
