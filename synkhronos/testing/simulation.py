@@ -148,15 +148,17 @@ def simulate(
     (20.0, 20, True)
     """
     members = len(speeds)
-    counts = [steps] * members if isinstance(steps, int) else list(steps)
+    counts = [steps] * members if isinstance(steps, int) else [int(n) for n in steps]
     made = rule.for_members(members)
     deaths = dict(deaths or {})
     weights = [1.0] * members if rows is None else [float(n) for n in rows]
-    if not len(counts) == len(weights) == members:
+    if not len(counts) == len(weights) == members or min(speeds) <= 0:
         raise InputError(
             f"simulate: {members} speeds, {len(counts)} steps and {len(weights)} rows: give one of "
-            "each for each member"
+            "each for each member, and speeds above 0"
         )
+    if not set(deaths) <= set(range(members)):
+        raise InputError(f"simulate: deaths={deaths} names a rank beyond the {members} members")
     if made.meets:
         assert isinstance(made, RoundRule)
         if schedule is not None or deaths or len(set(counts)) > 1:
@@ -191,7 +193,7 @@ def _rounds(
     centre = start.copy()
     outer = [np.zeros_like(centre) for _ in rule.outer]
     w = [centre.copy() for _ in range(members)]
-    weights = normalized(rows if rule.by_rows else [1.0] * members)
+    weights = normalized(rows if rule.by_rows and any(rows) else [1.0] * members)
     owners = list(range(members))  # of the optimizer's states
     warmup = getattr(rule, "warmup", 0)
     found = Simulation(centre, w, [centre.copy()], steps=[steps] * members)
@@ -293,7 +295,10 @@ class _World:
             self._over(rank, steps, deaths)
         for rank in schedule:
             if rank not in self.present:
-                raise InputError(f"simulate: the schedule names rank {rank}, which has ended")
+                raise InputError(
+                    f"simulate: the schedule names rank {rank}; at this time there are "
+                    f"{sorted(self.present)}"
+                )
             if rank not in waiting:
                 until = min(self.done[rank] + self.period, steps[rank])
                 while self.done[rank] < until and self.done[rank] != deaths.get(rank):

@@ -321,6 +321,12 @@ class TestStability:
                 rule.meeting(w, c, [], sum(w) / members, members)
             assert (max(np.abs(c).max(), np.abs(w).max()) > 1e6) == (factor > 1)
 
+    @pytest.mark.parametrize("members", [1, 2, 8, 32])
+    def test_gem_converges_where_plain_downpour_diverges(self, members):
+        for rule in (rules.GEM(), rules.Downpour(scale="none")):
+            found = apart(rule, sgd(0.3), members, 300, quadratic(), np.ones(1))
+            assert grows(found.versions) == (rule != rules.GEM() and members >= 8)
+
     def radius(self, members, alpha, lr):
         """Return the spectral radius of a round robin where all take a step, with curvature 1."""
         *w, c = np.eye(members + 1)  # each parameter as a function of all at first

@@ -100,6 +100,15 @@ def test_round_rules(rule, numbers, oracle, problem, steps, period):
     close(problem, [found.centre], versions[-1:])
 
 
+def test_steps_without_rows():
+    """They count alike in meetings, and change no centre by a quorum."""
+    problem = Problem(2, rows=[0.0, 0.0])
+    equal = run(rules.Average(2), Problem(2), 4)
+    close(problem, run(rules.Average(2), problem, 4).versions, equal.versions)
+    found = run(rules.Downpour(2, quorum=2), problem, 4)
+    assert all((v == problem.start).all() for v in [*found.versions, *found.members])
+
+
 @FEWER
 @given(problem=problems(momentum=[0.0]), period=st.integers(1, 4), warmup=st.integers(0, 9))
 def test_average_begins_to_count_after_the_warm_up(problem, period, warmup):
@@ -422,7 +431,10 @@ def test_a_log_replays_to_the_same_bits():
         (rules.Average(2), {"steps": [2, 3]}, "equally many steps"),
         (rules.EASGD(2), {"steps": [2]}, "1 steps"),
         (rules.EASGD(2), {"rows": [2, 1, 1]}, "3 rows"),
-        (rules.EASGD(2), {"schedule": [0, 0, 0]}, "names rank 0, which has ended"),
+        (rules.EASGD(2), {"schedule": [0, 0, 0]}, r"names rank 0; at this time there are \[1\]"),
+        (rules.EASGD(2), {"schedule": [7]}, r"names rank 7; at this time there are \[0, 1\]"),
+        (rules.EASGD(2), {"deaths": {2: 1}}, "names a rank beyond the 2 members"),
+        (rules.EASGD(2), {"speeds": [1.0, 0.0]}, "speeds above 0"),
         (rules.EASGD(2, alpha=0.9, meet=True), {}, "diverges"),
     ],
 )
@@ -433,6 +445,5 @@ def test_what_the_simulator_refuses(rule, kwargs, text):
             rule,
             problem.optimizer(),
             problem.gradient,
-            [1.0, 1.0],
-            **{"start": problem.start, "steps": 4, **kwargs},
+            **{"speeds": [1.0, 1.0], "start": problem.start, "steps": 4, **kwargs},
         )
