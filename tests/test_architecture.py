@@ -50,7 +50,7 @@ ONLY_IN = {
     "pytensor_ml": ("nn.layers",),
     "jax": ("_backends.jax", "pymc._jax", "nn._jax"),
     "numba": (
-        *("_backends.reduction_loops", "_backends.lean"),
+        *("_backends.loops", "_backends.lean"),
         *("pymc._numba", "pymc._kernels", "nn._numba"),
     ),
     "llvmlite": ("pymc._kernels", "_backends.lean"),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from synkhronos._backends.loops import njit
 from synkhronos._plan.reductions import COMBINE, Reduction, accumulator, normalized, rounded, scales
 
 # elements; 256 KB of float32 stay in the cache of a core, and smaller blocks cost more calls
@@ -116,21 +116,7 @@ def _compiled(parts: int, weighted: bool) -> Callable[[tuple[np.ndarray, ...], A
         (False, False): _sum_many,
         (False, True): _avg_many,
     }[parts == 2, weighted]
-    return _njit(loop)
-
-
-def _njit(function: Callable[..., None]) -> Callable[..., None]:
-    import numba
-    import pytensor
-
-    folder = Path(pytensor.config.base_compiledir) / "synkhronos"
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)  # numba reads it in the decorator
-    try:
-        compiled: Callable[..., None] = numba.njit(function, cache=True)
-    finally:
-        numba.config.CACHE_DIR = before
-    return compiled
+    return njit(loop)
 
 
 def _sum_two(parts: Any, scale: Any) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar, override
 
 import numpy as np
 
+from synkhronos._backends.loops import elementwise
 from synkhronos._errors import InputError
 from synkhronos.rules._base import Turn, TurnRule, Vector
 
@@ -115,13 +116,12 @@ class Downpour(TurnRule):
         [read] = own
         if turn.does == "exchange":
             scale = 1 / max(1, turn.staleness) if self.scale == "inverse" else 1.0
-            np.subtract(centre[0], scale * (read - w), out=new[0])
-        else:
-            self._vote(turn, w, read, centre, new)
-            if turn.waits:
-                return
-        w[...] = new[0]
-        read[...] = new[0]
+            _add_displacement(w, read, centre[0], new[0], scale)
+            return
+        self._vote(turn, w, read, centre, new)
+        if not turn.waits:
+            w[...] = new[0]
+            read[...] = new[0]
 
     def _vote(
         self,
@@ -141,3 +141,12 @@ class Downpour(TurnRule):
             new[1][...] = 0
         else:
             new[0][...] = c
+
+
+@elementwise
+def _add_displacement(w: Vector, read: Vector, c: Vector, new: Vector, scale: float) -> None:
+    for i in range(w.size):
+        changed = c[i] - scale * (read[i] - w[i])
+        new[i] = changed
+        w[i] = changed
+        read[i] = changed

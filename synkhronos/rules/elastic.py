@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, override
 
-import numpy as np
-
+from synkhronos._backends.loops import elementwise
 from synkhronos._errors import InputError
 from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector
 
@@ -79,10 +78,7 @@ class EASGD(TurnRule, RoundRule):
         centre: Sequence[Vector],
         new: Sequence[Vector],
     ) -> None:
-        [c], [changed] = centre, new
-        d = self.alpha * (w - c)
-        w -= d
-        np.add(c, d, out=changed)
+        _attract(w, centre[0], new[0], self.alpha)
 
     @override
     def meeting(
@@ -97,3 +93,11 @@ class EASGD(TurnRule, RoundRule):
             w -= self.alpha * (w - centre)
         assert self.alpha is not None
         centre += (count * self.alpha) * (mean - centre)
+
+
+@elementwise
+def _attract(w: Vector, c: Vector, new: Vector, alpha: float) -> None:
+    for i in range(w.size):
+        d = alpha * (w[i] - c[i])
+        w[i] -= d
+        new[i] = c[i] + d

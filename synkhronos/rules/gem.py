@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, override
 
-import numpy as np
-
+from synkhronos._backends.loops import elementwise
 from synkhronos.rules._base import Turn, TurnRule, Vector
 
 _TINY = 1e-12
@@ -68,13 +67,31 @@ class GEM(TurnRule):
         new: Sequence[Vector],
     ) -> None:
         read, m, last = own
-        [c], [changed] = centre, new
-        u = self.lr * (w - read)
-        m *= self.momentum
-        m += u
-        energy = self.kappa * np.abs(m) - np.abs(c - last)
-        share = np.clip(energy / (np.abs(u) + _TINY), 0, _MOST)
-        np.add(c, share * u, out=changed)
-        last[...] = c
-        w[...] = changed
-        read[...] = changed
+        numbers = self.lr, self.momentum, self.kappa, _TINY, _MOST
+        _match(w, read, m, last, centre[0], new[0], *numbers)
+
+
+@elementwise
+def _match(
+    w: Vector,
+    read: Vector,
+    m: Vector,
+    last: Vector,
+    c: Vector,
+    new: Vector,
+    lr: float,
+    momentum: float,
+    kappa: float,
+    tiny: float,
+    most: float,
+) -> None:
+    least = tiny - tiny  # a zero of this dtype
+    for i in range(w.size):
+        u = lr * (w[i] - read[i])
+        m[i] = momentum * m[i] + u
+        share = (kappa * abs(m[i]) - abs(c[i] - last[i])) / (abs(u) + tiny)
+        changed = c[i] + min(max(share, least), most) * u
+        last[i] = c[i]
+        new[i] = changed
+        w[i] = changed
+        read[i] = changed

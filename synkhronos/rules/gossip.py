@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from synkhronos._backends.loops import elementwise
 from synkhronos.rules._base import FreeRule, Vector
 
 
@@ -65,5 +66,10 @@ class GoSGD(FreeRule):
     def merge(self, w: Vector, weight: float, sent: Vector, sent_weight: float) -> None:
         """Change a member's parameters by what has arrived; the new weight is the sum of both."""
         total = weight + sent_weight
-        w *= weight / total
-        w += (sent_weight / total) * sent
+        _mix(w, sent, weight / total, sent_weight / total)
+
+
+@elementwise
+def _mix(w: Vector, sent: Vector, mine: float, theirs: float) -> None:
+    for i in range(w.size):
+        w[i] = mine * w[i] + theirs * sent[i]

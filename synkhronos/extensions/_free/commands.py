@@ -30,7 +30,7 @@ from synkhronos.extensions._rounds.recipe import (
 from synkhronos.extensions._step.command import scalars
 from synkhronos.extensions._step.flat import Arrays
 from synkhronos.rules import GoSGD, Hogwild
-from synkhronos.rules._base import FreeRule, TurnRule
+from synkhronos.rules._base import FreeRule, Turn, TurnRule
 
 
 class Free:
@@ -144,6 +144,7 @@ class InstallFree(Command):
             comm.barrier()
         with member.compiling():
             local.compile()
+            _compile_exchange(self.rule, {v.dtype for v in spread})
         if mine:
             comm.barrier()
         views = arrays.views(first)
@@ -203,6 +204,20 @@ class InstallFree(Command):
             ]
             made.append(Version(vectors, held, counts[k]))
         return (made[0], made[1]), first, next(rest)
+
+
+def _compile_exchange(rule: FreeRule, dtypes: set[np.dtype]) -> None:
+    """Compile the rule's loops, which would take time in a turn."""
+    for dtype in dtypes:
+        one = np.ones(1, dtype)
+        if isinstance(rule, TurnRule):
+            turn = Turn(0, 1.0, 1, [0.0 for _ in rule.counts])
+            rule.plan(turn)
+            centre = [np.ones(1, dtype) for _ in ("", *rule.beside)]
+            new = [np.ones(1, dtype) for _ in centre]
+            rule.exchange(turn, one, [np.ones(1, dtype) for _ in rule.own], centre, new)
+        elif isinstance(rule, GoSGD):
+            rule.merge(one, 0.5, np.ones(1, dtype), 0.5)
 
 
 def _like(v: np.ndarray, comm: Communicator) -> np.ndarray:

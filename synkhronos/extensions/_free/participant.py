@@ -36,7 +36,7 @@ from synkhronos.extensions._free.turns import Turns
 from synkhronos.extensions._rounds.local import Local
 from synkhronos.rules._base import STARTS_AS_CENTRE, FreeRule, Turn, TurnRule
 
-BLOCK = 1 << 14  # elements; what an exchange reads and writes of them stays in a core's cache
+BLOCK = 1 << 16  # elements; what an exchange reads and writes of them stays in a core's cache
 _MOST_NOT_FINITE = 3  # in a row
 _LAST_TRIES = 5  # for a turn, at the end
 
