@@ -49,6 +49,7 @@ from synkhronos._errors import (
 )
 from synkhronos.extensions._random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions.batches import Batches
+from synkhronos.extensions.run import Point
 
 FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
@@ -154,12 +155,14 @@ class Checkpoints:
         """
         return [step for _, step, _ in self._listed()]
 
-    def save(self, step: int, **meta: Any) -> Path:
+    def save(self, step: int | Point, **meta: Any) -> Path:
         """Write a checkpoint; it replaces one of the same step.
 
         Parameters
         ----------
-        step : int, not negative
+        step : int, not negative; or Point
+            A point of a run is saved with its own values and its place in the batches; its version
+            is the step.
         **meta
             More values to save as JSON; numpy's numbers and arrays become Python's.
 
@@ -191,7 +194,8 @@ class Checkpoints:
         ...     sorted(file.name for file in place.iterdir())
         ['arrays.safetensors', 'meta.json']
         """
-        step = _integer("step", step, 0)
+        point = step if isinstance(step, Point) else None
+        step = _integer("step", step.version if isinstance(step, Point) else step, 0)
         try:
             kept = json.loads(json.dumps(meta, default=_plain))
         except (TypeError, ValueError) as exc:
@@ -202,7 +206,14 @@ class Checkpoints:
         self._say_what_differs(group)
         self._say_whose(step)
         states = fetch_states(group, list(self._streams.values()))
-        arrays = {n: np.asarray(v.get_value(borrow=True)) for n, v in self._values.items()}
+        held = {} if point is None else point.values
+        arrays = {
+            n: np.asarray(held[v] if v in held else v.get_value(borrow=True))
+            for n, v in self._values.items()
+        }
+        position = None if self.batches is None else self.batches.state()
+        if point is not None and position is not None:
+            position = point.batches
         body = {
             "format": FORMAT,
             "step": step,
@@ -210,7 +221,7 @@ class Checkpoints:
             "streams": {n: [row[i] for row in states] for i, n in enumerate(self._streams)},
             "size": len(states) if group is None else group.size,
             "master": 0 if group is None else group.master,
-            "batches": None if self.batches is None else self.batches.state(),
+            "batches": position,
             "meta": kept,
         }
         place = self._write(step, {n: _storable(a) for n, a in arrays.items()}, body)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data
@@ -35,6 +36,8 @@ class FreeFunction(TrainFunction):
     ----------
     rule : FreeRule
         With the numbers for this group.
+    state : list of SharedVariable
+        Also a count of rows and exchanges over all runs.
 
     Examples
     --------
@@ -65,6 +68,9 @@ class FreeFunction(TrainFunction):
         self._statistics = tuple(statistics)
         everything = [v for unit in plan.partition.units for v in unit.everything]
         self._moved = tuple(p for p in plan.params if p in everything)
+        name = f"rows and exchanges ({type(rule).__name__})"
+        self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
+        self.state.append(self._counts)
 
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.FreeFunction of {self._function.what}, {self.rule}>"
@@ -147,7 +153,8 @@ class FreeFunction(TrainFunction):
             started = group.start(TakePart(self._number, self.rule, assignment), what)
             mine = free.participant(group.member, self.rule, assignment)
         post = functools.partial(self._post_leaves, given, kwargs)
-        return Run(group, started, free, mine, batches.restore, stall_warning, least, post)
+        counts = self._counts
+        return Run(group, started, free, mine, batches.restore, counts, stall_warning, least, post)
 
     def _check_start(
         self, given: Sequence[Any], batches: Any, epochs: Any, share: Any, least: Any

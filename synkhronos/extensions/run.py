@@ -46,13 +46,16 @@ class Point:
     Attributes
     ----------
     values : dict of array
-        By variable: parameters, and statistics such as running means.
+        By variable: parameters, statistics such as running means, and the count of rows and
+        exchanges.
     version : int
-        Exchanges that this centre contains; of `Hogwild`, steps.
+        Exchanges that this centre contains, also those of earlier runs; of `Hogwild`, steps.
     torn : bool
         Others may have changed the centre while it was copied (`Hogwild`).
     rows, epoch : int
-        Rows that all members have used by now, and the epoch that has begun.
+        Rows that all members have used by now, also in earlier runs, and the epoch that has begun.
+    batches : dict
+        The state of the Batches after what members have taken of them.
     seconds : float
         Since the start.
     loss : float
@@ -66,6 +69,7 @@ class Point:
     epoch: int
     seconds: float
     loss: float
+    batches: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class Run:
         free: Free,
         participant: Participant,
         finished: Callable[[dict[str, Any]], None],
+        counts: SharedVariable,
         stall_warning: float | None,
         least: int,
         post: Callable[[], None],
@@ -130,6 +135,8 @@ class Run:
         self._participant = participant
         self._pages = participant.shared.pages
         self._finished = finished
+        self._counts = counts  # of rows and exchanges
+        self._before = counts.get_value()
         self._least = least
         self._post = post  # the values of the optimizer's scalars, such as a learning rate
         self._version = 0
@@ -415,24 +422,32 @@ class Run:
                 self._named.discard(rank)
 
     def _point(self) -> Point:
-        version, found = self._participant.read()
-        values = self._free.values(found)
+        version, values = self._read()
         rows, loss = self.rows, sum(page.reals[LOSS] for page in self._pages)
         before, sum_before = self._counted
         self._counted = rows, loss
         mean = (loss - sum_before) / (rows - before) if rows > before else math.nan
+        position = self._participant.state()
         point = Point(
             values,
             version,
             self._free.torn,
-            rows,
-            self._participant.epoch(),
+            int(values[self._counts][0]),
+            position["epoch"],
             time.monotonic() - self._began,
             mean,
+            position,
         )
         kept = {k: getattr(point, k) for k in ("rows", "epoch", "seconds", "version", "loss")}
         self.history.append(kept)
         return point
+
+    def _read(self) -> tuple[int, dict[SharedVariable, np.ndarray]]:
+        """The version of the centre, and the values of the variables."""
+        version, found = self._participant.read()
+        values = self._free.values(found)
+        values[self._counts] = self._before + np.array([self.rows, version])
+        return int(values[self._counts][1]), values
 
     def _end(self, keep: bool) -> None:
         """Wait until all have stopped; give the variables the centre's values."""
@@ -464,8 +479,7 @@ class Run:
         """End the task in the group, and set the variables."""
         participant = self._participant
         self._free.local.hide()
-        self._version, found = participant.read()
-        values = self._free.values(found)
+        self._version, values = self._read()
         self._finished(participant.state())
         self._progress = self.progress()
         self._over = True

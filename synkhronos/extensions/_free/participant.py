@@ -192,10 +192,6 @@ class Participant:
         self._words[ENDED] = 1
         self.peers.ring()
 
-    def epoch(self) -> int:
-        """The epoch of the batch that comes next."""
-        return int(self.state()["epoch"])
-
     def state(self) -> dict[str, Any]:
         """The state of the Batches after what members have claimed so far."""
         claimed = max(page.words[CLAIMED] for page in self.shared.pages)
