@@ -45,10 +45,12 @@ def test_a_saved_point_is_restored_with_its_place_in_the_batches(
     assert batches.state() == first.batches
     assert counts.get_value().tolist() == [first.rows, first.version]
 
+    # on a busy machine members may have used all rows before the master looks
+    last = max(2, first.epoch + 1)
     claimed = first.batches["epoch"] * len(ROWS) + first.batches["row"]
-    with train.start(*given, batches, epochs=2 - first.epoch) as run:
+    with train.start(*given, batches, epochs=last - first.epoch) as run:
         run.wait()
-    assert counts.get_value()[0] == first.rows + 2 * len(ROWS) - claimed
+    assert counts.get_value()[0] == first.rows + last * len(ROWS) - claimed
     assert counts.get_value()[1] > first.version
-    assert batches.state()["epoch"] == 2
+    assert batches.state()["epoch"] == last
     assert batches.state()["row"] == 0
