@@ -88,7 +88,7 @@ class RoundFunction(TrainFunction):
         self.state += [*itertools.chain(*self._outer), self._progress]
         named = {*self.settings}
         self.settings += [v for v in self._statistics if v not in named]
-        self._held = {*held}
+        self._held = held
         self._kept = rule.policy == "keep" and bool(held)
         self._counts = [watch(v) for v in counts]
         self._since = 0  # steps since the last meeting
@@ -288,7 +288,7 @@ class RoundFunction(TrainFunction):
 
     def _warming(self) -> bool:
         warmup = getattr(self.rule, "warmup", 0)
-        return bool(self._progress.get_value(borrow=True)[_STEPS] < warmup)
+        return bool(warmup and self._progress.container.storage[0][_STEPS] < warmup)
 
     def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """See to it that all members have the function, and values to go on from."""
@@ -298,6 +298,7 @@ class RoundFunction(TrainFunction):
         if self._member is not group.member:  # none yet, or from before a restart
             self._forget()
             self._install()
+            self._states = [entry for entry, _ in self._entries if entry.variable in self._held]
         self._adopt_settings()
         self._post_leaves(args, kwargs)
         if self._astray:
@@ -312,13 +313,16 @@ class RoundFunction(TrainFunction):
 
     def _adopt_settings(self) -> None:
         """Note if the user has set variables: the members go on from the values of all."""
-        states = any([e.is_set for e, _ in self._entries if e.variable in self._held])
         counted = any([entry.is_set for entry in self._counts])
-        for entry in self._counts if counted else ():
-            entry.seen = entry.storage[0]
+        states = counted or any([entry.is_set for entry in self._states])
         if self._settle() or counted:
             self._astray, self._since = True, 0
-            self._without_states = self._without_states or states or counted
+            self._without_states = self._without_states or states
+            self._note_counts()
+
+    def _note_counts(self) -> None:
+        for entry in self._counts:
+            entry.seen = entry.storage[0]
 
     def _forget(self) -> None:
         """Note that the members begin at the last meeting again."""
@@ -355,7 +359,7 @@ class RoundFunction(TrainFunction):
             self._meet()
 
     def _meet(self, publish: bool = False) -> None:
-        meetings = int(self._progress.get_value(borrow=True)[_MEETINGS])
+        meetings = int(self._progress.container.storage[0][_MEETINGS])
         rule = self.rule if self._since else None  # a second meeting would move the centre on
         before = self._update.meetings
         try:
@@ -363,13 +367,13 @@ class RoundFunction(TrainFunction):
         finally:
             if self._update.meetings != before:
                 self._since = 0
-                self._count(0, rule is not None)
-                for entry in self._counts:
-                    entry.seen = entry.storage[0]
+                self._count(0, int(rule is not None))
+                self._note_counts()
 
     def _count(self, steps: int, meetings: int) -> None:
-        now = self._progress.get_value(borrow=True)
-        self._progress.set_value(now + np.array([steps, meetings]), borrow=True)
+        done = self._progress.container.storage[0]
+        done[_STEPS] += steps
+        done[_MEETINGS] += meetings
 
     def _check_data(self, given: Sequence[Any]) -> None:
         plan = self._function.plan

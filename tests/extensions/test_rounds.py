@@ -413,7 +413,6 @@ def test_batches_without_rows(group2: synk.Group, loss: str) -> None:
 def test_refusals(group2: synk.Group) -> None:
     net = Net()
     for rule, options, text in (
-        (rules.Downpour(), {}, "is not available yet"),
         (rules.Average(2), {"compress": "fp16"}, "exchange none: leave it out"),
         (rules.EASGD(2, alpha=0.7, meet=True), {}, "the limit is"),
     ):

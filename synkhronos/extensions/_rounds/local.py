@@ -96,7 +96,7 @@ class Local:
             for shared, _ in partition.states
         ]
         self._states: list[np.ndarray] = []  # 0-d ones of the whole rule, such as a count of steps
-        self._rows = np.zeros(size)
+        self._rows = [0.0] * size  # that each member has used since the last meeting
         self._pairs: list[tuple[list[object], np.ndarray, np.ndarray]] = []
 
     def compile(self) -> None:
@@ -139,7 +139,7 @@ class Local:
                 own.reshape(-1)[...] = v.centre
         if states:
             self.begin_states()
-        self._rows[...] = 0
+        self._rows = [0.0] * len(self._rows)
 
     def begin_states(self) -> None:
         """Take the centre's values of the optimizer's states."""
@@ -161,7 +161,7 @@ class Local:
 
         `outputs` are the partial values of the loss, the gradients, and the statistics' new values.
         """
-        weights = [1.0] * len(self._rows) if part.weights is None else list(part.weights)
+        weights = part.weights or (1.0,) * len(self._rows)
         if not part.variant.rows:
             return lambda: self._count(weights)
         n, m = len(partials), len(self._recipe.statistics)
@@ -199,18 +199,17 @@ class Local:
 
     def _count(self, weights: Sequence[float]) -> None:
         self.steps += 1
-        self._rows += weights
+        self._rows = [a + b for a, b in zip(self._rows, weights, strict=True)]
 
     def saved(self) -> Callable[[], None]:
         """Copy this member's own values; returns the function that restores them."""
         values = [np.array(own) for own in self._own]
-        states, rows, steps = list(self._states), self._rows.copy(), self.steps
+        states, rows, steps = self._states, self._rows, self.steps
 
         def restore() -> None:
             for own, value in zip(self._own, values, strict=True):
                 own[...] = value
-            self._states, self.steps = states, steps
-            self._rows[...] = rows
+            self._states, self._rows, self.steps = states, rows, steps
 
         return restore
 
@@ -221,7 +220,7 @@ class Local:
         even if each member keeps its own. Without a rule, nothing else happens.
         """
         comm = member.communicator
-        rows = normalized(self._rows.tolist() if self._rows.any() else [1.0] * comm.size)
+        rows = normalized(self._rows if any(self._rows) else [1.0] * comm.size)
         meeting = _Meeting(rule, rows, publish, comm)
         treated = [v for v in self._vectors if meeting.treats(v)]
         swapped = self._swapped(comm, rule, number)
@@ -239,7 +238,7 @@ class Local:
             own[...] = value
         self.meetings += 1
         member.in_place = ()
-        self._rows[...] = 0
+        self._rows = [0.0] * len(self._rows)
 
     def _first_states(self) -> list[np.ndarray]:
         return [
