@@ -52,8 +52,8 @@ class FreeFunction(TrainFunction):
     ...     data = train.build_inputs(np.full(100, 2.0))
     ...     with train.start(data, Batches(100, 10), epochs=20) as run:
     ...         points = [point.rows for point in run.every(rows=1000)]
-    >>> len(points), bool(abs(w.get_value() - 2) < 0.1)
-    (2, True)
+    >>> points[-1], bool(abs(w.get_value() - 2) < 0.1)
+    (2000, True)
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from synkhronos.extensions._free.pages import (
     EXCHANGES,
     LATEST,
     LOSS,
+    LOSS_ROWS,
     PRESENT,
     PUT_OFF,
     REFUSED,
@@ -59,7 +60,8 @@ class Point:
     seconds : float
         Since the start.
     loss : float
-        Mean over the rows since the previous point, at each member's own values.
+        Mean over the rows since the previous point, at each member's own values; of steps whose
+        loss is finite.
     """
 
     values: dict[SharedVariable, np.ndarray]
@@ -105,7 +107,9 @@ class Run:
     log : dict of lists
         With ``record=True``, after the end, by rank: for each exchange the centre's version after
         it, the member's steps, the staleness, the members that took part, what was done, and the
-        batches since the exchange before.
+        batches since the exchange before. `synkhronos.testing.simulate` can replay it. Of `GoSGD`:
+        for each message what was done ("send", "merge", "take back"), the other member, the
+        message's number, and the member's steps.
 
     Notes
     -----
@@ -146,7 +150,7 @@ class Run:
         self._stopping = False
         self._over = False
         self._progress: list[dict[str, Any]] = []  # at the end
-        self._counted = (0, 0.0)  # rows and loss at the previous point
+        self._counted = (0.0, 0.0)  # rows and loss at the previous point
 
     def __enter__(self) -> Self:
         return self
@@ -261,6 +265,8 @@ class Run:
         while not self._over and not self._stopping:
             limit = due
             self._train(lambda limit=limit: measure() >= limit)  # type: ignore[misc]
+            if self._failed():
+                self.wait()  # raises
             if measure() < due or self._stopping:
                 return
             with self._joined():
@@ -364,6 +370,7 @@ class Run:
         return len(self.deaths) > deaths
 
     def _stopped(self) -> bool:
+        self._look()  # also while the master waits for others
         return self._stopping
 
     def _watch(self, done: Callable[[], bool]) -> None:
@@ -384,10 +391,15 @@ class Run:
         self._looked = now
         self._participant.serve()
         self._note_deaths()
-        failed = self._group.channel.reports(self._task.number)
-        if any(isinstance(outcome, Failure) for outcome in failed.values()):
+        if self._failed():
             self.stop()
         self._name_stalled()
+
+    def _failed(self) -> bool:
+        """Whether a worker has raised, or too few members are left."""
+        reports = self._group.channel.reports(self._task.number).values()
+        left = len(self._pages) - len(self._participant.peers.dead)
+        return left < self._least or any(isinstance(report, Failure) for report in reports)
 
     def _note_deaths(self) -> None:
         peers, channel = self._participant.peers, self._group.channel
@@ -405,8 +417,6 @@ class Run:
                     self._task.what,
                     *(death.rank, death.pid, death.how, death.steps),
                 )
-        if len(self._pages) - len(peers.dead) < self._least:
-            self.stop()
 
     def _name_stalled(self) -> None:
         for rank, found in enumerate(self.progress()):
@@ -423,10 +433,10 @@ class Run:
 
     def _point(self) -> Point:
         version, values = self._read()
-        rows, loss = self.rows, sum(page.reals[LOSS] for page in self._pages)
+        counted, loss = (sum(p.reals[word] for p in self._pages) for word in (LOSS_ROWS, LOSS))
         before, sum_before = self._counted
-        self._counted = rows, loss
-        mean = (loss - sum_before) / (rows - before) if rows > before else math.nan
+        self._counted = counted, loss
+        mean = (loss - sum_before) / (counted - before) if counted > before else math.nan
         position = self._participant.state()
         point = Point(
             values,
@@ -451,21 +461,31 @@ class Run:
 
     def _end(self, keep: bool) -> None:
         """Wait until all have stopped; give the variables the centre's values."""
-        again: KeyboardInterrupt | None = None
+        raised: BaseException | None = None
         try:
             with self._joined():
-                try:
-                    if not self._participant.broken:
-                        self._participant.finish()
-                    self._watch_to_the_end()
-                except KeyboardInterrupt as exc:
-                    again = exc
-                    self._group.channel.kill(self._group.channel.late(self._task.number))
-                    self._watch_to_the_end()
+                for act in (self._finish, self._watch_to_the_end, self._watch_to_the_end):
+                    try:
+                        act()
+                    except BaseException as exc:
+                        raised = exc
+                        self._stop_others(at_once=isinstance(exc, KeyboardInterrupt))
+                self._participant.conclude()
+                if raised is not None:
+                    raise raised
         finally:
             self._settle(keep)
-        if again is not None:
-            raise again
+
+    def _finish(self) -> None:
+        if not self._participant.broken:
+            self._participant.finish()
+
+    def _stop_others(self, at_once: bool) -> None:
+        """After a failure of the master, or a second Ctrl-C: nobody waits for it any more."""
+        self.stop()
+        self._participant.leave()
+        if at_once:
+            self._group.channel.kill(self._group.channel.late(self._task.number))
 
     def _watch_to_the_end(self) -> None:
         peers = self._participant.peers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector
 
 Gradient = Callable[[Vector, int, int], Vector]
 Inner = Callable[[Vector, Vector, int], None]
+RunLog = Mapping[int, Sequence[tuple[Any, ...]]]
 
 
 class Exchange(NamedTuple):
@@ -84,10 +85,10 @@ def simulate(
     gradient: Gradient,
     speeds: Sequence[float],
     cost: float = 0.0,
-    schedule: Sequence[int] | None = None,
+    schedule: Sequence[int] | RunLog | None = None,
     *,
     start: Vector,
-    steps: int | Sequence[int],
+    steps: int | Sequence[int] = 0,
     deaths: Mapping[int, int] | None = None,
     rows: Sequence[float] | None = None,
 ) -> Simulation:
@@ -106,10 +107,11 @@ def simulate(
         Steps a second, for each member.
     cost : float
         Seconds of an exchange, message or meeting.
-    schedule : sequence of int, optional
+    schedule : sequence of int, or {rank: list}, optional
         The ranks in the order in which they exchange, instead of the order that speeds give. For
         rules without turns: in the order in which they step. A member that dies is named once
-        more, when it dies. One that waits for a quorum is named again, when it looks.
+        more, when it dies. One that waits for a quorum is named again, when it looks. Or the `log`
+        of a `Run` of a rule with turns, which is replayed: `steps` and `deaths` do not count then.
     start : vector
         The parameters at first.
     steps : int, or one for each member
@@ -175,7 +177,12 @@ def simulate(
     else:
         assert isinstance(made, Hogwild)
         world = _Hogwild(start, gradient, inner, members)
-    world.run(speeds, counts, cost, schedule, deaths)
+    if not isinstance(schedule, Mapping):
+        world.run(speeds, counts, cost, schedule, deaths)
+    elif isinstance(world, _Turns):
+        world.replay(schedule)
+    else:
+        raise InputError(f"simulate: {rule} has no turns, so the log of its run is not a schedule")
     return world.found
 
 
@@ -403,6 +410,26 @@ class _Turns(_World):
         self.version = 0
         self.seen = [0] * members
         self.turns = [Turn(0, 0.0, members, list(self.counts)) for _ in range(members)]
+        self.recorded: int | None = None  # members present, in a replay
+
+    def replay(self, log: RunLog) -> None:
+        """Repeat the turns of a run, each at the version that it has found."""
+        turns = [(rank, *entry[:5]) for rank, entries in log.items() for entry in entries]
+        # what changes the centre comes before those who read what it has made
+        turns.sort(key=lambda turn: (turn[1], turn[5] in ("read", "wait")))
+        for rank, version, steps, _, present, does in turns:
+            while self.done[rank] < steps:
+                self.step(rank)
+            self.recorded = present
+            if does == "close":  # maybe by one that has contributed nothing, at the end of the run
+                self.turns[rank] = replace(self.turns[rank], waiting=True, read=self.counts[0])
+            self.exchange(rank)
+            if (self.version, self.found.log[-1].does) != (version, does):
+                raise InputError(
+                    f"simulate: {self.rule} cannot repeat this log: at version {self.version} rank "
+                    f"{rank} does {self.found.log[-1].does!r}, and in the log {does!r} at {version}"
+                )
+        self.finish()
 
     def step(self, rank: int) -> None:
         super().step(rank)
@@ -413,7 +440,7 @@ class _Turns(_World):
         return replace(
             last,
             staleness=self.version - self.seen[rank],
-            present=len(self.present),
+            present=len(self.present) if self.recorded is None else self.recorded,
             counts=list(self.counts),
             does="exchange",
             refused=False,

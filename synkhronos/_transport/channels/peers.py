@@ -91,12 +91,10 @@ class Peers:
         if self._node is not None:
             fcntl.lockf(self._node.arena.fd, fcntl.LOCK_UN, 1, number)
 
-    @contextlib.contextmanager
-    def locked(self, number: int) -> Iterator[None]:
-        """A context that holds a lock which members keep for some microseconds only."""
+    def lock(self, number: int, stopped: Callable[[], bool]) -> bool:
+        """Take a lock that members keep for some microseconds; False if this one shall stop."""
         while not self.try_lock(number):
-            self.wait(lambda: False, _RETRY_SECONDS)
-        try:
-            yield
-        finally:
-            self.unlock(number)
+            if stopped():
+                return False
+            self.wait(stopped, _RETRY_SECONDS)
+        return True

@@ -71,6 +71,7 @@ class Free:
             for words in (page.words, page.reals):
                 np.asarray(words)[...] = 0
             page.reals[WEIGHT] = 1 / len(self.shared.pages)
+        self.shared.numbers[0] = 0
         for version in self._versions:
             version.counts[...] = 0
             for _, *beside in version.vectors:
@@ -281,7 +282,7 @@ class TakePart(Command):
                     pass
                 participant.finish()
             except BaseException:
-                participant.withdraw()
+                participant.leave()
                 raise
             finally:
                 free.local.hide()

@@ -11,6 +11,7 @@ from synkhronos.extensions._free.centre import Version
 from synkhronos.extensions._free.pages import (
     ENDED,
     EXCHANGES,
+    FINAL,
     PRESENT,
     PUT_OFF,
     REQUEST,
@@ -19,7 +20,6 @@ from synkhronos.extensions._free.pages import (
     SHOWN,
     SHOWN_WEIGHT,
     STEPS,
-    TO,
     WEIGHT,
 )
 from synkhronos.extensions._free.participant import BLOCK, Assignment, Participant, Shared
@@ -60,36 +60,46 @@ class Gossiper(Participant):
             sent[...] = now
         half = self._reals[WEIGHT] / 2
         self._reals[WEIGHT] = self._reals[SENT_WEIGHT] = half
-        self._words[TO] = choice
-        self._words[SENT] += 1
+        number = self._number() + 1
+        self._words[SENT] = number * self.peers.size + choice  # a message begins to exist
         self._words[EXCHANGES] += 1
+        self._record("send", choice, number)
+
+    def _record(self, does: str, other: int, number: int) -> None:
         if self._assignment.record:
-            self.log.append((self._words[SENT], self._words[STEPS], choice))
+            self.log.append((does, other, number, self._words[STEPS]))
+
+    def _number(self) -> int:
+        """The number of this member's latest message."""
+        return int(self._words[SENT] // self.peers.size)
 
     def _under_way(self) -> bool:
-        """Whether the latest message has not been merged; one to a dead member comes back."""
-        to, number = self._words[TO], self._words[SENT]
-        if not number or self.shared.pages[to].merged[self.peers.rank] >= number:
+        """Whether the latest message has not been merged; one that nobody will merge comes back."""
+        to, sent = self._words[SENT] % self.peers.size, self._words[SENT]
+        page = self.shared.pages[to]
+        over = to in self.peers.dead or page.words[ENDED]  # before the next look, not after it
+        if not sent or page.merged[self.peers.rank] >= sent:
             return False
-        if to in self.peers.dead:
+        if over:
             self._take_back()
-            return False
-        return True
+        return not over
 
     def _take_back(self) -> None:
         self._merge_from(self.shared.slots[self.peers.rank].sent, self._reals[SENT_WEIGHT])
-        self._words[SENT] += 1  # of a message that nobody gets
-        self._words[TO] = self.peers.rank
-        self._page.merged[self.peers.rank] = self._words[SENT]
+        rank = self.peers.rank
+        self._record("take back", rank, self._number())
+        nobody_gets = (self._number() + 1) * self.peers.size + rank
+        self._words[SENT] = self._page.merged[rank] = nobody_gets
 
     def _merge(self) -> None:
         """Merge all messages that have arrived."""
-        rank = self.peers.rank
+        rank, size = self.peers.rank, self.peers.size
         for sender, page in enumerate(self.shared.pages):
-            number = page.words[SENT]
-            if number > self._page.merged[sender] and page.words[TO] == rank != sender:
+            sent = page.words[SENT]
+            if sent > self._page.merged[sender] and sent % size == rank != sender:
                 self._merge_from(self.shared.slots[sender].sent, page.reals[SENT_WEIGHT])
-                self._page.merged[sender] = number
+                self._page.merged[sender] = sent  # after the merge: the slot is free from here on
+                self._record("merge", sender, sent // size)
 
     def _merge_from(self, sent: Sequence[np.ndarray], weight: float) -> None:
         mine = self._reals[WEIGHT]
@@ -115,17 +125,12 @@ class Gossiper(Participant):
         self._merge()
         self._words[ENDED] = 1
         self.peers.ring()
-        pages, rank = self.shared.pages, self.peers.rank
-        to, number = self._words[TO], self._words[SENT]
 
         def settled() -> bool:
-            merged = pages[to].merged[rank] >= number
-            return merged or to in self.peers.dead or bool(pages[to].words[ENDED])
+            self._show()
+            return not self._under_way()
 
-        if number:
-            self.peers.wait(settled)
-            if pages[to].merged[rank] < number:
-                self._take_back()
+        self.peers.wait(settled)
 
     def read(self) -> tuple[int, Version]:
         """In the master: the mean of all members by their weights, each between two steps."""
@@ -137,7 +142,8 @@ class Gossiper(Participant):
 
         def come() -> bool:
             return all(
-                pages[r].words[SHOWN] >= asked or pages[r].words[ENDED] for r in self.peers.others()
+                pages[r].words[SHOWN] >= asked or pages[r].words[ENDED] == FINAL
+                for r in self.peers.others()
             )
 
         self.peers.wait(come)

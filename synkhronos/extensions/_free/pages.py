@@ -11,7 +11,8 @@ import numpy as np
 ASK = 0  # ticket of the turn that this member waits for; 0: none
 DONE = 1  # latest version of the centre that it has committed
 PRESENT = 2  # 1 while it takes part
-ENDED = 3  # 1 once it takes in nothing more
+ENDED = 3  # 1 once it takes in nothing more; FINAL once its values stay
+CLOCK = 4  # steps, those among them that others have made in its absence; for a bound
 
 # Second: rows.
 CLAIMED = 8  # 1 more than the latest batch that it has claimed; 0: none
@@ -29,20 +30,22 @@ REFUSED = 23  # exchanges
 PUT_OFF = 24  # turns that another member held for too long
 
 # Fourth: messages of gossip.
-SENT = 32  # messages so far
-TO = 33  # rank that the latest one is for
+SENT = 32  # the latest message: its number times the members, plus the rank that it is for
 SHOWN = 34  # latest request whose values it shows
 REQUEST = 35  # in the master's page: number of the latest request to show values
+
+FINAL = 2
 
 WORDS = 40
 # Then, for each rank: the latest message of that rank that this member has merged, and 1 more than
 # the batch of that rank, now dead, that this member has taken over.
 
 # In real numbers.
-LOSS = 0  # sum over rows
-WEIGHT = 1  # GoSGD's weight of this member
-SENT_WEIGHT = 2
-SHOWN_WEIGHT = 3
+LOSS = 0  # sum over the rows of steps with a finite loss
+LOSS_ROWS = 1
+WEIGHT = 2  # GoSGD's weight of this member
+SENT_WEIGHT = 3
+SHOWN_WEIGHT = 4
 REALS = 8
 
 

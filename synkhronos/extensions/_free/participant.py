@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +13,19 @@ import numpy as np
 from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.member import Member
 from synkhronos._host.arena import ArrayRef
+from synkhronos._plan.reductions import rounded
 from synkhronos._plan.rows import Picks
 from synkhronos._transport.channels.peers import Peers
 from synkhronos.extensions._free.centre import Centre, Version
 from synkhronos.extensions._free.pages import (
     CLAIMED,
+    CLOCK,
     ENDED,
     EXCHANGES,
+    FINAL,
     LATEST,
     LOSS,
+    LOSS_ROWS,
     PRESENT,
     PUT_OFF,
     REFUSED,
@@ -135,8 +140,11 @@ class Participant:
 
     def arrive(self) -> None:
         """Take part."""
-        self._words[LATEST] = time.monotonic_ns()
-        self._words[PRESENT] = 1
+        others = [self.shared.pages[r].words[CLOCK] for r in self.present()]
+        words = self._words
+        words[CLOCK] = max(words[CLOCK], min(others, default=0))  # nobody waits for an absent one
+        words[LATEST] = time.monotonic_ns()
+        words[PRESENT] = 1
 
     def withdraw(self) -> None:
         """Take no part until `arrive`."""
@@ -158,7 +166,10 @@ class Participant:
         """Make a step; False if there are no more rows, or the member shall stop."""
         if stopped() or not self._may_step(stopped):
             return False
-        number = self._claims.next()
+        number = self._claims.next(stopped)
+        if number is None and not stopped():
+            self._flush()  # which may be refused, so that the rows are used again
+            number = self._claims.next(stopped)
         if number is None:
             return False
         rows = self._rows[number]
@@ -173,9 +184,12 @@ class Participant:
             self.used.append(number)
             words = self._words
             words[STEPS] += 1
+            words[CLOCK] += 1
             words[ROWS] += len(rows)
             words[LATEST] = time.monotonic_ns()
-            self._page.reals[LOSS] += loss * len(rows)
+            if math.isfinite(loss):
+                self._page.reals[LOSS] += loss * len(rows)
+                self._page.reals[LOSS_ROWS] += len(rows)
             self.broken = False
             self._after_step(len(rows), stopped)
         return True
@@ -189,8 +203,16 @@ class Participant:
         self._flush()
         self._words[PRESENT] = 0
         self._last()
-        self._words[ENDED] = 1
+        self.leave()
+
+    def leave(self) -> None:
+        """Take no further part, whatever has happened; others stop waiting for this member."""
+        self._words[PRESENT] = 0
+        self._words[ENDED] = FINAL
         self.peers.ring()
+
+    def conclude(self) -> None:
+        """In the master, when all others have ended: finish what they have left."""
 
     def state(self) -> dict[str, Any]:
         """The state of the Batches after what members have claimed so far."""
@@ -281,8 +303,8 @@ class TurnTaker(Participant):
 
         def free() -> bool:
             pages = self.shared.pages
-            slowest = min((pages[r].words[STEPS] for r in self.present()), default=0)
-            return stopped() or self._words[STEPS] <= bound + slowest
+            slowest = min((pages[r].words[CLOCK] for r in self.present()), default=0)
+            return stopped() or self._words[CLOCK] <= bound + slowest
 
         self._waiting(free)
         return not stopped()
@@ -299,6 +321,19 @@ class TurnTaker(Participant):
             self.peers.ring()
         if self._steps >= self.rule.period:
             self._exchange(stopped)
+
+    def conclude(self) -> None:
+        """Apply contributions that have waited for others, which make none any more."""
+        counts = self._centre.counts()
+        if not counts:
+            return
+        self._turn = replace(self._turn, rows=0.0, read=counts[0], waiting=True)
+        if self.rule.ready(replace(self._turn, counts=counts, present=1)):
+            self._turns.take(lambda: False)
+            try:
+                self._in_turn()
+            finally:
+                self._turns.give()
 
     def _flush(self) -> None:
         for _ in range(_LAST_TRIES):
@@ -384,16 +419,13 @@ class TurnTaker(Participant):
         for mine, held, made in zip(
             self.shared.statistics, old.statistics, new.statistics, strict=True
         ):
-            made[...] = held + (mine - held) / turn.present
+            if new is not old:
+                made[...] = rounded(held + (mine - held) / turn.present, made.dtype)
             mine[...] = made
 
     def _note(self, turn: Turn, number: int) -> None:
         words = self._words
-        if self._assignment.record:
-            steps = words[STEPS]
-            self.log.append(
-                (number, steps, turn.staleness, turn.present, turn.does, tuple(self.used))
-            )
+        self._record(number, turn, turn.does)
         if turn.refused:
             words[REFUSED] += 1
             self._claims.again(self.used)
@@ -401,6 +433,7 @@ class TurnTaker(Participant):
             words[EXCHANGES] += 1
             words[STALENESS] += turn.staleness
             words[STALEST] = max(words[STALEST], turn.staleness)
+            self._seen += 1  # staleness counts what others commit
         if not turn.waits:
             self._seen = number
             turn.rows, turn.read = 0.0, (turn.counts or [0.0])[0]
@@ -408,8 +441,13 @@ class TurnTaker(Participant):
         self._turn = turn
         self._not_finite = 0
 
+    def _record(self, number: int, turn: Turn, does: str) -> None:
+        if self._assignment.record:
+            entry = number, self._words[STEPS], turn.staleness, turn.present, does
+            self.log.append((*entry, tuple(self.used)))
+
     def _finite(self) -> bool:
-        return all(_is_finite(w) for w in self.shared.w)
+        return all(_is_finite(v) for v in (*self.shared.w, *self.shared.statistics))
 
     def _start_anew(self) -> None:
         """Go on from the centre, since this member's parameters are not finite."""
@@ -421,6 +459,7 @@ class TurnTaker(Participant):
                 "exchanges in a row: use a smaller learning rate or gradient clipping"
             )
         number, centre = self.read()
+        self._record(number, self._turn, "start anew")
         for w, own, vectors in zip(self.shared.w, self._own, centre.vectors, strict=True):
             w[...] = vectors[0]
             for name, vector in zip(self.rule.own, own, strict=True):

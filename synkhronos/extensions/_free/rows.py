@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,8 +95,8 @@ class Claims:
         self._mine = pages[peers.rank]
         self._again: list[int] = []
 
-    def next(self) -> int | None:
-        """The number of the next batch; None after the last."""
+    def next(self, stopped: Callable[[], bool]) -> int | None:
+        """The number of the next batch; None after the last, or if the member shall stop."""
         words = self._mine.words
         if self._again:
             found = self._again.pop(0)
@@ -105,25 +105,37 @@ class Claims:
             if found < self._total:
                 words[CLAIMED] = found + 1
         else:
-            self._peers.glance()
-            with self._peers.locked(CLAIM_LOCK):
-                found = self._claim()
+            if not self._peers.lock(CLAIM_LOCK, stopped):
+                return None
+            try:
+                self._peers.glance()
+                return self._claim()
+            finally:
+                self._peers.unlock(CLAIM_LOCK)
+        words[AT_WORK] = found + 1 if found < self._total else 0
+        return found if found < self._total else None
+
+    def _claim(self) -> int | None:
+        words = self._mine.words
+        for rank in self._peers.dead:
+            lost = self._pages[rank].words[AT_WORK]
+            if lost and all(page.taken_over[rank] != lost for page in self._pages):
+                words[AT_WORK] = lost  # first, so that a death in between loses no batch
+                words[CLAIMED] = max(words[CLAIMED], lost)
+                self._mine.taken_over[rank] = lost
+                return int(lost - 1)
+        found = max(page.words[CLAIMED] for page in self._pages)
         if found >= self._total:
             words[AT_WORK] = 0
             return None
         words[AT_WORK] = found + 1
-        return found
-
-    def _claim(self) -> int:
-        for rank in self._peers.dead:
-            lost = self._pages[rank].words[AT_WORK]
-            if lost and all(page.taken_over[rank] != lost for page in self._pages):
-                self._mine.taken_over[rank] = lost
-                return lost - 1
-        found = max(page.words[CLAIMED] for page in self._pages)
-        if found < self._total:
-            self._mine.words[CLAIMED] = found + 1
+        words[CLAIMED] = found + 1
         return int(found)
+
+    @property
+    def refused(self) -> bool:
+        """Whether there are batches to be used again."""
+        return bool(self._again)
 
     def again(self, numbers: Sequence[int]) -> None:
         """Use these batches again, since the steps with them are dropped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from synkhronos._transport.channels.peers import Peers
 from synkhronos.extensions._free.pages import ASK, Page
@@ -23,12 +23,14 @@ class Turns:
         self._pages = pages
         self._peers = peers
         self._mine = pages[peers.rank].words
+        self._passed = dict.fromkeys(range(peers.size), 0)  # tickets of others that wait no more
 
     def take(self, stopped: Callable[[], bool]) -> bool:
         """Wait for a turn.
 
         Returns False, without a turn, if the member shall stop, or if a member that holds the turn
-        has kept it for longer than PATIENCE.
+        has kept it for longer than PATIENCE. If the turn is free by then, those who asked before
+        are taken to be stopped: from now on this member goes before them.
         """
         self._mine[ASK] = 1 + max(page.words[ASK] for page in self._pages)
         until = time.monotonic() + PATIENCE
@@ -36,9 +38,11 @@ class Turns:
 
         def ready() -> bool:
             nonlocal got
-            if self._is_first():
+            if stopped():
+                return True
+            if all(self._passed[other] == ticket for other, ticket in self._before()):
                 got = self._peers.try_lock(TURN_LOCK)
-            return got or stopped()
+            return got
 
         try:
             self._peers.wait(ready, PATIENCE)
@@ -47,6 +51,7 @@ class Turns:
             raise
         if not got and time.monotonic() >= until and not stopped():
             got = self._peers.try_lock(TURN_LOCK)
+            self._passed |= dict(self._before()) if got else {}
         if not got:
             self._leave()
         return got
@@ -62,13 +67,13 @@ class Turns:
         if following is not None:
             self._peers.ring([following])
 
-    def _is_first(self) -> bool:
+    def _before(self) -> Iterator[tuple[int, int]]:
+        """The members that have asked before this one, and their tickets."""
         mine, rank = self._mine[ASK], self._peers.rank
         for other in self._peers.others():
             theirs = self._pages[other].words[ASK]
             if theirs and (theirs, other) < (mine, rank):
-                return False
-        return True
+                yield other, theirs
 
     def _following(self) -> int | None:
         asking = [(self._pages[r].words[ASK], r) for r in self._peers.others()]

@@ -1,0 +1,130 @@
+"""Runs of free rules for tests: small models, members of unequal speed, and replays."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from apart import Alone
+from modes import FAST
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from training_cases import Net
+
+from synkhronos import rules
+from synkhronos.extensions import Batches, make_train_function, updates
+from synkhronos.extensions._free.rows import BatchOrder, RowsOfBatches
+from synkhronos.testing import simulate
+
+MASTER = os.getpid()  # workers that are forked have another number
+
+FREE_RULES = {
+    "easgd": rules.EASGD(3),
+    "downpour": rules.Downpour(2),
+    "downpour plain": rules.Downpour(1, scale="none"),
+    "quorum": rules.Downpour(2, quorum=2),
+    "bound": rules.Downpour(1, bound=1),
+    "gem": rules.GEM(2),
+    "hogwild": rules.Hogwild(),
+    "gosgd": rules.GoSGD(0.5, seed=3),
+}
+TURN_RULES = {k: r for k, r in FREE_RULES.items() if k not in ("hogwild", "gosgd")}
+
+
+class Slowed(Op):
+    """The value itself, after a sleep in the master or in the workers; of what has no rows."""
+
+    __props__ = ("master", "workers")
+
+    def __init__(self, master: float = 0.0, workers: float = 0.0) -> None:
+        self.master, self.workers = master, workers
+
+    def make_node(self, x: Any) -> Apply:
+        x = pt.as_tensor_variable(x)
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        time.sleep(self.master if os.getpid() == MASTER else self.workers)
+        output_storage[0][0] = inputs[0].copy()
+
+
+def counting(rule: Any, n: int, slowed: Slowed | None = None, **options: Any) -> Any:
+    """A training function whose parameter counts how often each of n rows is used, negatively.
+
+    With `Downpour(scale="none")` the centre holds exact counts.
+    """
+    rows = pt.lvector("rows")
+    w = pytensor.shared(np.zeros(n), name="w")
+    loss = w[rows].sum() if slowed is None else w[rows].sum() + slowed(0.0)
+    train = make_train_function(
+        loss, [w], rows, None, updates.sgd, 1.0, rule=rule, mode=FAST, **options
+    )
+    return train, w, train.build_inputs(np.arange(n))
+
+
+def equal(
+    rule: Any, n: int = 5, elements: int = 1, slowed: Slowed | None = None, **more: Any
+) -> Any:
+    """A training function whose parameters all have the same value at any time, and its data."""
+    x = pt.vector("x", dtype="float64")
+    ws = [pytensor.shared(np.zeros(elements), name=f"w{i}") for i in range(2)]
+    loss = sum(((w - x.mean()) ** 2).sum() for w in ws)
+    if slowed is not None:
+        loss += slowed(0.0)
+    train = make_train_function(loss, ws, x, None, updates.sgd, 0.05, rule=rule, mode=FAST, **more)
+    return train, ws, train.build_inputs(1 + np.arange(float(n)) / n)
+
+
+def flat(values: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(v) for v in values])
+
+
+class Twin:
+    """The members of a run, one after the other in plain PyTensor, for `simulate`."""
+
+    def __init__(self, net: Net, optimizer: Any, options: Any, size: int) -> None:
+        def loss(own: Net, share: Any) -> Any:
+            del share
+            return own.loss
+
+        self.members = [Alone(optimizer, options, loss, net.dtype, None) for _ in range(size)]
+        self.start = flat(self.members[0].net.values())
+
+    def replay(self, rule: Any, log: Any, order: BatchOrder, x: Any, y: Any) -> Any:
+        """The simulation of a run's log."""
+        rows = RowsOfBatches(order)
+        numbers = {rank: [b for entry in log[rank] for b in entry[5]] for rank in log}
+
+        def step(w: np.ndarray, at: np.ndarray, rank: int) -> None:
+            w[:] = self.step(rank, w, x, y, rows[int(at[0])])
+
+        return simulate(
+            rule,
+            step,
+            lambda w, rank, step: np.array([numbers[rank][step]]),
+            [1.0] * len(self.members),
+            schedule=log,
+            start=self.start,
+            rows=[float(order.size)] * len(self.members),
+        )
+
+    def step(self, rank: int, w: np.ndarray, x: Any, y: Any, rows: Any) -> np.ndarray:
+        """What a step of a member on these rows makes of its parameters."""
+        member = self.members[rank]
+        values = []
+        for p in member.net.params:
+            shape = p.get_value(borrow=True).shape
+            size = int(np.prod(shape))
+            values.append(w[:size].reshape(shape))
+            w = w[size:]
+        Alone.put(member.net.params, values)
+        member.step(x[rows], y[rows])
+        return flat(member.net.values())
+
+
+def batches_of(n: int, size: int, **more: Any) -> Batches:
+    return Batches(n, size, seed=1, **more)
