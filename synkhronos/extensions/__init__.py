@@ -9,12 +9,14 @@
 
 import synkhronos.extensions.updates as updates
 from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos.extensions._free.points import Point as Point
 from synkhronos.extensions.batches import Batches as Batches
 from synkhronos.extensions.free_function import FreeFunction as FreeFunction
 from synkhronos.extensions.loader import Loader as Loader
+from synkhronos.extensions.nodes_function import NodesFunction as NodesFunction
+from synkhronos.extensions.nodes_run import NodesRun as NodesRun
 from synkhronos.extensions.round_function import RoundFunction as RoundFunction
 from synkhronos.extensions.run import Death as Death
-from synkhronos.extensions.run import Point as Point
 from synkhronos.extensions.run import Run as Run
 from synkhronos.extensions.train import make_train_function as make_train_function
 from synkhronos.extensions.train import make_train_function_pytensor as make_train_function_pytensor
@@ -26,6 +28,8 @@ __all__ = [
     "Death",
     "FreeFunction",
     "Loader",
+    "NodesFunction",
+    "NodesRun",
     "Point",
     "RoundFunction",
     "Run",

@@ -47,9 +47,9 @@ from synkhronos._errors import (
     shown,
     warn,
 )
+from synkhronos.extensions._free.points import Point
 from synkhronos.extensions._random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions.batches import Batches
-from synkhronos.extensions.run import Point
 
 FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"

@@ -68,6 +68,7 @@ class FreeFunction(TrainFunction):
         self._statistics = tuple(statistics)
         everything = [v for unit in plan.partition.units for v in unit.everything]
         self._moved = tuple(p for p in plan.params if p in everything)
+        self._outer: tuple[tuple[SharedVariable, ...], ...] = ()
         name = f"rows and exchanges ({type(rule).__name__})"
         self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
         self.state.append(self._counts)
@@ -132,18 +133,7 @@ class FreeFunction(TrainFunction):
             group.check_idle("train.start")
             if self._member is not group.member:
                 self._install()
-            rows = min(batches.n, max(1, batches.size) * group.size)
-            call = self._function.make(given, kwargs, batch=np.arange(rows))
-            if call.first or call.new is not None:
-                with self._function.telling():
-                    group.run_in_turn(Rehearse(call), "train.start")
-                self._function.compiled(call)
-                call = self._function.make(given, kwargs, batch=np.arange(rows))
-            self._post_leaves(given, kwargs)
-            order = BatchOrder.of(batches, epochs)
-            assignment = Assignment(
-                call, self._plan.goal.average, self._partials, order, share == "fixed", record
-            )
+            assignment = self._assignment(given, kwargs, batches, epochs, share == "fixed", record)
             free = self._update
             free.clear()
             for variable, place in free.first.items():
@@ -155,6 +145,28 @@ class FreeFunction(TrainFunction):
         post = functools.partial(self._post_leaves, given, kwargs)
         counts = self._counts
         return Run(group, started, free, mine, batches.restore, counts, stall_warning, least, post)
+
+    def _assignment(
+        self,
+        given: Sequence[Any],
+        kwargs: dict[str, Any],
+        batches: Batches,
+        epochs: int,
+        fixed: bool = False,
+        record: bool = False,
+    ) -> Assignment:
+        """What members do in a run; they have compiled it, and have all values that it needs."""
+        group = self._group
+        rows = np.arange(min(batches.n, batches.size * group.size))
+        call = self._function.make(given, kwargs, batch=rows)
+        if call.first or call.new is not None:
+            with self._function.telling():
+                group.run_in_turn(Rehearse(call), "train.start")
+            self._function.compiled(call)
+            call = self._function.make(given, kwargs, batch=rows)
+        self._post_leaves(given, kwargs)
+        average, order = self._plan.goal.average, BatchOrder.of(batches, epochs)
+        return Assignment(call, average, self._partials, order, fixed, record)
 
     def _check_start(
         self, given: Sequence[Any], batches: Any, epochs: Any, share: Any, least: Any
@@ -191,13 +203,11 @@ class FreeFunction(TrainFunction):
         shapes = shapes_of(plan.partition)
         shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}
         flat = lay_out(plan.partition, shapes, 1, recipe.mode, recipe.config)
-        made = LocalRecipe(flat, self._moved, self._statistics, (), {})
+        return LocalRecipe(flat, self._moved, self._statistics, self._outer, {}), self._installer()
+
+    def _installer(self) -> Callable[[bytes, int], Command]:
         rule = self.rule
-
-        def install(packed: bytes, number: int) -> Command:
-            return InstallFree(packed, rule, number)
-
-        return made, install
+        return lambda packed, number: InstallFree(packed, rule, number)
 
     def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:
         return []

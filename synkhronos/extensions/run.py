@@ -15,7 +15,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._engine.group import Group, Task
-from synkhronos._errors import InputError, WorkerDied
+from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
 from synkhronos.extensions._free.commands import Free
 from synkhronos.extensions._free.pages import (
@@ -34,44 +34,11 @@ from synkhronos.extensions._free.pages import (
     WAITED,
 )
 from synkhronos.extensions._free.participant import Participant, total
+from synkhronos.extensions._free.points import Point, PointSource
 
 log = logging.getLogger("synkhronos")
 
 _LOOK_SECONDS = 0.05  # between two looks of the master at the other members
-
-
-@dataclass(frozen=True)
-class Point:
-    """A copy of the centre while members train.
-
-    Attributes
-    ----------
-    values : dict of array
-        By variable: parameters, statistics such as running means, and the count of rows and
-        exchanges.
-    version : int
-        Exchanges that this centre contains, also those of earlier runs; of `Hogwild`, steps.
-    torn : bool
-        Others may have changed the centre while it was copied (`Hogwild`).
-    rows, epoch : int
-        Rows that all members have used by now, also in earlier runs, and the epoch that has begun.
-    batches : dict
-        The state of the Batches after what members have taken of them.
-    seconds : float
-        Since the start.
-    loss : float
-        Mean over the rows since the previous point, at each member's own values; of steps whose
-        loss is finite.
-    """
-
-    values: dict[SharedVariable, np.ndarray]
-    version: int
-    torn: bool
-    rows: int
-    epoch: int
-    seconds: float
-    loss: float
-    batches: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -92,7 +59,7 @@ class Death:
     steps: int
 
 
-class Run:
+class Run(PointSource):
     """Members that train by a free rule; made by `FreeFunction.start`.
 
     Use it in a ``with`` statement: the end of the block stops the members and waits for them. Then
@@ -224,55 +191,19 @@ class Run:
         with self._joined():
             return self._point()
 
-    def every(
-        self,
-        *,
-        rows: int | None = None,
-        exchanges: int | None = None,
-        seconds: float | None = None,
-    ) -> Iterator[Point]:
-        """Train, and give a point each time that so much has been done; exactly one is given.
-
-        Parameters
-        ----------
-        rows, exchanges : int, optional
-            Of all members.
-        seconds : float, optional
-
-        Raises
-        ------
-        InputError
-            None or several of the three are given, or one is not positive.
-        WorkerError
-            A member raised. All have stopped, and the variables have the centre's values.
-        WorkerDied
-            Too few members are left; as above.
-        """
-        given = {"rows": rows, "exchanges": exchanges, "seconds": seconds}
-        chosen = {k: v for k, v in given.items() if v is not None}
-        if len(chosen) != 1 or min(chosen.values()) <= 0:
-            raise InputError(f"every: give one of rows, exchanges and seconds, found {chosen}")
-        [(what, interval)] = chosen.items()
-        measure = {
+    def _measures(self) -> dict[str, Callable[[], float]]:
+        return {
             "rows": lambda: self.rows,
             "exchanges": lambda: total(self._pages, EXCHANGES),
             "seconds": lambda: time.monotonic() - self._began,
-        }[what]
-        return self._every(measure, interval)
+        }
 
-    def _every(self, measure: Callable[[], float], interval: float) -> Iterator[Point]:
-        due = interval
-        while not self._over and not self._stopping:
-            limit = due
-            self._train(lambda limit=limit: measure() >= limit)  # type: ignore[misc]
-            if self._failed():
-                self.wait()  # raises
-            if measure() < due or self._stopping:
-                return
-            with self._joined():
-                point = self._point()
-            due = interval * (measure() // interval + 1)
-            yield point
+    def _ended(self) -> bool:
+        return self._over or self._stopping
+
+    def _raise_failures(self) -> None:
+        if self._failed():
+            self.wait()
 
     def set(self, **numbers: float) -> None:
         """Change numbers of the rule, such as ``alpha=0.1``; members take them at an exchange.
@@ -448,8 +379,7 @@ class Run:
             mean,
             position,
         )
-        kept = {k: getattr(point, k) for k in ("rows", "epoch", "seconds", "version", "loss")}
-        self.history.append(kept)
+        self.history.append(point.summary())
         return point
 
     def _read(self) -> tuple[int, dict[SharedVariable, np.ndarray]]:

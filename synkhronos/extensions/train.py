@@ -39,6 +39,7 @@ from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions.free_function import FreeFunction
+from synkhronos.extensions.nodes_function import NodesFunction
 from synkhronos.extensions.round_function import RoundFunction
 from synkhronos.extensions.train_function import TrainFunction, TrainPlan, arranged
 from synkhronos.extensions.updates import apply_rule
@@ -48,7 +49,7 @@ from synkhronos.extensions.updates._slots import (
     gradients,
     trainable,
 )
-from synkhronos.rules import Hogwild
+from synkhronos.rules import Hogwild, Nodes
 from synkhronos.rules._base import FreeRule, RoundRule, Rule
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
@@ -199,6 +200,8 @@ def make_train_function(
                 warm = planned([*streams, *(_of_all(c) for c in statistics)], ())
     _check_used(made.function.inputs, [loss, *_variables(outputs)], partition)
     if rule is not None and not rule.meets:
+        if isinstance(rule, Nodes):
+            return NodesFunction(group, made, rule, [c.shared for c in statistics])
         assert isinstance(rule, FreeRule)
         return FreeFunction(group, made, rule, [c.shared for c in statistics])
     if isinstance(rule, RoundRule):
@@ -375,6 +378,15 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> No
         )
 
 
+def _check_nodes(rule: Nodes) -> None:
+    if rule.inside is None:
+        raise InputError(f"make_train_function: {rule}: nodes need a free rule inside so far")
+    if rule.between.policy != "keep" or int(getattr(rule.between, "warmup", 0)):
+        raise InputError(
+            f"make_train_function: {rule}: between nodes there is neither state= nor warmup="
+        )
+
+
 def _check_averaged(statistics: Sequence[Change], rule: Rule) -> None:
     for c in statistics:
         if c.scope == "all" and c.reduction is not Reduction.AVG:
@@ -395,12 +407,16 @@ def _check_free(
             f"make_train_function: the loss {loss} contains statistics over the rows of all "
             f"members, which never meet with {rule}: use statistics of each member's rows"
         )
-    if group.member.communicator.nodes > 1:
+    if isinstance(rule, Nodes):
+        _check_nodes(rule)
+    elif group.member.communicator.nodes > 1:
         raise InputError(
             f"make_train_function: {rule} is for the members of one node, and these are on "
-            f"{group.member.communicator.nodes}: use a round rule"
+            f"{group.member.communicator.nodes}: use a round rule, "
+            "or rules.Nodes"
         )
-    if isinstance(rule, Hogwild) and (partition.whole_updates or partition.levels):
+    inside = rule.inside if isinstance(rule, Nodes) else rule
+    if isinstance(inside, Hogwild) and (partition.whole_updates or partition.levels):
         raise InputError(
             "make_train_function: Hogwild() needs an optimizer that works element by element, and "
             "this one needs whole parameters or norms"

@@ -16,6 +16,7 @@ from synkhronos.rules.elastic import EASGD as EASGD
 from synkhronos.rules.gem import GEM as GEM
 from synkhronos.rules.gossip import GoSGD as GoSGD
 from synkhronos.rules.hogwild import Hogwild as Hogwild
+from synkhronos.rules.nodes import Nodes as Nodes
 from synkhronos.rules.swap import Swap as Swap
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FreeRule",
     "GoSGD",
     "Hogwild",
+    "Nodes",
     "RoundRule",
     "Rule",
     "SlowMo",

@@ -22,7 +22,7 @@ class Peers:
     Parameters
     ----------
     node : Node or None
-        None in a group of one.
+        None in a group of one. A node of one member needs neither waits nor locks.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Peers:
     """
 
     def __init__(self, node: Node | None) -> None:
-        self._node = node
+        self._node = node if node is not None and node.size > 1 else None
         self.rank = 0 if node is None else node.rank
         self.size = 1 if node is None else node.size
         self.dead: set[int] = set()

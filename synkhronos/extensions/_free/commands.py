@@ -43,6 +43,9 @@ class Free:
         The scalars of the optimizer's rule, which the master sets.
     first : dict of array
         Where the master puts the first values of the variables.
+    lent : list of array
+        The leader's arrays of these, and of the optimizer's states.
+    versions : tuple of Version
     torn : bool
         A copy of the centre need not be of one version.
     """
@@ -59,20 +62,20 @@ class Free:
         self.first = arrays.views(values)
         self.torn = torn
         self._arrays = arrays
-        self._values = values
+        self.lent = values
         self.local = local
         self.leaves = local.leaves
         self.shared = shared
-        self._versions = versions
+        self.versions = versions
 
     def clear(self) -> None:
-        """In the master: set all words and the rule's vectors to zero."""
+        """In the leader: set all words and the rule's vectors to zero."""
         for page in self.shared.pages:
             for words in (page.words, page.reals):
                 np.asarray(words)[...] = 0
             page.reals[WEIGHT] = 1 / len(self.shared.pages)
         self.shared.numbers[0] = 0
-        for version in self._versions:
+        for version in self.versions:
             version.counts[...] = 0
             for _, *beside in version.vectors:
                 for vector in beside:
@@ -82,7 +85,7 @@ class Free:
         """The values of parameters and statistics in a copy of the centre."""
         parameters, statistics = iter(version.vectors), iter(version.statistics)
         vectors = []
-        for kind, like in zip(self._arrays.kinds, self._values, strict=True):
+        for kind, like in zip(self._arrays.kinds, self.lent, strict=True):
             if kind is PARAMETER:
                 vectors.append(next(parameters)[0].reshape(like.shape))
             else:
@@ -110,31 +113,60 @@ class InstallFree(Command):
 
     def run(self, member: Member) -> None:
         """Allocate and map the arrays; the master compiles first."""
+        free = Installation(self.rule, unpacked(self.recipe, member), member).free()
+        local = free.local
+        local.bind([(member.variables.of(v), view) for v, view in free.first.items()])
+        member.clocks[self.number] = Clocks(member.communicator)
+        member.updates[self.number] = free
+
+
+def unpacked(recipe: bytes, member: Member) -> LocalRecipe:
+    """The recipe that the master has sent."""
+    found: LocalRecipe
+    if member.rank == member.master:
+        found = member.master_input
+    else:
+        found = serialization.unpack_graph(recipe, lambda n: member.variables[n].variable)
+    return found
+
+
+class Installation:
+    """The arrays of a free rule in one member, and those that the leader of its node lends.
+
+    Attributes
+    ----------
+    arrays : LocalArrays
+    """
+
+    def __init__(self, rule: FreeRule, recipe: LocalRecipe, member: Member) -> None:
+        self.arrays = LocalArrays(recipe)
+        self._rule = rule
+        self._recipe = recipe
+        self._member = member
+
+    def free(self) -> Free:
+        """Allocate and map; the master compiles first."""
+        member, arrays, recipe = self._member, self.arrays, self._recipe
         comm, mine = member.communicator, member.rank == member.master
-        recipe: LocalRecipe
-        if mine:
-            recipe = member.master_input
-        else:
-            recipe = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
-        arrays = LocalArrays(recipe)
+        home = comm.home
         own, gradients = arrays.empty(comm), arrays.gradients(comm)
         for vector in (*own, *gradients):
             vector[...] = 0
-        gossips = isinstance(self.rule, GoSGD)
+        gossips = isinstance(self._rule, GoSGD)
         spread = [v for v, k in zip(own, arrays.kinds, strict=True) if k in (PARAMETER, STATISTIC)]
-        slots = [_like(v, comm) for _ in range(2) for v in spread] if gossips else []
+        slots = [like(v, comm) for _ in range(2) for v in spread] if gossips else []
         page = [
-            comm.empty((length(member.size),), np.dtype(np.int64)),
+            comm.empty((length(home.size),), np.dtype(np.int64)),
             comm.empty((REALS,), np.dtype(np.float64)),
         ]
-        lent = self._lent(arrays, own, comm) if mine else []
+        lent = self._lent(own, comm) if home.rank == comm.leader else []
         exposed = comm.expose([*page, *own, *slots, *lent])
         n, k = 2 + len(own), 2 + len(own) + len(slots)
-        versions, first, numbers = self._mapped(arrays, exposed[member.master][k:])
-        if isinstance(self.rule, Hogwild):
+        versions, first, numbers = self._mapped(exposed[comm.leader][k:])
+        if isinstance(self._rule, Hogwild):
             kinds = zip(own, first, arrays.kinds, strict=True)
             own = [o if kind is STATE else f for o, f, kind in kinds]
-        pages = [Page(e[0], e[1], member.size) for e in exposed]
+        pages = [Page(e[0], e[1], home.size) for e in exposed]
         vectors = [
             Vectors(kind, [], f.reshape(-1), 0, 0)
             for kind, f in zip(arrays.kinds, first, strict=True)
@@ -145,55 +177,49 @@ class InstallFree(Command):
             comm.barrier()
         with member.compiling():
             local.compile()
-            _compile_exchange(self.rule, {v.dtype for v in spread})
+            _compile_exchange(self._rule, {v.dtype for v in spread})
         if mine:
             comm.barrier()
-        views = arrays.views(first)
-        local.bind([(member.variables.of(v), view) for v, view in views.items()])
         shared = Shared(
             pages,
-            Centre(versions, pages, member.rank),
-            _of_kind(PARAMETER, own, arrays),
-            _of_kind(STATISTIC, own, arrays),
+            Centre(versions, pages, home.rank),
+            of_kind(PARAMETER, own, arrays),
+            of_kind(STATISTIC, own, arrays),
             memoryview(numbers),
             [_slot(e[2:n], e[n:k], arrays) for e in exposed] if gossips else [],
         )
-        member.clocks[self.number] = Clocks(comm)
-        member.updates[self.number] = Free(
-            local, shared, versions, arrays, first, isinstance(self.rule, Hogwild)
-        )
+        return Free(local, shared, versions, arrays, first, isinstance(self._rule, Hogwild))
 
     def _beside(self) -> tuple[str, ...]:
-        return self.rule.beside if isinstance(self.rule, TurnRule) else ()
+        return self._rule.beside if isinstance(self._rule, TurnRule) else ()
 
     def _counts(self) -> int:
-        return len(self.rule.counts) if isinstance(self.rule, TurnRule) else 0
+        return len(self._rule.counts) if isinstance(self._rule, TurnRule) else 0
 
-    def _lent(
-        self, arrays: LocalArrays, own: list[np.ndarray], comm: Communicator
-    ) -> list[np.ndarray]:
-        """What the master allocates: first values, then the rest of the centre's versions."""
+    def _lent(self, own: list[np.ndarray], comm: Communicator) -> list[np.ndarray]:
+        """What the leader allocates: first values, then the rest of the centre's versions."""
+        arrays = self.arrays
         parameters, statistics = (
             [v for v, kind in zip(own, arrays.kinds, strict=True) if kind is wanted]
             for wanted in (PARAMETER, STATISTIC)
         )
-        beside = [_like(v, comm) for _ in range(2) for _ in self._beside() for v in parameters]
-        second = [_like(v, comm) for v in (*parameters, *statistics)]
+        beside = [like(v, comm) for _ in range(2) for _ in self._beside() for v in parameters]
+        second = [like(v, comm) for v in (*parameters, *statistics)]
         counts = [comm.empty((self._counts(),), np.dtype(np.float64)) for _ in range(2)]
-        numbers = comm.empty((1 + len(self.rule.numbers),), np.dtype(np.float64))
+        numbers = comm.empty((1 + len(self._rule.numbers),), np.dtype(np.float64))
         first = arrays.empty(comm)
         for vector in (*first, numbers):  # between two parameters, too: they are exchanged together
             vector[...] = 0
         return [*first, *beside, *second, *counts, numbers]
 
     def _mapped(
-        self, arrays: LocalArrays, lent: Sequence[np.ndarray]
+        self, lent: Sequence[np.ndarray]
     ) -> tuple[tuple[Version, Version], list[np.ndarray], np.ndarray]:
         """The two versions, the first values, and the rule's numbers."""
-        rest = iter(lent)
+        arrays, rest = self.arrays, iter(lent)
         first = [next(rest) for _ in arrays.kinds]
-        parameters = _of_kind(PARAMETER, first, arrays)
-        statistics = _of_kind(STATISTIC, first, arrays)
+        parameters = of_kind(PARAMETER, first, arrays)
+        statistics = of_kind(STATISTIC, first, arrays)
         beside = [[[next(rest) for _ in parameters] for _ in self._beside()] for _ in range(2)]
         second = [next(rest).reshape(-1) for _ in parameters]
         others = [next(rest).reshape(-1) for _ in statistics]
@@ -221,18 +247,20 @@ def _compile_exchange(rule: FreeRule, dtypes: set[np.dtype]) -> None:
             rule.merge(one, 0.5, np.ones(1, dtype), 0.5)
 
 
-def _like(v: np.ndarray, comm: Communicator) -> np.ndarray:
+def like(v: np.ndarray, comm: Communicator) -> np.ndarray:
+    """A new array of zeros of the same shape and dtype."""
     found = comm.empty(v.shape, v.dtype)
     found[...] = 0
     return found
 
 
-def _of_kind(kind: str, values: Sequence[np.ndarray], arrays: LocalArrays) -> list[np.ndarray]:
+def of_kind(kind: str, values: Sequence[np.ndarray], arrays: LocalArrays) -> list[np.ndarray]:
+    """Those of the values that are of a kind, flat."""
     return [v.reshape(-1) for v, k in zip(values, arrays.kinds, strict=True) if k is kind]
 
 
 def _slot(own: Sequence[np.ndarray], slots: Sequence[np.ndarray], arrays: LocalArrays) -> Slot:
-    now = _of_kind(PARAMETER, own, arrays) + _of_kind(STATISTIC, own, arrays)
+    now = of_kind(PARAMETER, own, arrays) + of_kind(STATISTIC, own, arrays)
     flat = [v.reshape(-1) for v in slots]
     return Slot(now, flat[: len(now)], flat[len(now) :])
 

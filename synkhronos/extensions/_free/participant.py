@@ -62,6 +62,8 @@ class Assignment:
         Each member uses its own batches, whatever the speeds are.
     record : bool
         Members keep a log of their exchanges.
+    begin, count : int
+        The first batch, and how many follow it; default: all.
     """
 
     call: Call
@@ -70,6 +72,13 @@ class Assignment:
     order: BatchOrder
     fixed: bool = False
     record: bool = False
+    begin: int = 0
+    count: int | None = None
+
+    @property
+    def batches(self) -> int:
+        """How many batches there are."""
+        return self.order.total if self.count is None else self.count
 
 
 @dataclass
@@ -129,7 +138,7 @@ class Participant:
         self._member = member
         self._local = local
         self._assignment = assignment
-        self._claims = Claims(shared.pages, self.peers, assignment.order.total, assignment.fixed)
+        self._claims = Claims(shared.pages, self.peers, assignment.batches, assignment.fixed)
         self._rows = RowsOfBatches(assignment.order)
         self._calls: dict[int, tuple[Call, np.ndarray | None]] = {}
         self._page = shared.pages[self.peers.rank]
@@ -172,7 +181,7 @@ class Participant:
             number = self._claims.next(stopped)
         if number is None:
             return False
-        rows = self._rows[number]
+        rows = self._rows[self._assignment.begin + number]
         self.serve()
         part, outputs = self._local.computed(self._call(rows), self._member)
         given = self._assignment
@@ -261,7 +270,7 @@ class Participant:
         n, rank = len(rows), member.rank
         place, listed = None, Picks(rows)
         source: Any = listed
-        if member.size > 1:
+        if member.size > 1 and member.communicator.nodes == 1:  # a reference is the master's arena
             place = member.communicator.empty((n,), np.dtype(np.int64))
             [at] = member.places([place])
             source = ArrayRef(at, (n,), place.dtype.str, 0)

@@ -1,0 +1,121 @@
+"""Points of a run: copies of the centre while members train."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._errors import InputError
+
+
+@dataclass(frozen=True)
+class Point:
+    """A copy of the centre while members train.
+
+    Attributes
+    ----------
+    values : dict of array
+        By variable: parameters, statistics such as running means, and the count of rows and
+        exchanges.
+    version : int
+        Exchanges that this centre contains, also those of earlier runs; of `Hogwild`, steps.
+    torn : bool
+        Others may have changed the centre while it was copied (`Hogwild`).
+    rows, epoch : int
+        Rows that all members have used by now, also in earlier runs, and the epoch that has begun.
+    batches : dict
+        The state of the Batches after what members have taken of them.
+    seconds : float
+        Since the start.
+    loss : float
+        Mean over the rows since the previous point, at each member's own values; of steps whose
+        loss is finite.
+    """
+
+    values: dict[SharedVariable, np.ndarray]
+    version: int
+    torn: bool
+    rows: int
+    epoch: int
+    seconds: float
+    loss: float
+    batches: dict[str, Any]
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's history keeps of it."""
+        return {k: getattr(self, k) for k in ("rows", "epoch", "seconds", "version", "loss")}
+
+
+class PointSource(ABC):
+    """The base of runs: they train in pieces, with a point after each."""
+
+    @abstractmethod
+    def centre(self) -> Point:
+        """A copy of the centre now."""
+
+    @abstractmethod
+    def _train(self, enough: Callable[[], bool]) -> None:
+        """Train until it is enough, or until the end."""
+
+    @abstractmethod
+    def _measures(self) -> dict[str, Callable[[], float]]:
+        """What `every` counts: rows, exchanges and seconds so far."""
+
+    @abstractmethod
+    def _ended(self) -> bool:
+        """Whether the run has ended, or shall."""
+
+    @abstractmethod
+    def _stopped(self) -> bool:
+        """Whether the user has asked for the end."""
+
+    def _raise_failures(self) -> None:
+        """Raise what has failed in a member."""
+
+    def every(
+        self,
+        *,
+        rows: int | None = None,
+        exchanges: int | None = None,
+        seconds: float | None = None,
+    ) -> Iterator[Point]:
+        """Train, and give a point each time that so much has been done; exactly one is given.
+
+        Parameters
+        ----------
+        rows, exchanges : int, optional
+            Of all members.
+        seconds : float, optional
+
+        Raises
+        ------
+        InputError
+            None or several of the three are given, or one is not positive.
+        WorkerError
+            A member raised. All have stopped, and the variables have the centre's values.
+        WorkerDied
+            Too few members are left; as above.
+        """
+        given = {"rows": rows, "exchanges": exchanges, "seconds": seconds}
+        chosen = {k: v for k, v in given.items() if v is not None}
+        if len(chosen) != 1 or min(chosen.values()) <= 0:
+            raise InputError(f"every: give one of rows, exchanges and seconds, found {chosen}")
+        [(what, interval)] = chosen.items()
+        return self._every(self._measures()[what], interval)
+
+    def _every(self, measure: Callable[[], float], interval: float) -> Iterator[Point]:
+        due = interval
+        while not self._ended():
+            limit = due
+            self._train(lambda limit=limit: measure() >= limit)  # type: ignore[misc]
+            self._raise_failures()
+            if measure() < due or self._stopped():
+                return
+            point = self.centre()
+            due = interval * (measure() // interval + 1)
+            yield point

@@ -1,0 +1,63 @@
+"""Nodes: one rule in each node, another one between the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.rules._base import FreeRule, RoundRule, Rule
+from synkhronos.rules.gossip import GoSGD
+from synkhronos.rules.swap import Swap
+
+
+@dataclass(frozen=True)
+class Nodes(Rule):
+    """The members of a node train by one rule; the nodes' centres meet by another.
+
+    Each node trains until its members have made ``between.period`` steps on average. Then the
+    nodes meet: to `between`, a node is one member, weighted by its rows. All members go on from
+    their node's centre, with the optimizer's states that they have.
+
+    Parameters
+    ----------
+    inside : FreeRule, optional
+        Not `GoSGD`, which has no centre. None: the members of a node make synchronous steps, as
+        without a rule.
+    between : RoundRule
+        Not `Swap`.
+
+    Notes
+    -----
+    A node as one worker: Langer et al., `arXiv:1712.05878 <https://arxiv.org/abs/1712.05878>`_.
+
+    Cost of a meeting: each node's centre is sent once and received once, by one transfer of MPI.
+
+    Examples
+    --------
+    >>> from synkhronos import rules
+    >>> str(rules.Nodes(inside=rules.EASGD(period=5), between=rules.DiLoCo(period=100)))
+    'Nodes(inside=EASGD(period=5), between=DiLoCo(period=100))'
+    """
+
+    inside: FreeRule | None
+    between: RoundRule
+
+    def _check(self) -> None:
+        if not isinstance(self.between, RoundRule) or not self.between.meets:
+            raise InputTypeError(
+                f"rules.Nodes: between={shown(self.between)} is not a round rule, such as "
+                "DiLoCo(period=100)"
+            )
+        if isinstance(self.between, Swap):
+            raise InputError("rules.Nodes: nodes do not swap: use Average, SlowMo, DiLoCo or EASGD")
+        inside = self.inside
+        if inside is not None and (not isinstance(inside, FreeRule) or inside.meets):
+            raise InputTypeError(f"rules.Nodes: inside={shown(inside)} is not a free rule, or None")
+        if isinstance(inside, GoSGD):
+            raise InputError("rules.Nodes: GoSGD has no centre of a node: use another rule inside")
+
+    def for_nodes(self, members: int, nodes: int) -> Self:
+        """The rule for so many members of a node, and so many nodes."""
+        inside = None if self.inside is None else self.inside.for_members(members)
+        return replace(self, inside=inside, between=self.between.for_members(nodes))
