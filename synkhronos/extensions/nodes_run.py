@@ -133,3 +133,6 @@ class NodesRun(PointSource):
 
     def _stopped(self) -> bool:
         return self._stopping
+
+    def _raise_failures(self) -> None:
+        """Each round has raised its own."""

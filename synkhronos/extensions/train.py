@@ -181,32 +181,17 @@ def make_train_function(
                 group.infer,
                 dict(options),
             )
+            _check_used(function.inputs, [loss, *_variables(outputs)], partition)
             n, names = 1 + len(outputs), tuple(_aliases(x, y))
             return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, compress, names)
 
-        if rule is None:
-            made = planned(changes, ())
-        else:
+        if rule is not None:
             _check_rule(rule, group, mode, compress)
             if not rule.meets:
                 _check_free(rule, group, outputs, loss, partition)
                 reported = (loss, None)
-            streams = [c for c in changes if isinstance(c.shared.type, RandomType)]
-            statistics = [c for c in changes if not isinstance(c.shared.type, RandomType)]
-            _check_averaged(statistics, rule)
-            made = planned(streams, statistics)
-            warm = None
-            if getattr(rule, "warmup", 0):
-                warm = planned([*streams, *(_of_all(c) for c in statistics)], ())
-    _check_used(made.function.inputs, [loss, *_variables(outputs)], partition)
-    if rule is not None and not rule.meets:
-        if isinstance(rule, Nodes):
-            return NodesFunction(group, made, rule, [c.shared for c in statistics])
-        assert isinstance(rule, FreeRule)
-        return FreeFunction(group, made, rule, [c.shared for c in statistics])
-    if isinstance(rule, RoundRule):
-        first = None if warm is None else TrainFunction(group, warm)
-        return RoundFunction(group, made, rule, [c.shared for c in statistics], first)
+            return _training_apart(group, rule, changes, planned)
+        made = planned(changes, ())
     member = group.member
     if compress and made.function.recipe.jax and member.resident and member.communicator.nodes > 1:
         warn(
@@ -358,6 +343,30 @@ def _applied(
     whole = _clipped(clip, goal.full_gradients(places))
     updates, moving = _rule_updates(rule, whole, params, args, kwargs, givens)
     return UpdateRule(tuple(places), tuple(updates.items()), tuple(params)), moving
+
+
+def _training_apart(
+    group: Group,
+    rule: Rule,
+    changes: Sequence[Change],
+    planned: Callable[[list[Change], Sequence[Change]], TrainPlan],
+) -> TrainFunction:
+    """The training function of a rule; `planned` plans its updates, and what members compute."""
+    streams = [c for c in changes if isinstance(c.shared.type, RandomType)]
+    statistics = [c for c in changes if not isinstance(c.shared.type, RandomType)]
+    _check_averaged(statistics, rule)
+    made, variables = planned(streams, statistics), [c.shared for c in statistics]
+    if isinstance(rule, Nodes):
+        return NodesFunction(group, made, rule, variables)
+    if not rule.meets:
+        assert isinstance(rule, FreeRule)
+        return FreeFunction(group, made, rule, variables)
+    assert isinstance(rule, RoundRule)
+    warm = None
+    if getattr(rule, "warmup", 0):
+        everywhere = planned([*streams, *(_of_all(c) for c in statistics)], ())
+        warm = TrainFunction(group, everywhere)
+    return RoundFunction(group, made, rule, variables, warm)
 
 
 def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> None:

@@ -78,7 +78,7 @@ class Rule:
 
     def __str__(self) -> str:
         values = [(f, getattr(self, f.name)) for f in fields(self)]
-        given = [f"{f.name}={value!r}" for f, value in values if value != f.default]
+        given = [f"{f.name}={_shown(value)}" for f, value in values if value != f.default]
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _whole(self, name: str, least: int) -> None:
@@ -110,6 +110,10 @@ class Rule:
 
     def _made(self, name: str) -> str:
         return f"rules.{type(self).__name__}: {name}={shown(getattr(self, name))}"
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, Rule) else repr(value)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def test_members_of_a_node_train_together(inside: rules.Rule, group2: synk.Group
         before = float(((TARGETS - ROWS @ first.values[w]) ** 2).mean())
         assert np.array_equal(first.values[w], w.get_value())  # between two rounds
         run.wait()
-    assert run.rows >= 10 * len(ROWS)  # a quorum uses rows again
+    assert run.rows == 10 * len(ROWS)  # though a quorum uses some of them again
     assert float(((TARGETS - ROWS @ w.get_value()) ** 2).mean()) < before
     assert 0.5 < float(mean.get_value()) < 1.5
     held = [synk.get_value(rank, w).tolist() for rank in range(synk.size())]

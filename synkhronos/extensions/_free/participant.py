@@ -437,6 +437,7 @@ class TurnTaker(Participant):
         self._record(number, turn, turn.does)
         if turn.refused:
             words[REFUSED] += 1
+            words[ROWS] -= int(turn.rows)  # they are used again
             self._claims.again(self.used)
         elif turn.does not in ("read", "wait"):
             words[EXCHANGES] += 1

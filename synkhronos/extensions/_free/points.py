@@ -74,6 +74,7 @@ class PointSource(ABC):
     def _stopped(self) -> bool:
         """Whether the user has asked for the end."""
 
+    @abstractmethod
     def _raise_failures(self) -> None:
         """Raise what has failed in a member."""
 
