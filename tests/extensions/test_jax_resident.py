@@ -19,6 +19,7 @@ from selection import thorough
 from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
+from synkhronos import rules
 from synkhronos._backends import jax as jax_backend
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._step.fused import Fused
@@ -51,6 +52,16 @@ def gpus(request: pytest.FixtureRequest, gpu_pair: synk.Group, start: Start) -> 
 def test_rules_equal_serial(gpus: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
     compare(lambda net: {"rule": function, "mode": "JAX", **arguments})
+
+
+def test_training_rules_are_refused(gpu_pair: synk.Group) -> None:
+    net = Net()
+    with pytest.raises(synk.InputError, match=r"compute on GPUs: leave rule= out"):
+        make_train_function(
+            *(net.loss, net.params, net.x, net.y, updates.sgd, 0.1),
+            rule=rules.Average(2),
+            mode="JAX",
+        )
 
 
 def test_odd_batches_and_slices(gpu_pair: synk.Group) -> None:

@@ -15,6 +15,7 @@ import pytensor.tensor as pt
 import pytest
 from failing_ops import Fussy
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos import rules
@@ -157,8 +158,7 @@ def test_without_states_keep_goes_on() -> None:
     assert found[:-1] == undisturbed(2, rule, 6, optimizer=updates.sgd)[:-1]
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("how", ["call", "steps", "meet"])
+@pytest.mark.parametrize("how", ["call", *thorough("steps", "meet")])
 def test_a_death_without_restarts(how: str) -> None:
     """The variables keep the last meeting's values, and can be trained in another group."""
     with synk.Group(2) as group:
@@ -254,7 +254,7 @@ def before_writing(monkeypatch: pytest.MonkeyPatch, rank: int, act: Callable[[],
     monkeypatch.setattr(Local, "meet", replaced)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [1, *thorough(0)])
 def test_a_meeting_that_failed_before_it_changed_values_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:

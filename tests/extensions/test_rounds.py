@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 import pytest
 from apart import Apart
 from modes import FAST
+from selection import thorough
 from training_cases import RULES, Net, lars, loss_of, whitened
 
 import synkhronos as synk
@@ -53,7 +54,10 @@ def batches_of(steps: int) -> list[slice]:
 @pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("name", ROUND_RULES)
+@pytest.mark.parametrize(
+    "name",
+    [thorough(n)[0] if n in ("slowmo, average", "diloco, reset") else n for n in ROUND_RULES],
+)
 def test_rules_equal_members_one_after_the_other(
     group: synk.Group, name: str, optimizer: str, dtype: str
 ) -> None:
@@ -78,7 +82,9 @@ def test_rules_equal_members_one_after_the_other(
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("kind", ["sum", "mean + L2", "sum + L2", "masked mean", "log of sum"])
+@pytest.mark.parametrize(
+    "kind", ["sum + L2", "masked mean", *thorough("sum", "mean + L2", "log of sum")]
+)
 def test_losses(group2: synk.Group, kind: str) -> None:
     """A sum over a part stands for the sum over all; a penalty counts once."""
 
@@ -105,7 +111,7 @@ def test_losses(group2: synk.Group, kind: str) -> None:
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", *thorough("nesterov")])
 @pytest.mark.parametrize("how", ["calls", "steps"])
 def test_meeting_at_each_step_is_synchronous_training(
     group: synk.Group, optimizer: str, how: str
