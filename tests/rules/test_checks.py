@@ -42,7 +42,8 @@ WORDS = [
 ]
 FLAGS = [(rules.EASGD, "meet", True)]
 CLASSES = [getattr(rules, name) for name in rules.__all__]
-RULES = [c for c in CLASSES if c not in (rules.Rule, rules.FreeRule, rules.RoundRule)]
+BASES = (rules.Rule, rules.FreeRule, rules.RoundRule)
+RULES = [c for c in CLASSES if c not in (*BASES, rules.Nodes)]  # Nodes has rules as fields
 
 
 def refused(error, rule, name, value):
@@ -202,3 +203,25 @@ def test_who_meets():
         "reset",
     ]
     assert rules.Swap().policy == rules.EASGD(meet=True).policy == "keep"
+
+
+def test_nodes():
+    between = rules.DiLoCo(period=100)
+    made = rules.Nodes(rules.EASGD(period=5), between).for_nodes(members=3, nodes=2)
+    assert made == rules.Nodes(rules.EASGD(period=5, alpha=0.3), between)
+    assert str(rules.Nodes(None, between)) == "Nodes(inside=None, between=DiLoCo(period=100))"
+    assert rules.Nodes(rules.EASGD(5), rules.EASGD(5, meet=True)).for_nodes(4, 3) == rules.Nodes(
+        rules.EASGD(5, alpha=0.225), rules.EASGD(5, alpha=0.9 / 3, meet=True)
+    )
+    for wrong in (None, "diloco", rules.Downpour(), rules.EASGD(5)):
+        with pytest.raises(InputTypeError, match="is not a round rule"):
+            rules.Nodes(rules.EASGD(5), wrong)
+    for wrong in ("easgd", rules.Average(5), rules.EASGD(5, meet=True)):
+        with pytest.raises(InputTypeError, match="is not a free rule, or None"):
+            rules.Nodes(wrong, between)
+    with pytest.raises(InputError, match="do not swap"):
+        rules.Nodes(None, rules.Swap(5))
+    with pytest.raises(InputError, match="no centre"):
+        rules.Nodes(rules.GoSGD(), between)
+    with pytest.raises(InputError, match=r"the limit is 2/\(members \+ 1\)"):
+        rules.Nodes(None, rules.EASGD(5, alpha=0.9, meet=True)).for_nodes(2, 2)
