@@ -18,8 +18,8 @@ class GEM(TurnRule):
     """Gradient energy matching: a member's step is scaled by what others have done meanwhile.
 
     With u = lr (w - read), the member's displacement, element by element: m' = momentum m + u; z =
-    centre - last; p = (kappa |m'| - |z|) / |u|, from 0 to 5; centre' = centre + p u; w' = read' =
-    centre'; last' = centre.
+    centre - last; p = (kappa abs(m') - abs(z)) / abs(u), from 0 to 5; centre' = centre + p u; w' =
+    read' = centre'; last' = centre.
 
     Parameters
     ----------

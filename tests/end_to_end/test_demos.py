@@ -1,6 +1,7 @@
 """The demos run as their users run them; so does a script in the manner of 2017."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,26 @@ def test_digits_fails_where_results_differ(tmp_path):
     done = run(tmp_path / "digits.py", *small.split(), mode="FAST_COMPILE")
     assert done.returncode == 1
     assert "differs from the serial run" in done.stderr
+
+
+SMALL_RULES = ["--members", "2", "--epochs", "1", "--hidden", "4", "--pause", "0"]
+
+
+def test_rules_small():
+    chosen = ["synchronous", "SlowMo()", "EASGD()", "GoSGD()"]  # one of each kind
+    done = run(DEMOS / "rules" / "rules.py", *SMALL_RULES, "--rules", *chosen, "--plot", "")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for row in chosen:
+        assert re.search(re.escape(row) + " .*%", done.stdout)
+
+
+@pytest.mark.thorough
+def test_rules_all_with_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "rules.svg"
+    done = run(DEMOS / "rules" / "rules.py", *SMALL_RULES, "--rules", "all", "--plot", picture)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert picture.read_text().count("<path") > 20
 
 
 # Written as scripts for Synkhronos 1.0 were; only `theano` is `pytensor` in the imports.
