@@ -60,11 +60,11 @@ class FreeFunction(TrainFunction):
         self,
         group: Group,
         plan: TrainPlan,
-        rule: FreeRule,
+        rule: FreeRule | None,
         statistics: Sequence[SharedVariable],
     ) -> None:
         super().__init__(group, plan)
-        self.rule = rule.for_members(group.size)
+        self.rule: Any = rule and rule.for_members(group.size)
         self._statistics = tuple(statistics)
         everything = [v for unit in plan.partition.units for v in unit.everything]
         self._moved = tuple(p for p in plan.params if p in everything)

@@ -20,7 +20,6 @@ from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.free_function import FreeFunction
 from synkhronos.extensions.nodes_run import NodesRun
 from synkhronos.extensions.train_function import TrainPlan
-from synkhronos.rules._base import FreeRule
 from synkhronos.rules.nodes import Nodes
 
 
@@ -52,14 +51,11 @@ class NodesFunction(FreeFunction):
     ([5, 10], True)
     """
 
-    rule: FreeRule
-
     def __init__(
         self, group: Group, plan: TrainPlan, rule: Nodes, statistics: Sequence[SharedVariable]
     ) -> None:
         comm = group.member.communicator
         self.nodes = rule.for_nodes(comm.home.size, comm.nodes)
-        assert self.nodes.inside is not None
         super().__init__(group, plan, self.nodes.inside, statistics)
         kind = type(self.nodes.between).__name__
         self._outer = tuple(

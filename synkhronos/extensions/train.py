@@ -388,8 +388,6 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> No
 
 
 def _check_nodes(rule: Nodes) -> None:
-    if rule.inside is None:
-        raise InputError(f"make_train_function: {rule}: nodes need a free rule inside so far")
     if rule.between.policy != "keep" or int(getattr(rule.between, "warmup", 0)):
         raise InputError(
             f"make_train_function: {rule}: between nodes there is neither state= nor warmup="

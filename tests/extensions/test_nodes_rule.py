@@ -69,6 +69,37 @@ def test_diloco_moves_the_centre_by_its_momentum() -> None:
     np.testing.assert_allclose(outer.get_value(), u, 1e-12)
 
 
+def test_a_synchronous_node_is_one_member(group2: synk.Group) -> None:
+    """Without a rule inside: the same as a group without a rule, meeting after meeting."""
+    for optimizer in (updates.momentum, updates.adam):
+        found = []
+        for rule in (rules.Nodes(None, rules.Average(period=3)), None):
+            x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
+            w = pytensor.shared(np.zeros(3), name="w")
+            mean = pytensor.shared(np.zeros(3), name="mean")
+            loss = ((x @ w - y) ** 2).mean() + 0.1 * (w**2).sum()
+            train = make_train_function(
+                *(loss, [w], x, y, optimizer, 0.05),
+                rule=rule,
+                updates=[(mean, 0.5 * mean + 0.5 * x.mean(axis=0), "avg", "all")],
+                clip=lambda grads: [pt.clip(g, -1.5, 1.5) for g in grads],
+                mode=FAST,
+            )
+            data = train.build_inputs(ROWS, TARGETS)
+            batches = Batches(len(ROWS), 21, seed=2)
+            if rule is None:
+                for _ in range(2):
+                    for rows in batches:
+                        train(*data, batch=rows)
+            else:
+                with train.start(*data, batches, epochs=2) as run:
+                    assert run.wait()
+                assert run.rows == 2 * len(ROWS)
+            found.append((w.get_value(), mean.get_value()))
+        np.testing.assert_allclose(found[0][0], found[1][0], 1e-12)
+        np.testing.assert_allclose(found[0][1], found[1][1], 1e-12)
+
+
 @pytest.mark.parametrize("inside", [rules.EASGD(2), rules.Downpour(2, quorum=2), rules.Hogwild()])
 def test_members_of_a_node_train_together(inside: rules.Rule, group2: synk.Group) -> None:
     mean = pytensor.shared(np.zeros(()), name="mean")
@@ -135,8 +166,6 @@ def test_a_failed_round_changes_nothing(group2: synk.Group) -> None:
 
 
 def test_refusals(group2: synk.Group) -> None:
-    with pytest.raises(synk.InputError, match="free rule inside"):
-        made(rules.Nodes(None, rules.Average(4)))
     with pytest.raises(synk.InputError, match="neither state= nor warmup="):
         made(rules.Nodes(rules.EASGD(2), rules.Average(4, warmup=2)))
     with pytest.raises(synk.InputTypeError, match="not a round rule"):

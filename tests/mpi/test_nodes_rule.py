@@ -61,6 +61,21 @@ pairs = [
     (rules.EASGD(3), rules.SlowMo(5)),
     (rules.Hogwild(), rules.EASGD(5, meet=True)),
 ]
+# nodes without a rule inside train as members of one with as many rows
+first = trained(rules.Nodes(None, rules.SlowMo(3)), 1)
+order = Batches(len(ROWS), SIZE, seed=1).order(0)
+batches = [order[at : at + SIZE] for at in range(0, len(order), SIZE)]
+c, u = np.zeros(3), np.zeros(3)
+for at in range(0, len(batches), 3 * synk.size()):
+    these = batches[at : at + 3 * synk.size()]
+    parts = np.array_split(np.arange(len(these)), synk.size())
+    own = [np.concatenate(parts[n * members : (n + 1) * members]) for n in range(nodes)]
+    found = [serial([these[int(i)] for i in part], c) for part in own]
+    rows = [sum(len(these[int(i)]) for i in part) for part in own]
+    u = 0.5 * u + c - np.average(found, axis=0, weights=rows)
+    c = c - u
+np.testing.assert_allclose(first, c, 1e-11)
+
 for inside, between in pairs[: int(sys.argv[2])]:
     w = trained(rules.Nodes(inside, between), 4)
     assert ((TARGETS - ROWS @ w) ** 2).mean() < 0.5 * (TARGETS**2).mean(), (inside, between, w)

@@ -19,6 +19,7 @@ from synkhronos.extensions._free.gossiper import Gossiper
 from synkhronos.extensions._free.pages import REALS, WEIGHT, Page, length
 from synkhronos.extensions._free.participant import Assignment, Participant, Shared, Slot, TurnTaker
 from synkhronos.extensions._free.racer import Racer
+from synkhronos.extensions._free.team import Team
 from synkhronos.extensions._rounds.local import Local, Vectors
 from synkhronos.extensions._rounds.recipe import (
     PARAMETER,
@@ -133,12 +134,14 @@ def unpacked(recipe: bytes, member: Member) -> LocalRecipe:
 class Installation:
     """The arrays of a free rule in one member, and those that the leader of its node lends.
 
+    Without a rule the members of the node step together, on values of the node.
+
     Attributes
     ----------
     arrays : LocalArrays
     """
 
-    def __init__(self, rule: FreeRule, recipe: LocalRecipe, member: Member) -> None:
+    def __init__(self, rule: FreeRule | None, recipe: LocalRecipe, member: Member) -> None:
         self.arrays = LocalArrays(recipe)
         self._rule = rule
         self._recipe = recipe
@@ -160,10 +163,13 @@ class Installation:
             comm.empty((REALS,), np.dtype(np.float64)),
         ]
         lent = self._lent(own, comm) if home.rank == comm.leader else []
-        exposed = comm.expose([*page, *own, *slots, *lent])
-        n, k = 2 + len(own), 2 + len(own) + len(slots)
+        read = gradients if self._rule is None else []  # by the other members of the node
+        exposed = comm.expose([*page, *own, *slots, *read, *lent])
+        n, k = 2 + len(own), 2 + len(own) + len(slots) + len(read)
         versions, first, numbers = self._mapped(exposed[comm.leader][k:])
-        if isinstance(self._rule, Hogwild):
+        if self._rule is None:
+            own = exposed[comm.leader][2:n]
+        if self._rule is None or isinstance(self._rule, Hogwild):
             kinds = zip(own, first, arrays.kinds, strict=True)
             own = [o if kind is STATE else f for o, f, kind in kinds]
         pages = [Page(e[0], e[1], home.size) for e in exposed]
@@ -172,7 +178,12 @@ class Installation:
             for kind, f in zip(arrays.kinds, first, strict=True)
         ]
         leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
-        local = Local(recipe, arrays, gradients, own, vectors, leaves, member.size)
+        local: Local
+        if self._rule is None:
+            every = [e[k - len(read) : k] for e in exposed]
+            local = Team(recipe, arrays, every, own, vectors, leaves, comm)
+        else:
+            local = Local(recipe, arrays, gradients, own, vectors, leaves, member.size)
         if not mine:
             comm.barrier()
         with member.compiling():
@@ -206,7 +217,8 @@ class Installation:
         beside = [like(v, comm) for _ in range(2) for _ in self._beside() for v in parameters]
         second = [like(v, comm) for v in (*parameters, *statistics)]
         counts = [comm.empty((self._counts(),), np.dtype(np.float64)) for _ in range(2)]
-        numbers = comm.empty((1 + len(self._rule.numbers),), np.dtype(np.float64))
+        count = 0 if self._rule is None else len(self._rule.numbers)
+        numbers = comm.empty((1 + count,), np.dtype(np.float64))
         first = arrays.empty(comm)
         for vector in (*first, numbers):  # between two parameters, too: they are exchanged together
             vector[...] = 0
@@ -233,7 +245,7 @@ class Installation:
         return (made[0], made[1]), first, next(rest)
 
 
-def _compile_exchange(rule: FreeRule, dtypes: set[np.dtype]) -> None:
+def _compile_exchange(rule: FreeRule | None, dtypes: set[np.dtype]) -> None:
     """Compile the rule's loops, which would take time in a turn."""
     for dtype in dtypes:
         one = np.ones(1, dtype)

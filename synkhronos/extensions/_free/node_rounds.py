@@ -18,6 +18,7 @@ from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._free.commands import Free, Installation, like, unpacked
 from synkhronos.extensions._free.pages import LOSS, ROWS
 from synkhronos.extensions._free.participant import Assignment
+from synkhronos.extensions._free.team import Team
 from synkhronos.extensions._rounds.local import chunk
 from synkhronos.extensions._rounds.recipe import PARAMETER, STATISTIC, LocalArrays
 from synkhronos.rules._base import FreeRule, RoundRule
@@ -85,15 +86,30 @@ class NodeCentre:
                     v.versions[0][...] = v.centre
         home.barrier()
         free.local.begin(states=order.begin)
+        home.barrier()  # a step may change what another member begins with
         first = comm.rank - home.rank
         borders = edges(order.stop - order.start, comm.size)
         begin, end = (order.start + borders[first + k] for k in (0, home.size))
         assignment = replace(order.assignment, begin=begin, count=end - begin)
-        participant = free.participant(member, order.inside, assignment)
+        self._train(member, order.inside, assignment)
+        home.barrier()
+        self._meet(member, order.between)
+        mine = free.shared.pages[home.rank]
+        return [float(mine.words[ROWS]), mine.reals[LOSS]]
+
+    def _train(self, member: Member, rule: FreeRule | None, work: Assignment) -> None:
+        """Train without the other nodes."""
+        free = self._free
 
         def stopped() -> bool:
             return member.size > 1 and member.stopping
 
+        if rule is None:
+            assert isinstance(free.local, Team)
+            page = free.shared.pages[member.communicator.home.rank]
+            free.local.train(member, work, page, stopped)
+            return
+        participant = free.participant(member, rule, work)
         participant.arrive()
         try:
             while participant.step(stopped):
@@ -104,10 +120,6 @@ class NodeCentre:
             raise
         finally:
             free.local.hide()
-        home.barrier()
-        self._meet(member, order.between)
-        mine = free.shared.pages[home.rank]
-        return [float(mine.words[ROWS]), mine.reals[LOSS]]
 
     def _meet(self, member: Member, rule: RoundRule) -> None:
         comm, pages = member.communicator, self._free.shared.pages
@@ -162,7 +174,6 @@ class InstallNodes(Command):
         """Allocate and map the arrays; the master compiles first."""
         comm = member.communicator
         recipe = unpacked(self.recipe, member)
-        assert self.rule.inside is not None
         made = Installation(self.rule.inside, recipe, member)
         free, arrays = made.free(), made.arrays
         values = free.lent
@@ -239,7 +250,7 @@ class NodeRound(Command):
     """
 
     number: int
-    inside: FreeRule
+    inside: FreeRule | None
     between: RoundRule
     assignment: Assignment
     start: int
