@@ -1,0 +1,151 @@
+"""Free rules use each row once in an epoch, at any speeds, and the Batches go on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from free_runs import TURN_RULES, Slowed, batches_of, counting
+
+import synkhronos as synk
+from synkhronos import rules
+from synkhronos.extensions._free.rows import BatchOrder, RowsOfBatches
+
+PLAIN = rules.Downpour(1, scale="none")
+
+
+def used(w: Any) -> np.ndarray:
+    """How often each row has been used."""
+    return -w.get_value()
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("slow", [None, "master", "workers"])
+@pytest.mark.parametrize("last", ["keep", "drop"])
+@pytest.mark.parametrize("begun", [0, 3])
+@pytest.mark.parametrize("share", ["claimed", "fixed"])
+def test_each_row_once_an_epoch(
+    group: synk.Group, slow: str | None, last: str, begun: int, share: str
+) -> None:
+    """97 rows in batches of 10; of a first epoch that has begun, the rest."""
+    slowed = None if slow is None else Slowed(**{slow: 0.003})
+    train, w, data = counting(PLAIN, 97, slowed)
+    batches, twin = (batches_of(97, 10, last=last) for _ in range(2))
+    wanted = np.zeros(97)
+    for each in (batches, twin):
+        each.restore({**each.state(), "row": 10 * begun})
+    for epoch in range(3):
+        for rows in list(twin):
+            wanted[rows] += 1
+        assert twin.state()["epoch"] == epoch + 1
+    with train.start(data, batches, epochs=3, share=share) as run:
+        run.wait()
+    np.testing.assert_array_equal(used(w), wanted)
+    assert run.rows == wanted.sum()
+    assert batches.state() == twin.state()
+    steps = [found["steps"] for found in run.progress()]
+    if share == "fixed":
+        assert max(steps) - min(steps) <= 1
+    with train.start(data, batches, epochs=2) as run:  # it goes on from there
+        run.wait()
+    for rows in [*list(twin), *list(twin)]:
+        wanted[rows] += 1
+    np.testing.assert_array_equal(used(w), wanted)
+    assert batches.state() == twin.state()
+
+
+@pytest.mark.parametrize("slow", ["master", "workers"])
+def test_a_slow_member_makes_fewer_steps(group2: synk.Group, slow: str) -> None:
+    train, w, data = counting(PLAIN, 300, Slowed(**{slow: 0.01}))
+    with train.start(data, batches_of(300, 5)) as run:
+        run.wait()
+    np.testing.assert_array_equal(used(w), 1)
+    master, worker = (found["steps"] for found in run.progress())
+    assert (master < worker) == (slow == "master")
+
+
+def test_what_is_stopped_goes_on(group2: synk.Group) -> None:
+    train, w, data = counting(PLAIN, 210, Slowed(0.002, 0.002))
+    batches = batches_of(210, 5)
+    with train.start(data, batches, epochs=2) as run:
+        for _ in run.every(rows=30):
+            break
+    assert 0 < run.rows < 420
+    assert used(w).sum() == run.rows == 210 * batches.state()["epoch"] + batches.state()["row"]
+    while batches.state()["epoch"] < 2:
+        with train.start(data, batches) as run:
+            run.wait()
+    np.testing.assert_array_equal(used(w), 2)
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("name", [*TURN_RULES])
+@pytest.mark.parametrize("period", [1, 3])
+def test_each_batch_once_whatever_the_rule(size: int, name: str, period: int) -> None:
+    """Refused contributions to a quorum are made again, also the last ones, of half a period."""
+    rule = TURN_RULES[name]
+    rule = type(rule)(**{**vars(rule), "period": period})
+    with synk.Group(size):
+        train, _, data = counting(rule, 130, Slowed(workers=0.001))
+        with train.start(data, batches_of(130, 5), epochs=2, record=True) as run:
+            run.wait()
+    entries = [e for log in run.log.values() for e in log]
+    numbers = sorted(b for e in entries if e[4] != "read" for b in e[5])
+    assert numbers == list(range(52))
+    refused = sum(len(e[5]) for e in entries if e[4] == "read")
+    assert run.rows == 5 * (52 + refused)
+    if "quorum" in name and size > 1:
+        closed = [e for e in entries if "close" in e[4]]
+        given = [e for e in entries if "contribute" in e[4]]
+        # each contribution is in some version, also if nobody was left to wait for another
+        assert max(e[0] for e in given) <= max(e[0] for e in closed)
+
+
+def test_refused_contributions_occur() -> None:
+    """A slow member of three, two of which are enough."""
+    with synk.Group(3):
+        rule = rules.Downpour(2, quorum=2)
+        train, _, data = counting(rule, 130, Slowed(master=0.01, workers=0.002))
+        with train.start(data, batches_of(130, 5), epochs=2, record=True) as run:
+            run.wait()
+    assert sum(found["refused"] for found in run.progress()) > 0
+    numbers = [b for log in run.log.values() for e in log if e[4] != "read" for b in e[5]]
+    assert sorted(numbers) == list(range(52))
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_a_death_loses_at_most_a_period(period: int, caplog: pytest.LogCaptureFixture) -> None:
+    with synk.Group(3) as group:
+        rule = rules.Downpour(period, scale="none")
+        train, w, data = counting(rule, 400, Slowed(0.002, 0.002))
+        with train.start(data, batches_of(400, 5)) as run:
+            for _ in run.every(rows=100):
+                break
+            os.kill(group.channel.pid(2), signal.SIGKILL)
+            run.wait()
+        found = used(w)
+        assert 5 * period >= (found == 0).sum()
+        assert (found > 1).sum() <= 5
+        assert found.max() <= 2
+        [death] = run.deaths
+        assert (death.rank, death.how.split()[0]) == (2, "killed")
+        assert not run.progress()[2]["alive"]
+        assert "rank 2" in caplog.text
+        assert not group.alive
+
+
+def test_places_of_batches_by_number() -> None:
+    """The pure part: an order that has begun, whose last batches are short or left out."""
+    for last in ("keep", "drop"):
+        batches, twin = (batches_of(23, 5, last=last) for _ in range(2))
+        for each in (batches, twin):
+            each.restore({**each.state(), "row": 10})
+        order = BatchOrder.of(batches, 3)
+        rows = RowsOfBatches(order)
+        wanted = [list(r) for _ in range(3) for r in list(twin)]
+        assert [list(rows[b]) for b in range(order.total)] == wanted
+        assert order.after(order.total) == twin.state()
+        assert order.after(0) == batches.state()
