@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._api.data import Data
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, retried
+from synkhronos._engine.group_options import check_seconds
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions._free.commands import BeginRun, InstallFree, Rehearse, TakePart
@@ -127,7 +128,8 @@ class FreeFunction(TrainFunction):
         """
         *given, batches = args or (None,)
         group = self._group
-        self._check_start(given, batches, epochs, share, least)
+        self._check_start(given, kwargs, batches, epochs)
+        self._check_options(share, least, stall_warning, record)
         with group.lock:
             group.wake()
             group.check_idle("train.start")
@@ -169,20 +171,18 @@ class FreeFunction(TrainFunction):
         return Assignment(call, average, self._partials, order, fixed, record)
 
     def _check_start(
-        self, given: Sequence[Any], batches: Any, epochs: Any, share: Any, least: Any
+        self, args: Sequence[Any], kwargs: dict[str, Any], batches: Any, epochs: Any
     ) -> None:
         what, plan = self._function.what, self._function.plan
+        self._group.check("train.start")
         if not isinstance(batches, Batches):
             raise InputTypeError(
                 f"{what}: start() takes the inputs, then the Batches, found {shown(batches)}"
             )
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
             raise InputError(f"{what}: epochs={shown(epochs)}: at least 1 is needed")
-        if share not in ("claimed", "fixed"):
-            raise InputError(f'{what}: share={shown(share)}: use "claimed" or "fixed"')
-        if not isinstance(least, int) or not 1 <= least <= self._group.size:
-            raise InputError(f"{what}: least={shown(least)}: 1 to {self._group.size} members")
-        for variable, value, scattered in zip(plan.inputs, given, plan.scattered, strict=False):
+        given = self._function.arguments.bind(args, kwargs)
+        for variable, value, scattered in zip(plan.inputs, given, plan.scattered, strict=True):
             if not scattered:
                 continue
             if not isinstance(value, Data):
@@ -194,6 +194,16 @@ class FreeFunction(TrainFunction):
                 raise InputError(
                     f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
                 )
+
+    def _check_options(self, share: Any, least: Any, stall_warning: Any, record: Any) -> None:
+        what, size = self._function.what, self._group.size
+        if share not in ("claimed", "fixed"):
+            raise InputError(f'{what}: share={shown(share)}: use "claimed" or "fixed"')
+        if not isinstance(least, int) or isinstance(least, bool) or not 1 <= least <= size:
+            raise InputError(f"{what}: least={shown(least)}: 1 to {size} members")
+        check_seconds("stall_warning", stall_warning)
+        if not isinstance(record, bool):
+            raise InputTypeError(f"{what}: record={shown(record)} is neither True nor False")
 
     def _shared(self) -> list[SharedVariable]:
         return [*super()._shared(), *self._statistics]

@@ -15,6 +15,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._engine.group import Group, Task
+from synkhronos._engine.group_options import check_seconds
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
 from synkhronos.extensions._free.commands import Free
@@ -232,7 +233,7 @@ class Run(PointSource):
         Parameters
         ----------
         timeout : float, optional
-            Seconds after which it returns False, and the others go on.
+            Seconds, more than 0, after which it returns False, and the others go on.
 
         Returns
         -------
@@ -248,9 +249,9 @@ class Run(PointSource):
         """
         if self._over:
             return True
+        check_seconds("timeout", timeout)
         until = math.inf if timeout is None else time.monotonic() + timeout
-        self._train(lambda: time.monotonic() >= until)
-        if self._workers_at_work() and not self._stopping and time.monotonic() >= until:
+        if not self._train(lambda: time.monotonic() >= until):
             return False
         self._end(keep=True)
         return True
@@ -266,14 +267,14 @@ class Run(PointSource):
         with self._group.joined(self._task), self._participant.peers.engaged():
             yield
 
-    def _train(self, enough: Callable[[], bool]) -> None:
-        """Let the master train until it is enough, or until all rows are used."""
+    def _train(self, enough: Callable[[], bool]) -> bool:
+        """Let the master train until it is enough; True if all rows are used or all shall stop."""
         participant = self._participant
         self._post()
         try:
             with self._joined():
                 try:
-                    self._take_part(enough)
+                    return self._take_part(enough)
                 finally:
                     participant.withdraw()
         except Exception:
@@ -282,17 +283,18 @@ class Run(PointSource):
                 self._end(keep=True)
             raise
 
-    def _take_part(self, enough: Callable[[], bool]) -> None:
+    def _take_part(self, enough: Callable[[], bool]) -> bool:
         participant = self._participant
         while not enough() and not self._stopping:
             participant.arrive()
             while not enough() and participant.step(self._stopped):
                 self._look()
-            if enough() or self._stopping:
-                return
+            if self._stopping or enough():
+                break
             participant.rest()
             if not self._wait_for_rows(enough):
-                return
+                return not self._workers_at_work()
+        return self._stopping
 
     def _wait_for_rows(self, enough: Callable[[], bool]) -> bool:
         """Wait while others use the last rows; True if one died, whose rows are used again."""

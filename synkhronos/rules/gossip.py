@@ -48,16 +48,17 @@ class GoSGD(FreeRule):
         self._number("probability", 0, 1)
         self._whole("seed", 0)
 
-    def chooser(self, rank: int) -> Callable[[Sequence[int]], int | None]:
+    def chooser(self, rank: int) -> Callable[..., int | None]:
         """A function that says, after each step, to which of the others a member sends; or None.
 
-        It follows from the seed and the rank, and from how often it has been called.
+        Its arguments are the others, and another probability. What it says follows from the seed,
+        the rank, and how often it has been called.
         """
         bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(rank,)))
 
-        def choose(others: Sequence[int]) -> int | None:
+        def choose(others: Sequence[int], probability: float = self.probability) -> int | None:
             first, second = (int(n) for n in bits.random_raw(2))
-            if not others or first >= self.probability * 2.0**64:
+            if not others or first >= probability * 2.0**64:
                 return None
             return others[second % len(others)]
 

@@ -72,7 +72,7 @@ def equal(
     """A training function whose parameters all have the same value at any time, and its data."""
     x = pt.vector("x", dtype="float64")
     ws = [pytensor.shared(np.zeros(elements), name=f"w{i}") for i in range(2)]
-    loss = sum(((w - x.mean()) ** 2).sum() for w in ws)
+    loss = sum(((w - x[:, None]) ** 2).sum(axis=1) for w in ws).mean()
     if slowed is not None:
         loss += slowed(0.0)
     train = make_train_function(loss, ws, x, None, updates.sgd, 0.05, rule=rule, mode=FAST, **more)

@@ -22,7 +22,13 @@ from synkhronos.extensions._free.pages import (
     STEPS,
     WEIGHT,
 )
-from synkhronos.extensions._free.participant import BLOCK, Assignment, Participant, Shared
+from synkhronos.extensions._free.participant import (
+    BLOCK,
+    Assignment,
+    Participant,
+    Shared,
+    is_finite,
+)
 from synkhronos.extensions._rounds.local import Local
 from synkhronos.rules import GoSGD
 
@@ -48,13 +54,15 @@ class Gossiper(Participant):
 
     def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
         self.take_numbers()
-        choice = self._choose([r for r in self.present() if r != self.peers.rank])
+        others = [r for r in self.present() if r != self.peers.rank]
+        choice = self._choose(others, self.rule.probability)
         self.used = []
         if choice is None:
             return
         if self._under_way():
             self._words[PUT_OFF] += 1
             return
+        self._flush()
         slot = self.shared.slots[self.peers.rank]
         for sent, now in zip(slot.sent, slot.now, strict=True):
             sent[...] = now
@@ -64,6 +72,14 @@ class Gossiper(Participant):
         self._words[SENT] = number * self.peers.size + choice  # a message begins to exist
         self._words[EXCHANGES] += 1
         self._record("send", choice, number)
+
+    def _flush(self) -> None:
+        """Raise unless this member's values are finite, before others or the result get them."""
+        if not self._finite():
+            raise FloatingPointError(
+                f"rank {self.peers.rank}: the parameters are not finite, and with {self.rule} there "
+                "is no centre to go back to: use a smaller learning rate or gradient clipping"
+            )
 
     def _record(self, does: str, other: int, number: int) -> None:
         if self._assignment.record:
@@ -147,13 +163,14 @@ class Gossiper(Participant):
             )
 
         self.peers.wait(come)
-        weights, values = [], []
+        found = []
         for rank, (page, slot) in enumerate(zip(pages, slots, strict=True)):
-            if rank in self.peers.dead:
-                continue
-            shown = page.words[SHOWN] >= asked
-            weights.append(page.reals[SHOWN_WEIGHT if shown else WEIGHT])
-            values.append(slot.shown if shown else slot.now)
+            if rank not in self.peers.dead:
+                shown = page.words[SHOWN] >= asked
+                weight = page.reals[SHOWN_WEIGHT if shown else WEIGHT]
+                found.append((weight, slot.shown if shown else slot.now))
+        found = [(a, w) for a, w in found if all(map(is_finite, w))] or found
+        weights, values = zip(*found, strict=True)
         return asked, self._mean(weights, values)
 
     def _mean(self, weights: Sequence[float], values: Sequence[Sequence[np.ndarray]]) -> Version:

@@ -236,6 +236,9 @@ class Participant:
             values = dict(zip(self.rule.numbers, numbers[1:].tolist(), strict=False))
             self.rule = self.rule.with_numbers(values)
 
+    def _finite(self) -> bool:
+        return all(is_finite(v) for v in (*self.shared.w, *self.shared.statistics))
+
     def _may_step(self, stopped: Callable[[], bool]) -> bool:
         """Wait until the rule allows another step."""
         del stopped
@@ -456,9 +459,6 @@ class TurnTaker(Participant):
             entry = number, self._words[STEPS], turn.staleness, turn.present, does
             self.log.append((*entry, tuple(self.used)))
 
-    def _finite(self) -> bool:
-        return all(_is_finite(v) for v in (*self.shared.w, *self.shared.statistics))
-
     def _start_anew(self) -> None:
         """Go on from the centre, since this member's parameters are not finite."""
         self._not_finite += 1
@@ -481,7 +481,7 @@ class TurnTaker(Participant):
         self._turn = replace(self._turn, rows=0.0, read=(centre.counts.tolist() or [0.0])[0])
 
 
-def _is_finite(w: np.ndarray) -> bool:
+def is_finite(w: np.ndarray) -> bool:
     """Whether all elements are finite; the sum of finite ones may overflow."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(w.sum())) or bool(np.isfinite(w).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, shown
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,12 @@ class PointSource(ABC):
         """
         given = {"rows": rows, "exchanges": exchanges, "seconds": seconds}
         chosen = {k: v for k, v in given.items() if v is not None}
-        if len(chosen) != 1 or min(chosen.values()) <= 0:
-            raise InputError(f"every: give one of rows, exchanges and seconds, found {chosen}")
-        [(what, interval)] = chosen.items()
+        [(what, interval)] = chosen.items() if len(chosen) == 1 else [("", None)]
+        if not isinstance(interval, int | float) or not 0 < interval < math.inf:
+            raise InputError(
+                "every: give one of rows, exchanges and seconds, more than 0, found "
+                f"{shown(chosen)}"
+            )
         return self._every(self._measures()[what], interval)
 
     def _every(self, measure: Callable[[], float], interval: float) -> Iterator[Point]:

@@ -88,7 +88,7 @@ def _apart(loss: Any, params: Sequence[SharedVariable], proof: Proof) -> Objecti
         [partial] = proof.partials
         return Objective(partial.reduction == "avg", gradients(loss, params, params), ())
     moving = [p for p in proof.partials if depends_on(p.variable, params)]
-    if len(moving) != 1:
+    if len(moving) != 1 or moving[0].variable.type.ndim:
         return None
     place = proof.placeholders[proof.partials.index(moving[0])]
     finished: Any = proof.finished

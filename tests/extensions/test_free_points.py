@@ -1,0 +1,305 @@
+"""What a run of a free rule shows and takes while members train: points, numbers, stops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from free_runs import FREE_RULES, Slowed, batches_of, counting, equal
+from modes import FAST
+
+import synkhronos as synk
+from synkhronos import rules
+from synkhronos.extensions import make_train_function, updates
+
+PLAIN = rules.Downpour(1, scale="none")
+MANY = 40_000  # elements, several blocks of an exchange
+
+
+def values(ws: Any) -> list[np.ndarray]:
+    return [w.get_value() for w in ws]
+
+
+def whole(arrays: Any) -> bool:
+    """Whether all elements have one value."""
+    return len({float(v) for a in arrays for v in (a.min(), a.max())}) == 1
+
+
+@pytest.mark.parametrize("name", FREE_RULES)
+def test_points_are_of_one_version(name: str) -> None:
+    """All elements have the same value by construction, at any time between two steps."""
+    with synk.Group(2):
+        train, ws, data = equal(FREE_RULES[name], 60, MANY)
+        versions, seen = [], []
+        with train.start(data, batches_of(60, 1), epochs=100) as run:
+            for point in run.every(seconds=0.01):
+                points = [point, *(run.centre() for _ in range(4))]
+                for found in points:
+                    assert found.torn == (name == "hogwild")
+                    assert whole(found.values[w] for w in ws) or found.torn
+                    seen.append(float(found.values[ws[0]][0]))
+                    versions.append(found.version)
+                if len(versions) > 40:
+                    break
+        assert versions == sorted(versions)
+        assert len({*seen}) > 3
+        assert whole(values(ws)) or name == "hogwild"
+        assert [h["version"] for h in run.history] == versions
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [({"rows": 60}, "rows"), ({"exchanges": 12}, "version"), ({"seconds": 0.05}, "seconds")],
+)
+def test_every(group: synk.Group, given: dict[str, Any], key: str) -> None:
+    train, w, data = counting(PLAIN, 240, Slowed(0.002, 0.002))
+    with train.start(data, batches_of(240, 5)) as run:
+        points = list(run.every(**given))
+    [interval] = given.values()
+    numbers = [getattr(point, key) for point in points]
+    assert numbers == sorted(numbers)
+    assert numbers[0] >= interval
+    for point in points:
+        assert point.rows <= 240
+        assert point.epoch == point.batches["epoch"]
+        assert math.isfinite(point.loss)
+    if key != "seconds":
+        assert numbers[-1] == {"rows": 240, "version": 48}[key]
+    assert [h["seconds"] for h in run.history] == [point.seconds for point in points]
+    # a point is a copy
+    assert not any(
+        np.shares_memory(p.values[w], q.values[w]) for p in points for q in points if p is not q
+    )
+
+
+def test_progress(group: synk.Group) -> None:
+    train, _, data = counting(PLAIN, 240, Slowed(0.001, 0.001))
+    with train.start(data, batches_of(240, 5)) as run:
+        for _ in run.every(rows=60):
+            found = run.progress()
+            assert len(found) == group.size
+            assert sum(each["rows"] for each in found) == pytest.approx(run.rows, abs=10)
+        run.wait()
+        last = run.progress()
+    assert run.progress() == last
+    assert sum(each["steps"] for each in last) == sum(each["exchanges"] for each in last) == 48
+    assert all(0 <= each["waited"] <= 1 and each["idle"] >= 0 for each in last)
+    assert all(each["alive"] and not each["present"] for each in last)
+    for each in last:
+        assert each["stalest"] >= each["staleness"]
+    if group.size == 1:
+        assert last[0]["staleness"] == 0
+
+
+def test_numbers_are_set(group: synk.Group) -> None:
+    """A rule whose alpha is 0 never moves the centre; the next run has the rule's own number."""
+    train, ws, data = equal(rules.EASGD(1, alpha=0.0), 60)
+    with train.start(data, batches_of(60, 2), epochs=4) as run:
+        for point in run.every(rows=30):
+            assert not point.values[ws[0]].any()
+            break
+        run.set(alpha=0.5)
+        run.wait()
+    moved = values(ws)
+    assert np.all(moved[0] > 0)
+    with train.start(data, batches_of(60, 2), epochs=2) as run:
+        with pytest.raises(synk.InputError, match="set"):
+            run.set(period=3)
+        with pytest.raises(synk.InputError, match="alpha"):
+            run.set(alpha=2.0)
+        run.wait()
+    np.testing.assert_array_equal(values(ws), moved)
+
+
+def test_numbers_of_gossip(group2: synk.Group) -> None:
+    train, _, data = equal(rules.GoSGD(0.0), 60, slowed=Slowed(0.001, 0.001))
+    with train.start(data, batches_of(60, 1), epochs=2) as run:
+        for _ in run.every(rows=20):
+            break
+        assert sum(found["exchanges"] for found in run.progress()) == 0
+        run.set(probability=1.0)
+        run.wait()
+    assert sum(found["exchanges"] for found in run.progress()) > 0
+
+
+def test_stop_and_discard(group: synk.Group) -> None:
+    train, w, data = counting(PLAIN, 500, Slowed(0.001, 0.001))
+    batches = batches_of(500, 5)
+    run = train.start(data, batches)
+    assert not run.wait(timeout=0.02)
+    run.stop()
+    assert run.wait()
+    assert run.wait()
+    run.stop()
+    run.discard()
+    kept = w.get_value()
+    assert -kept.sum() == run.rows == batches.state()["row"]
+    with pytest.raises(synk.GroupError, match="has ended"):
+        run.centre()
+    assert list(run.every(rows=1)) == []
+    run = train.start(data, batches)
+    run.wait(timeout=0.01)
+    run.discard()
+    np.testing.assert_array_equal(w.get_value(), kept)
+
+
+def test_a_block_that_raises(group: synk.Group) -> None:
+    """Members stop, the variables get the centre, and the exception says so."""
+    train, w, data = counting(PLAIN, 500, Slowed(0.001, 0.001))
+    with (
+        pytest.raises(KeyError, match="mine") as caught,
+        train.start(data, batches_of(500, 5)) as run,
+    ):
+        for _ in run.every(rows=50):
+            raise KeyError("mine")
+    assert (
+        f"have version {run.history[-1]['version']}" in caught.value.__notes__[0] or group.size > 1
+    )
+    assert "was stopped; the variables have version" in caught.value.__notes__[0]
+    assert -w.get_value().sum() == run.rows
+    assert 50 <= run.rows < 500
+    with train.start(data, batches_of(500, 50)) as run:
+        run.wait()
+    assert run.rows == 500
+
+
+def test_statistics_are_averaged(group: synk.Group) -> None:
+    """Variables of updates=, also whole numbers, are in the points and in the variables."""
+    x = pt.vector("x", dtype="float64")
+    w, mean = (pytensor.shared(np.zeros(()), name=name) for name in ("w", "mean"))
+    count = pytensor.shared(np.asarray(7), name="count")
+    train = make_train_function(
+        *(((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.01),
+        rule=rules.EASGD(1),
+        updates=[(mean, 0.5 * mean + 0.5 * x.mean()), (count, count * 0 + 7)],
+        mode=FAST,
+    )
+    data = train.build_inputs(np.full(80, 3.0))
+    with train.start(data, batches_of(80, 2)) as run:
+        points = list(run.every(rows=20))
+    assert abs(points[-1].values[mean] - mean.get_value()) < 0.5  # or the last exchange is missing
+    assert 2.5 < mean.get_value() <= 3.0
+    assert points[-1].values[count] == count.get_value() == 7
+
+
+def test_a_learning_rate_between_points(group: synk.Group) -> None:
+    rate = pytensor.shared(np.asarray(0.0), name="rate")
+    rows = pt.lvector("rows")
+    w = pytensor.shared(np.zeros(200), name="w")
+    slowed = Slowed(0.001, 0.001)
+    train = make_train_function(
+        w[rows].sum() + slowed(0.0), [w], rows, None, updates.sgd, rate, rule=PLAIN, mode=FAST
+    )
+    data = train.build_inputs(np.arange(200))
+    with train.start(data, batches_of(200, 2)) as run:
+        for point in run.every(rows=60):
+            if not rate.get_value():
+                assert not point.values[w].any()
+                rate.set_value(1.0)
+    assert {0.0, 1.0} == {*-w.get_value()}
+
+
+def test_functions_meanwhile(group: synk.Group) -> None:
+    """Plain functions and `as_pytensor` work on points; commands and a second run are refused."""
+    train, ws, data = equal(PLAIN, 60)
+    x = pt.vector("x", dtype="float64")
+    total = synk.function([x], x.sum(), mode=FAST)
+    with train.start(data, batches_of(60, 1), epochs=4) as run:
+        for point in run.every(rows=60):
+            assert total.as_pytensor(point.values[ws[0]]) == point.values[ws[0]].sum()
+            refused = [
+                lambda: total(np.ones(4)),
+                lambda: synk.broadcast(ws[0]),
+                lambda: train.start(data, batches_of(60, 1)),
+            ]
+            for call in refused:
+                with pytest.raises(synk.GroupError, match="wait"):
+                    call()
+    assert total(np.ones(4)) == 4
+    assert synk.get_value(group.size - 1, ws[0]).shape == (1,)
+
+
+def test_runs_have_the_users_values(group: synk.Group) -> None:
+    """Each run begins at the variables; optimizers begin anew."""
+    train, ws, data = equal(rules.EASGD(2), 20)
+    for start in (5.0, -3.0):
+        for w in ws:
+            w.set_value(np.full(1, start))
+        with train.start(data, batches_of(20, 2)) as run:
+            point = run.centre()
+            assert run.rows or point.values[ws[0]][0] == start
+        assert abs(ws[0].get_value()[0] - start) < abs(start - 1.5)
+
+
+def test_a_refused_contribution_leaves_the_centre_whole(group: synk.Group) -> None:
+    """One step whose gradient is not finite; its loss is not in the means of later points."""
+    x = pt.vector("x", dtype="float64")
+    w = pytensor.shared(np.zeros(3), name="w")
+    train = make_train_function(
+        ((w - x[:, None]) ** 2).sum(axis=1).mean(),
+        [w],
+        x,
+        None,
+        updates.sgd,
+        0.05,
+        rule=rules.EASGD(1),
+        mode=FAST,
+    )
+    rows = np.ones(100)
+    rows[37] = np.nan
+    data = train.build_inputs(rows)
+    with train.start(data, batches_of(100, 2)) as run:
+        points = list(run.every(rows=10))
+    assert sum(found["refused"] for found in run.progress()) == 1
+    assert all(np.isfinite(point.values[w]).all() for point in points)
+    assert np.isfinite(w.get_value()).all()
+    assert math.isfinite(points[-1].loss)
+
+
+@pytest.mark.parametrize("name", ["easgd", "quorum", "gosgd"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_parameters_that_stay_not_finite(size: int, name: str) -> None:
+    """Three in a row raise, in the worker or in the master; the centre is kept."""
+    with synk.Group(size) as group:
+        x = pt.vector("x", dtype="float64")
+        w = pytensor.shared(np.ones(3), name="w")
+        rule = {"easgd": rules.EASGD(1), "quorum": rules.Downpour(1, quorum=2)}.get(
+            name, rules.GoSGD(1.0)
+        )
+        train = make_train_function(
+            ((w - x[:, None]) ** 2).sum(axis=1).mean(),
+            [w],
+            x,
+            None,
+            updates.sgd,
+            0.05,
+            rule=rule,
+            mode=FAST,
+        )
+        data = train.build_inputs(np.full(200, np.nan))
+        error = FloatingPointError if size == 1 else (FloatingPointError, synk.WorkerError)
+        with pytest.raises(error, match="not finite"), train.start(data, batches_of(200, 2)) as run:
+            run.wait()
+        if name != "gosgd":
+            np.testing.assert_array_equal(w.get_value(), 1)
+        assert group.alive
+        w.set_value(np.ones(3))
+        good = train.build_inputs(np.full(200, 2.0))
+        with train.start(good, batches_of(200, 2)) as run:
+            run.wait()
+        assert np.all(w.get_value() > 1)
+
+
+@pytest.mark.thorough
+def test_fresh_interpreters() -> None:
+    with synk.Group(2, start="exec"):
+        train, ws, data = equal(rules.EASGD(2), 40)
+        with train.start(data, batches_of(40, 2), epochs=5) as run:
+            points = list(run.every(rows=20))
+        assert points[-1].rows == 200
+        assert whole(values(ws))
+        assert np.all(ws[0].get_value() > 0)
