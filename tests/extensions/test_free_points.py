@@ -43,10 +43,10 @@ def test_points_are_of_one_version(name: str) -> None:
                     assert whole(found.values[w] for w in ws) or found.torn
                     seen.append(float(found.values[ws[0]][0]))
                     versions.append(found.version)
-                if len(versions) > 40:
+                if len(versions) > 40 and len({*seen}) > 4:
                     break
         assert versions == sorted(versions)
-        assert len({*seen}) > 3
+        assert len({*seen}) > 4
         assert whole(values(ws)) or name == "hogwild"
         assert [h["version"] for h in run.history] == versions
 
@@ -150,16 +150,17 @@ def test_stop_and_discard(group: synk.Group) -> None:
 def test_a_block_that_raises(group: synk.Group) -> None:
     """Members stop, the variables get the centre, and the exception says so."""
     train, w, data = counting(PLAIN, 500, Slowed(0.001, 0.001))
-    with (
-        pytest.raises(KeyError, match="mine") as caught,
-        train.start(data, batches_of(500, 5)) as run,
-    ):
-        for _ in run.every(rows=50):
-            raise KeyError("mine")
-    assert (
-        f"have version {run.history[-1]['version']}" in caught.value.__notes__[0] or group.size > 1
-    )
-    assert "was stopped; the variables have version" in caught.value.__notes__[0]
+    run = train.start(data, batches_of(500, 5))
+
+    def block() -> None:
+        with run:
+            for _ in run.every(rows=50):
+                raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        block()
+    version = sum(found["exchanges"] for found in run.progress())
+    assert f"was stopped; the variables have version {version} of" in caught.value.__notes__[0]
     assert -w.get_value().sum() == run.rows
     assert 50 <= run.rows < 500
     with train.start(data, batches_of(500, 50)) as run:

@@ -583,3 +583,14 @@ def test_a_report_after_the_end() -> None:
         for _ in range(3):
             train(*net.data(10))
     assert train.report().rows == 10
+
+
+@pytest.mark.filterwarnings("ignore::synkhronos.ReductionWarning")
+def test_a_mean_of_rows_inside_of_the_loss(group2: synk.Group) -> None:
+    """The gradient is averaged where the part of the loss that rows enter is a vector, too."""
+    x = pt.vector("x", dtype="float64")
+    w = pytensor.shared(np.zeros(3), name="w")
+    loss = ((w - x.mean()) ** 2).sum()
+    train = make_train_function(loss, [w], x, None, updates.sgd, 0.5, mode=FAST)
+    train(np.arange(4.0))
+    np.testing.assert_allclose(w.get_value(), 1.5)

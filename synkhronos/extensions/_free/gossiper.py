@@ -77,8 +77,8 @@ class Gossiper(Participant):
         """Raise unless this member's values are finite, before others or the result get them."""
         if not self._finite():
             raise FloatingPointError(
-                f"rank {self.peers.rank}: the parameters are not finite, and with {self.rule} there "
-                "is no centre to go back to: use a smaller learning rate or gradient clipping"
+                f"rank {self.peers.rank}: the parameters are not finite, and {self.rule} has no "
+                "centre to go back to: use a smaller learning rate or gradient clipping"
             )
 
     def _record(self, does: str, other: int, number: int) -> None:
