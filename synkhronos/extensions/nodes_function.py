@@ -90,7 +90,7 @@ class NodesFunction(FreeFunction):
             An argument is wrong. Nothing has changed.
         """
         *given, batches = args or (None,)
-        self._check_start(given, batches, epochs, "claimed", 1)
+        self._check_start(given, kwargs, batches, epochs)
         order = BatchOrder.of(batches, epochs)
 
         def round_of(start: int, stop: int) -> tuple[int, float]:

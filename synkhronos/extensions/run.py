@@ -287,7 +287,7 @@ class Run(PointSource):
         participant = self._participant
         while not enough() and not self._stopping:
             participant.arrive()
-            while not enough() and participant.step(self._stopped):
+            while not enough() and participant.step(self._shall_stop):
                 self._look()
             if self._stopping or enough():
                 break
@@ -303,6 +303,9 @@ class Run(PointSource):
         return len(self.deaths) > deaths
 
     def _stopped(self) -> bool:
+        return self._stopping
+
+    def _shall_stop(self) -> bool:
         self._look()  # also while the master waits for others
         return self._stopping
 

@@ -60,7 +60,7 @@ class PointSource(ABC):
         """A copy of the centre now."""
 
     @abstractmethod
-    def _train(self, enough: Callable[[], bool]) -> None:
+    def _train(self, enough: Callable[[], bool]) -> object:
         """Train until it is enough, or until the end."""
 
     @abstractmethod
