@@ -28,7 +28,7 @@ def test_a_saved_point_is_restored_with_its_place_in_the_batches(
     )
     given = train.build_inputs(ROWS, ROWS @ [3.0, 2.0, 1.0])
     batches = Batches(len(ROWS), 20, seed=1)
-    saved = Checkpoints(tmp_path, train, batches)
+    saved = Checkpoints(tmp_path, train, batches, keep=None)
     points = []
     with train.start(*given, batches, epochs=2) as run:
         for point in run.every(rows=200):

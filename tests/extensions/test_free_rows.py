@@ -149,3 +149,12 @@ def test_places_of_batches_by_number() -> None:
         assert [list(rows[b]) for b in range(order.total)] == wanted
         assert order.after(order.total) == twin.state()
         assert order.after(0) == batches.state()
+
+
+def test_no_contribution_is_lost_at_the_end_of_a_round(group2: synk.Group) -> None:
+    """Of nodes that meet: a quorum that is not full then is applied."""
+    between = rules.Average(period=5)  # 10 batches a round, in periods of 3
+    train, w, data = counting(rules.Nodes(rules.Downpour(3, quorum=2), between), 200)
+    with train.start(data, batches_of(200, 5)) as run:
+        run.wait()
+    assert (w.get_value() < 0).all()

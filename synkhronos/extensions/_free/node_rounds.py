@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from synkhronos._plan.reductions import Reduction, accumulator, rounded
 from synkhronos._plan.rows import edges
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._free.commands import Free, Installation, like, unpacked
-from synkhronos.extensions._free.pages import LOSS, ROWS
+from synkhronos.extensions._free.pages import LOSS, LOSS_ROWS, ROWS
 from synkhronos.extensions._free.participant import Assignment
 from synkhronos.extensions._free.team import Team
 from synkhronos.extensions._rounds.local import chunk
@@ -95,7 +96,8 @@ class NodeCentre:
         home.barrier()
         self._meet(member, order.between)
         mine = free.shared.pages[home.rank]
-        return [float(mine.words[ROWS]), mine.reals[LOSS]]
+        rows, finite = float(mine.words[ROWS]), mine.reals[LOSS_ROWS]
+        return [rows, mine.reals[LOSS] * (rows / finite) if finite else rows and math.nan]
 
     def _train(self, member: Member, rule: FreeRule | None, work: Assignment) -> None:
         """Train without the other nodes."""
@@ -120,6 +122,10 @@ class NodeCentre:
             raise
         finally:
             free.local.hide()
+        home = member.communicator.home
+        home.barrier()
+        if home.rank == member.communicator.leader:
+            participant.conclude()
 
     def _meet(self, member: Member, rule: RoundRule) -> None:
         comm, pages = member.communicator, self._free.shared.pages
