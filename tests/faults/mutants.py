@@ -52,6 +52,8 @@ FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/extensions/test_checkpoints.py"
 GPUS = "tests/transport/test_jax_gpus.py"
+FREE_FAULTS = "tests/faults/test_free_faults.py"
+FREE_TURNS = "tests/extensions/test_free_turns.py"
 NODES = "tests/mpi/test_node_faults.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 
@@ -344,6 +346,42 @@ MUTANTS = (
         'if _digest(path) != body["blake2b"]:',
         "if False:",
         f"{CHECKPOINTS} -k damage",
+    ),
+    Mutant(
+        "DONE after all other writes",
+        "extensions/_free/participant.py",
+        "            self._pass_over(turn, old, new)\n",
+        "            self._centre.commit(number + changes)\n"
+        "            self._pass_over(turn, old, new)\n",
+        f"{FREE_FAULTS} -k 'go_on and spare'",
+    ),
+    Mutant(
+        "two versions of the centre",
+        "extensions/_free/centre.py",
+        "return self._versions[number % 2]",
+        "return self._versions[0]",
+        f"{FREE_FAULTS} -k 'go_on and spare'",
+    ),
+    Mutant(
+        "tickets of turns",
+        "extensions/_free/turns.py",
+        "            if all(self._passed[other] == ticket for other, ticket in self._before()):\n",
+        "            if True:\n",
+        FREE_TURNS,
+    ),
+    Mutant(
+        "the next member is rung",
+        "extensions/_free/turns.py",
+        "            self._peers.ring([following])\n",
+        "            pass\n",
+        FREE_TURNS,
+    ),
+    Mutant(
+        "a message is acknowledged after the merge",
+        "extensions/_free/gossiper.py",
+        "self._merge_from(self.shared.slots[sender].sent",
+        "self._page.merged[sender] = sent; self._merge_from(self.shared.slots[sender].sent",
+        FREE_TURNS,
     ),
 )
 
