@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -304,3 +305,19 @@ def test_fresh_interpreters() -> None:
         assert points[-1].rows == 200
         assert whole(values(ws))
         assert np.all(ws[0].get_value() > 0)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+@pytest.mark.parametrize("rule", [rules.EASGD(2), rules.GoSGD(0.5)])
+def test_mode_jax(rule: rules.Rule) -> None:
+    with synk.Group(2, start="exec"):
+        x = pt.vector("x", dtype="float64")
+        w = pytensor.shared(np.zeros(3), name="w")
+        loss = ((w - x[:, None]) ** 2).sum(axis=1).mean()
+        train = make_train_function(loss, [w], x, None, updates.adam, 0.1, rule=rule, mode="JAX")
+        data = train.build_inputs(np.full(80, 2.0))
+        with train.start(data, batches_of(80, 2), epochs=4) as run:
+            points = list(run.every(rows=80))
+        assert points[-1].rows == 320
+        assert np.all(abs(w.get_value() - 2) < 0.5)
