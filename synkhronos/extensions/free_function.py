@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.group_options import check_seconds
 from synkhronos._engine.variables import Entry
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown, warn
 from synkhronos.extensions._free.commands import BeginRun, InstallFree, Rehearse, TakePart
 from synkhronos.extensions._free.participant import Assignment
 from synkhronos.extensions._free.rows import BatchOrder
@@ -25,6 +26,8 @@ from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.run import Run
 from synkhronos.extensions.train_function import TrainFunction, TrainPlan
 from synkhronos.rules._base import FreeRule
+
+log = logging.getLogger("synkhronos")
 
 
 class FreeFunction(TrainFunction):
@@ -136,6 +139,7 @@ class FreeFunction(TrainFunction):
             if self._member is not group.member:
                 self._install()
             assignment = self._assignment(given, kwargs, batches, epochs, share == "fixed", record)
+            self._warn_of_the_rule(assignment.order.total)
             free = self._update
             free.clear()
             for variable, place in free.first.items():
@@ -194,6 +198,25 @@ class FreeFunction(TrainFunction):
                 raise InputError(
                     f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
                 )
+
+    def _warn_of_the_rule(self, batches: int) -> None:
+        """Warn if members hardly exchange, or may lose their cores in their turns."""
+        what, rule, size = self._function.what, self.rule, self._group.size
+        period = getattr(rule, "period", 1)
+        if getattr(rule, "alpha", 1) == 0:
+            warn(f"{what}: with {rule} members never exchange: leave alpha out", UnusedWarning)
+        elif size > 1 and period * size > batches:
+            warn(
+                f"{what}: {batches} batches are fewer than {period} for each of {size} members, so "
+                "members exchange at their end only: use a shorter period",
+                UnusedWarning,
+            )
+        if size > len({core for cores in self._group.cores for core in cores}):
+            log.warning(
+                "%s: there are more members (%d) than cores, so a member may lose its core in its "
+                "turn, and others wait for it",
+                *(what, size),
+            )
 
     def _check_options(self, share: Any, least: Any, stall_warning: Any, record: Any) -> None:
         what, size = self._function.what, self._group.size

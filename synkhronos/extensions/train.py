@@ -370,6 +370,11 @@ def _training_apart(
 
 
 def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> None:
+    if isinstance(rule, type) and issubclass(rule, Rule):
+        raise InputTypeError(
+            f"make_train_function: rule={rule.__name__} is a class: call it, as in "
+            f"rules.{rule.__name__}()"
+        )
     if not isinstance(rule, Rule):
         raise InputTypeError(
             f"make_train_function: rule={shown(rule)} is not a rule of synkhronos.rules; the "

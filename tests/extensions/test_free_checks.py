@@ -113,7 +113,7 @@ def test_functions_that_free_rules_refuse(group2: synk.Group) -> None:
 
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"outputs": [x.sum()]}, "there are no outputs beside the loss"),
-        ({"rule": rules.EASGD}, "is not a rule"),
+        ({"rule": rules.EASGD}, r"call it, as in rules\.EASGD\(\)"),
         ({"rule": "EASGD"}, "is not a rule"),
         ({"compress": "float16"}, "compress"),
         ({"updates": [(count, x.sum(), "sum", "all")]}, "updates of count|sum"),
@@ -152,3 +152,19 @@ def test_a_group_that_is_closed_meanwhile() -> None:
         with pytest.raises(synk.GroupError):
             run.wait()
         run.progress()
+
+
+def test_members_that_hardly_exchange_are_warned_of(group2: synk.Group) -> None:
+    x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    for rule, text in (
+        (rules.EASGD(2, alpha=0), r"EASGD\(period=2, alpha=0\) members never exchange"),
+        (rules.Downpour(period=5), "8 batches are fewer than 5 for each of 2 members"),
+    ):
+        train = make_train_function(
+            ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.1, rule=rule, mode=FAST
+        )
+        data = train.build_inputs(np.ones(40))
+        with pytest.warns(synk.UnusedWarning, match=text):
+            run = train.start(data, synk.extensions.Batches(40, 5), epochs=1)
+        assert run.wait()
+

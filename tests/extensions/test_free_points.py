@@ -99,7 +99,9 @@ def test_progress(group: synk.Group) -> None:
 def test_numbers_are_set(group: synk.Group) -> None:
     """A rule whose alpha is 0 never moves the centre; the next run has the rule's own number."""
     train, ws, data = equal(rules.EASGD(1, alpha=0.0), 60)
-    with train.start(data, batches_of(60, 2), epochs=4) as run:
+    with pytest.warns(synk.UnusedWarning, match="never exchange"):
+        run = train.start(data, batches_of(60, 2), epochs=4)
+    with run:
         for point in run.every(rows=30):
             assert not point.values[ws[0]].any()
             break
@@ -107,7 +109,9 @@ def test_numbers_are_set(group: synk.Group) -> None:
         run.wait()
     moved = values(ws)
     assert np.all(moved[0] > 0)
-    with train.start(data, batches_of(60, 2), epochs=2) as run:
+    with pytest.warns(synk.UnusedWarning, match="never exchange"):
+        run = train.start(data, batches_of(60, 2), epochs=2)
+    with run:
         with pytest.raises(synk.InputError, match="set"):
             run.set(period=3)
         with pytest.raises(synk.InputError, match="alpha"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -46,6 +47,34 @@ class Point:
     seconds: float
     loss: float
     batches: dict[str, Any]
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """A context in which the variables have the point's values, in this process.
+
+        Functions of plain PyTensor use them. At its end the variables have their own values again.
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor
+        >>> from synkhronos.extensions import Point
+        >>> w = pytensor.shared(np.zeros(2), name="w")
+        >>> total = pytensor.function([], w.sum())
+        >>> with Point({w: np.ones(2)}, 1, False, 10, 0, 0.1, 0.5, {}).applied():
+        ...     float(total())
+        2.0
+        >>> float(total())
+        0.0
+        """
+        storages = [v.container.storage for v in self.values]
+        before = [storage[0] for storage in storages]
+        try:
+            for storage, value in zip(storages, self.values.values(), strict=True):
+                storage[0] = value
+            yield
+        finally:
+            for storage, value in zip(storages, before, strict=True):
+                storage[0] = value
 
     def summary(self) -> dict[str, Any]:
         """What a run's history keeps of it."""
