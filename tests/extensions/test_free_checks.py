@@ -167,4 +167,3 @@ def test_members_that_hardly_exchange_are_warned_of(group2: synk.Group) -> None:
         with pytest.warns(synk.UnusedWarning, match=text):
             run = train.start(data, synk.extensions.Batches(40, 5), epochs=1)
         assert run.wait()
-
