@@ -13,7 +13,8 @@ class Hogwild(FreeRule):
 
     Nothing keeps two members from changing an element at the same time, in which case one of the
     changes is lost. So runs are never equal to the last bit, and points are not of one version.
-    The optimizer must work element by element; each member has states of its own.
+    The optimizer must work element by element; each member has states of its own. A step whose loss
+    is not finite is dropped.
 
     Notes
     -----

@@ -13,7 +13,7 @@ from free_runs import batches_of, counting, equal
 from modes import FAST
 
 import synkhronos as synk
-from synkhronos import rules
+from synkhronos import extensions, rules
 from synkhronos.extensions import make_train_function, updates
 
 PLAIN = rules.Downpour(1, scale="none")
@@ -167,3 +167,37 @@ def test_members_that_hardly_exchange_are_warned_of(group2: synk.Group) -> None:
         with pytest.warns(synk.UnusedWarning, match=text):
             run = train.start(data, synk.extensions.Batches(40, 5), epochs=1)
         assert run.wait()
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "run_kind"),
+    [
+        (None, extensions.TrainFunction, None),
+        (rules.SlowMo(), extensions.RoundFunction, None),
+        (rules.EASGD(2, meet=True), extensions.RoundFunction, None),
+        (rules.EASGD(2), extensions.FreeFunction, extensions.Run),
+        (rules.Hogwild(), extensions.FreeFunction, extensions.Run),
+        (
+            rules.Nodes(rules.EASGD(2), rules.Average(2)),
+            extensions.NodesFunction,
+            extensions.NodesRun,
+        ),
+    ],
+    ids=str,
+)
+def test_the_rule_decides_the_kind_of_function_and_run(
+    group2: synk.Group, rule: Any, kind: type, run_kind: type | None
+) -> None:
+    x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    train = make_train_function(
+        ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.1, rule=rule, mode=FAST
+    )
+    assert type(train) is kind
+    if run_kind is not None:
+        data = train.build_inputs(np.ones(40))
+        with train.start(data, batches_of(40, 2), epochs=2) as run:
+            assert type(run) is run_kind
+            for point in run.every(rows=30):
+                assert type(point) is extensions.Point
+                break
+            run.wait()

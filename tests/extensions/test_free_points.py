@@ -241,7 +241,10 @@ def test_runs_have_the_users_values(group: synk.Group) -> None:
         assert abs(ws[0].get_value()[0] - start) < abs(start - 1.5)
 
 
-def test_a_refused_contribution_leaves_the_centre_whole(group: synk.Group) -> None:
+@pytest.mark.parametrize("rule", [rules.EASGD(1), rules.Hogwild()], ids=str)
+def test_a_refused_contribution_leaves_the_centre_whole(
+    group: synk.Group, rule: rules.Rule
+) -> None:
     """One step whose gradient is not finite; its loss is not in the means of later points."""
     x = pt.vector("x", dtype="float64")
     w = pytensor.shared(np.zeros(3), name="w")
@@ -252,7 +255,7 @@ def test_a_refused_contribution_leaves_the_centre_whole(group: synk.Group) -> No
         None,
         updates.sgd,
         0.05,
-        rule=rules.EASGD(1),
+        rule=rule,
         mode=FAST,
     )
     rows = np.ones(100)
@@ -266,16 +269,19 @@ def test_a_refused_contribution_leaves_the_centre_whole(group: synk.Group) -> No
     assert math.isfinite(points[-1].loss)
 
 
-@pytest.mark.parametrize("name", ["easgd", "quorum", "gosgd"])
+@pytest.mark.parametrize("name", ["easgd", "quorum", "gosgd", "hogwild"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_parameters_that_stay_not_finite(size: int, name: str) -> None:
     """Three in a row raise, in the worker or in the master; the centre is kept."""
     with synk.Group(size) as group:
         x = pt.vector("x", dtype="float64")
         w = pytensor.shared(np.ones(3), name="w")
-        rule = {"easgd": rules.EASGD(1), "quorum": rules.Downpour(1, quorum=2)}.get(
-            name, rules.GoSGD(1.0)
-        )
+        rule = {
+            "easgd": rules.EASGD(1),
+            "quorum": rules.Downpour(1, quorum=2),
+            "gosgd": rules.GoSGD(1.0),
+            "hogwild": rules.Hogwild(),
+        }[name]
         train = make_train_function(
             ((w - x[:, None]) ** 2).sum(axis=1).mean(),
             [w],

@@ -349,7 +349,7 @@ MUTANTS = (
     ),
     Mutant(
         "DONE after all other writes",
-        "extensions/_free/participant.py",
+        "extensions/_free/turn_taker.py",
         "            self._pass_over(turn, old, new)\n",
         "            self._centre.commit(number + changes)\n"
         "            self._pass_over(turn, old, new)\n",

@@ -21,6 +21,7 @@ from trips import ACTS, IN_GOSSIP, IN_TURNS, PLACES, VICTIM, set_trip
 
 import synkhronos as synk
 from synkhronos import rules
+from synkhronos.extensions import Death
 from synkhronos.extensions._free import turns
 from synkhronos.extensions._free.pages import WEIGHT
 
@@ -200,10 +201,16 @@ def test_all_workers_die(name: str) -> None:
         with train.start(data, batches, epochs=3) as run:
             for _ in run.every(rows=20):
                 break
-            for rank in (1, 2):
-                os.kill(group.channel.pid(rank), signal.SIGKILL)
+            pids = {rank: group.channel.pid(rank) for rank in (1, 2)}
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)
             run.wait()
-        assert sorted(d.rank for d in run.deaths) == [1, 2]
+        done = [found["steps"] for found in run.progress()]
+        for death in sorted(run.deaths, key=lambda death: death.rank):
+            rank = death.rank
+            assert death == Death(rank, pids.pop(rank), death.how, done[rank])
+            assert "SIGKILL" in death.how
+        assert not pids
         assert batches.state()["epoch"] == 3
         whole([w.get_value() for w in ws], name)
         assert not group.alive

@@ -22,7 +22,7 @@ import pytest
 
 from synkhronos.extensions._free import commands, pages, turns
 from synkhronos.extensions._free.centre import Centre
-from synkhronos.extensions._free.participant import TurnTaker
+from synkhronos.extensions._free.turn_taker import TurnTaker
 
 VICTIM = 1
 PATIENCE = 0.1  # seconds, instead of those of `turns`

@@ -12,7 +12,7 @@ from oracles import Problem
 
 from synkhronos import rules
 from synkhronos.rules._base import Turn
-from synkhronos.testing import simulate
+from synkhronos.testing import Simulation, simulate
 
 
 def sgd(lr):
@@ -60,7 +60,9 @@ def curved(w, rank, step):
 def apart(rule, inner, members, steps, gradient=curved, start=None, **kwargs):
     start = np.linspace(-1, 1, 4) if start is None else start
     speeds = kwargs.pop("speeds", [1.0] * members)
-    return simulate(rule, inner, gradient, speeds, start=start, steps=steps, **kwargs)
+    found = simulate(rule, inner, gradient, speeds, start=start, steps=steps, **kwargs)
+    assert type(found) is Simulation
+    return found
 
 
 def synchronous(inner, members, steps, gradient=curved, start=None):

@@ -17,9 +17,10 @@ from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._free.centre import Centre, Version
 from synkhronos.extensions._free.gossiper import Gossiper
 from synkhronos.extensions._free.pages import REALS, WEIGHT, Page, length
-from synkhronos.extensions._free.participant import Assignment, Participant, Shared, Slot, TurnTaker
+from synkhronos.extensions._free.participant import Assignment, Participant, Shared, Slot
 from synkhronos.extensions._free.racer import Racer
 from synkhronos.extensions._free.team import Team
+from synkhronos.extensions._free.turn_taker import TurnTaker
 from synkhronos.extensions._rounds.local import Local, Vectors
 from synkhronos.extensions._rounds.recipe import (
     PARAMETER,

@@ -13,7 +13,6 @@ import numpy as np
 from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.member import Member
 from synkhronos._host.arena import ArrayRef
-from synkhronos._plan.reductions import rounded
 from synkhronos._plan.rows import Picks
 from synkhronos._transport.channels.peers import Peers
 from synkhronos.extensions._free.centre import Centre, Version
@@ -21,29 +20,21 @@ from synkhronos.extensions._free.pages import (
     CLAIMED,
     CLOCK,
     ENDED,
-    EXCHANGES,
     FINAL,
     LATEST,
     LOSS,
     LOSS_ROWS,
     PRESENT,
-    PUT_OFF,
-    REFUSED,
     ROWS,
-    STALENESS,
-    STALEST,
     STEPS,
-    WAITED,
     Page,
 )
 from synkhronos.extensions._free.rows import BatchOrder, Claims, RowsOfBatches
-from synkhronos.extensions._free.turns import Turns
 from synkhronos.extensions._rounds.local import Local
-from synkhronos.rules._base import STARTS_AS_CENTRE, FreeRule, Turn, TurnRule
+from synkhronos.rules._base import FreeRule
 
+MOST_NOT_FINITE = 3  # steps or exchanges in a row
 BLOCK = 1 << 16  # elements; what an exchange reads and writes of them stays in a core's cache
-_MOST_NOT_FINITE = 3  # in a row
-_LAST_TRIES = 5  # for a turn, at the end
 
 
 @dataclass(frozen=True)
@@ -187,6 +178,8 @@ class Participant:
         given = self._assignment
         make = self._local.step(part, outputs[1:], given.partials, given.average)
         loss = float(np.asarray(outputs[0]))
+        if self._refuses(loss):
+            return True
         with self._member.uninterrupted():
             self.broken = True
             make()
@@ -244,6 +237,11 @@ class Participant:
         del stopped
         return True
 
+    def _refuses(self, loss: float) -> bool:
+        """Whether a step with this loss is dropped."""
+        del loss
+        return False
+
     def serve(self) -> None:
         """Take in what others have sent, and answer requests; before a step, and while it waits."""
 
@@ -284,207 +282,18 @@ class Participant:
         return replace(call, arguments=arguments, edges=edges, first=False, new=None), place
 
 
-class TurnTaker(Participant):
-    """A member whose rule has a centre."""
-
-    rule: TurnRule
-
-    def __init__(
-        self, member: Member, local: Local, rule: TurnRule, shared: Shared, assignment: Assignment
-    ) -> None:
-        super().__init__(member, local, rule, shared, assignment)
-        self._turns = Turns(shared.pages, self.peers)
-        self._centre = shared.centre
-        self._own = [
-            [np.array(w) if name in STARTS_AS_CENTRE else np.zeros_like(w) for name in rule.own]
-            for w in shared.w
-        ]
-        self._turn = Turn(0, 0.0, self.peers.size, [0.0 for _ in rule.counts])
-        self._seen = 0  # version that this member has read
-        self._steps = 0  # since the last exchange
-        self._not_finite = 0  # contributions in a row
-        self._bound: int | None = getattr(rule, "bound", None)
-
-    def read(self) -> tuple[int, Version]:
-        return self._centre.read(lambda: self._turns.take(lambda: False), self._turns.give)
-
-    def _may_step(self, stopped: Callable[[], bool]) -> bool:
-        bound = self._bound
-        if bound is None:
-            return True
-
-        def free() -> bool:
-            pages = self.shared.pages
-            slowest = min((pages[r].words[CLOCK] for r in self.present()), default=0)
-            return stopped() or self._words[CLOCK] <= bound + slowest
-
-        self._waiting(free)
-        return not stopped()
-
-    def _waiting(self, ready: Callable[[], bool]) -> None:
-        began = time.monotonic_ns()
-        self.peers.wait(ready)
-        self._words[WAITED] += time.monotonic_ns() - began
-
-    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
-        self._steps += 1
-        self._turn.rows += rows
-        if self._bound is not None:
-            self.peers.ring()
-        if self._steps >= self.rule.period:
-            self._exchange(stopped)
-
-    def conclude(self) -> None:
-        """Apply contributions that have waited for others, which make none any more."""
-        counts = self._centre.counts()
-        if not counts:
-            return
-        self._turn = replace(self._turn, rows=0.0, read=counts[0], waiting=True)
-        if self.rule.ready(replace(self._turn, counts=counts, present=1)):
-            self._turns.take(lambda: False)
-            try:
-                self._in_turn()
-            finally:
-                self._turns.give()
-
-    def _flush(self) -> None:
-        for _ in range(_LAST_TRIES):
-            if not self._steps or self._exchange(lambda: False, wait=False):
-                return
-
-    def _exchange(self, stopped: Callable[[], bool], wait: bool = True) -> bool:
-        """Exchange with the centre; returns whether this member's steps have been used or refused.
-
-        `wait`: go on only when others have contributed, if the rule wants it.
-        """
-        if not self._finite():
-            self._start_anew()
-            return True
-        began = time.monotonic_ns()
-        got = self._turns.take(stopped)
-        self._words[WAITED] += time.monotonic_ns() - began
-        if not got:
-            self._words[PUT_OFF] += not stopped()
-            return False
-        try:
-            self._in_turn()
-        finally:
-            self._turns.give()
-        self._steps, self.used = 0, []
-        if self.rule.counts:
-            self.peers.ring()
-        while wait and self._turn.waiting and not stopped():
-            self._await_others(stopped)
-        return True
-
-    def _await_others(self, stopped: Callable[[], bool]) -> None:
-        def ready() -> bool:
-            present = len(self.present())
-            turn = replace(self._turn, counts=self._centre.counts(), present=present)
-            return stopped() or self.rule.ready(turn)
-
-        self._waiting(ready)
-        if not stopped() and self._turns.take(stopped):
-            try:
-                self._in_turn()
-            finally:
-                self._turns.give()
-            self.peers.ring()
-
-    def _in_turn(self) -> None:
-        self.take_numbers()
-        number = self._centre.number
-        old = self._centre.version(number)
-        turn = replace(
-            self._turn,
-            staleness=number - self._seen,
-            present=max(1, len(self.present())),
-            counts=old.counts.tolist(),
-            does="exchange",
-            refused=False,
-            waits=False,
-        )
-        self.rule.plan(turn)
-        changes = turn.does not in ("read", "wait")
-        if turn.does != "wait":
-            new = self._centre.version(number + 1) if changes else old
-            self._pass_over(turn, old, new)
-            if changes:
-                new.counts[...] = turn.counts
-                number += 1
-                self._centre.commit(number)
-        self._note(turn, number)
-
-    def _pass_over(self, turn: Turn, old: Version, new: Version) -> None:
-        """Exchange all vectors, in blocks."""
-        parts = zip(self.shared.w, self._own, old.vectors, new.vectors, strict=True)
-        for w, own, centre, changed in parts:
-            for lo in range(0, w.size, BLOCK):
-                piece = slice(lo, lo + BLOCK)
-                self.rule.exchange(
-                    turn,
-                    w[piece],
-                    [v[piece] for v in own],
-                    [v[piece] for v in centre],
-                    [v[piece] for v in changed],
-                )
-        for mine, held, made in zip(
-            self.shared.statistics, old.statistics, new.statistics, strict=True
-        ):
-            if new is not old:
-                made[...] = rounded(held + (mine - held) / turn.present, made.dtype)
-            mine[...] = made
-
-    def _note(self, turn: Turn, number: int) -> None:
-        words = self._words
-        self._record(number, turn, turn.does)
-        if turn.refused:
-            words[REFUSED] += 1
-            words[ROWS] -= int(turn.rows)  # they are used again
-            self._claims.again(self.used)
-        elif turn.does not in ("read", "wait"):
-            words[EXCHANGES] += 1
-            words[STALENESS] += turn.staleness
-            words[STALEST] = max(words[STALEST], turn.staleness)
-            self._seen += 1  # staleness counts what others commit
-        if not turn.waits:
-            self._seen = number
-            turn.rows, turn.read = 0.0, (turn.counts or [0.0])[0]
-        turn.waiting = turn.waits
-        self._turn = turn
-        self._not_finite = 0
-
-    def _record(self, number: int, turn: Turn, does: str) -> None:
-        if self._assignment.record:
-            entry = number, self._words[STEPS], turn.staleness, turn.present, does
-            self.log.append((*entry, tuple(self.used)))
-
-    def _start_anew(self) -> None:
-        """Go on from the centre, since this member's parameters are not finite."""
-        self._not_finite += 1
-        self._words[REFUSED] += 1
-        if self._not_finite >= _MOST_NOT_FINITE:
-            raise FloatingPointError(
-                f"rank {self.peers.rank}: the parameters were not finite at {_MOST_NOT_FINITE} "
-                "exchanges in a row: use a smaller learning rate or gradient clipping"
-            )
-        number, centre = self.read()
-        self._record(number, self._turn, "start anew")
-        for w, own, vectors in zip(self.shared.w, self._own, centre.vectors, strict=True):
-            w[...] = vectors[0]
-            for name, vector in zip(self.rule.own, own, strict=True):
-                vector[...] = w if name in STARTS_AS_CENTRE else 0
-        for mine, held in zip(self.shared.statistics, centre.statistics, strict=True):
-            mine[...] = held
-        self._local.begin_states()
-        self._seen, self._steps, self.used = number, 0, []
-        self._turn = replace(self._turn, rows=0.0, read=(centre.counts.tolist() or [0.0])[0])
-
-
 def is_finite(w: np.ndarray) -> bool:
     """Whether all elements are finite; the sum of finite ones may overflow."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(w.sum())) or bool(np.isfinite(w).all())
+
+
+def not_finite(rank: int, what: str) -> FloatingPointError:
+    """The error of a member that has started anew, or dropped steps, too often."""
+    return FloatingPointError(
+        f"rank {rank}: {what} {MOST_NOT_FINITE} times in a row: use a smaller learning rate or "
+        "gradient clipping"
+    )
 
 
 def total(pages: Sequence[Page], word: int) -> int:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from synkhronos.extensions._free.centre import Version
-from synkhronos.extensions._free.pages import EXCHANGES, STEPS
-from synkhronos.extensions._free.participant import Participant, total
+from synkhronos.extensions._free.pages import EXCHANGES, REFUSED, STEPS
+from synkhronos.extensions._free.participant import (
+    MOST_NOT_FINITE,
+    Participant,
+    not_finite,
+    total,
+)
 
 
 class Racer(Participant):
     """A member that steps at the centre itself; its optimizer's states are its own."""
+
+    _not_finite = 0  # steps in a row
+
+    def _refuses(self, loss: float) -> bool:
+        """A step whose loss is not finite would spoil the centre."""
+        if math.isfinite(loss):
+            self._not_finite = 0
+            return False
+        self._not_finite += 1
+        self._words[REFUSED] += 1
+        if self._not_finite >= MOST_NOT_FINITE:
+            raise not_finite(self.peers.rank, "the loss was not finite")
+        return True
 
     def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
         self._words[EXCHANGES] += 1
