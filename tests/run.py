@@ -31,7 +31,9 @@ NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 def run(selection: str, processes: int, paths: list[str], folder: Path) -> list[int]:
     """Run pytest in so many processes, which share the tests; their exit statuses.
 
-    The first one writes to the terminal, the others to files that are shown afterwards.
+    The first one writes to the terminal, the others to files that are shown afterwards. Each has a
+    folder of its own for tmp_path: processes that share one clean it up at the same time, and one
+    of them may then fail after its last test.
     """
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += [f"--taken={folder / 'taken'}", "-m", selection, *paths]
@@ -39,8 +41,9 @@ def run(selection: str, processes: int, paths: list[str], folder: Path) -> list[
     for number in range(processes):
         with (folder / f"{number}.txt").open("w") as output:
             report = f"--junit-xml={folder / f'{number}.xml'}"
+            temporary = f"--basetemp={folder.with_name(f'{folder.name.split()[0]}-{number}')}"
             to = {"stdout": output, "stderr": subprocess.STDOUT} if number else {}
-            started.append(subprocess.Popen([*command, report], cwd=ROOT, **to))
+            started.append(subprocess.Popen([*command, report, temporary], cwd=ROOT, **to))
     codes = [process.wait() for process in started]
     for number in range(1, processes):
         print((folder / f"{number}.txt").read_text(), flush=True)
@@ -97,7 +100,7 @@ def main() -> int:
     save_time(given.selection)
     cores = len(os.sched_getaffinity(0))
     codes: list[int] = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         for word, processes, where in (("not alone", cores + 1, paths), ("alone", 1, apart(paths))):
             folder = Path(name) / word
             folder.mkdir()
