@@ -11,7 +11,6 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._api.data import Data
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.group_options import check_seconds
@@ -20,17 +19,16 @@ from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown,
 from synkhronos.extensions._free.commands import BeginRun, InstallFree, Rehearse, TakePart
 from synkhronos.extensions._free.participant import Assignment
 from synkhronos.extensions._free.rows import BatchOrder
-from synkhronos.extensions._rounds.recipe import LocalRecipe
-from synkhronos.extensions._step.flat import lay_out, shapes_of
+from synkhronos.extensions.apart_function import ApartFunction
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.run import Run
-from synkhronos.extensions.train_function import TrainFunction, TrainPlan
+from synkhronos.extensions.train_function import TrainPlan
 from synkhronos.rules._base import FreeRule
 
 log = logging.getLogger("synkhronos")
 
 
-class FreeFunction(TrainFunction):
+class FreeFunction(ApartFunction):
     """A training function whose members train apart, and exchange by themselves.
 
     `make_train_function` makes it, with ``rule=`` a free rule of `synkhronos.rules`. `start` begins
@@ -67,12 +65,8 @@ class FreeFunction(TrainFunction):
         rule: FreeRule | None,
         statistics: Sequence[SharedVariable],
     ) -> None:
-        super().__init__(group, plan)
+        super().__init__(group, plan, statistics)
         self.rule: Any = rule and rule.for_members(group.size)
-        self._statistics = tuple(statistics)
-        everything = [v for unit in plan.partition.units for v in unit.everything]
-        self._moved = tuple(p for p in plan.params if p in everything)
-        self._outer: tuple[tuple[SharedVariable, ...], ...] = ()
         name = f"rows and exchanges ({type(rule).__name__})"
         self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
         self.state.append(self._counts)
@@ -177,7 +171,7 @@ class FreeFunction(TrainFunction):
     def _check_start(
         self, args: Sequence[Any], kwargs: dict[str, Any], batches: Any, epochs: Any
     ) -> None:
-        what, plan = self._function.what, self._function.plan
+        what = self._function.what
         self._group.check("train.start")
         if not isinstance(batches, Batches):
             raise InputTypeError(
@@ -186,14 +180,7 @@ class FreeFunction(TrainFunction):
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
             raise InputError(f"{what}: epochs={shown(epochs)}: at least 1 is needed")
         given = self._function.arguments.bind(args, kwargs)
-        for variable, value, scattered in zip(plan.inputs, given, plan.scattered, strict=True):
-            if not scattered:
-                continue
-            if not isinstance(value, Data):
-                raise InputTypeError(
-                    f"{what}: start() takes Data for inputs with rows, found {shown(value)} for "
-                    f"{variable}: make it with train.build_inputs"
-                )
+        for variable, value in self._check_data(given, "start()"):
             if len(value) < batches.n:
                 raise InputError(
                     f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
@@ -228,15 +215,8 @@ class FreeFunction(TrainFunction):
         if not isinstance(record, bool):
             raise InputTypeError(f"{what}: record={shown(record)} is neither True nor False")
 
-    def _shared(self) -> list[SharedVariable]:
-        return [*super()._shared(), *self._statistics]
-
     def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
-        plan, recipe = self._plan, self._function.plan.recipe
-        shapes = shapes_of(plan.partition)
-        shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}
-        flat = lay_out(plan.partition, shapes, 1, recipe.mode, recipe.config)
-        return LocalRecipe(flat, self._moved, self._statistics, self._outer, {}), self._installer()
+        return self._local_recipe({}), self._installer()
 
     def _installer(self) -> Callable[[bytes, int], Command]:
         rule = self.rule

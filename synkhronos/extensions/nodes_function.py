@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._engine.commands.base import Command
@@ -57,17 +55,7 @@ class NodesFunction(FreeFunction):
         comm = group.member.communicator
         self.nodes = rule.for_nodes(comm.home.size, comm.nodes)
         super().__init__(group, plan, self.nodes.inside, statistics)
-        kind = type(self.nodes.between).__name__
-        self._outer = tuple(
-            tuple(
-                pytensor.shared(
-                    np.zeros_like(p.get_value(borrow=True)), name=f"{name} of {p.name} ({kind})"
-                )
-                for p in self._moved
-            )
-            for name in self.nodes.between.outer
-        )
-        self.state += itertools.chain(*self._outer)
+        self._add_outer(self.nodes.between)
         self._astray = True  # the nodes' centres are to be replaced by the one between them
 
     def start(self, *args: Any, epochs: int = 1, **kwargs: Any) -> NodesRun:  # type: ignore[override]
@@ -131,9 +119,6 @@ class NodesFunction(FreeFunction):
             found: tuple[int, float] = group.run_in_turn(command, "train.start")
             self._astray = False
         return found
-
-    def _shared(self) -> list[SharedVariable]:
-        return [*super()._shared(), *itertools.chain(*self._outer)]
 
     def _installer(self) -> Callable[[bytes, int], Command]:
         rule = self.nodes

@@ -15,15 +15,13 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._api.data import Data
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions._rounds.commands import Begin, InstallLocal, LocalStep, LocalSteps, Meet
-from synkhronos.extensions._rounds.recipe import LocalRecipe
-from synkhronos.extensions._step.flat import lay_out, shapes_of
+from synkhronos.extensions.apart_function import ApartFunction
 from synkhronos.extensions.train_function import TrainFunction, TrainPlan, arranged
 from synkhronos.rules._base import RoundRule
 
@@ -32,7 +30,7 @@ log = logging.getLogger("synkhronos")
 _STEPS, _MEETINGS = 0, 1
 
 
-class RoundFunction(TrainFunction):
+class RoundFunction(ApartFunction):
     """A training function whose members train apart and meet after each period of the rule.
 
     `make_train_function` makes it, with ``rule=`` a round rule of `synkhronos.rules`. Between
@@ -68,26 +66,18 @@ class RoundFunction(TrainFunction):
         statistics: Sequence[SharedVariable],
         warm: TrainFunction | None,
     ) -> None:
-        super().__init__(group, plan)
+        super().__init__(group, plan, statistics)
         self.rule = rule.for_members(group.size)
-        self._statistics = tuple(statistics)
         self._warm = warm
-        everything = [v for unit in plan.partition.units for v in unit.everything]
-        self._moved = tuple(p for p in plan.params if p in everything)
+        self._add_outer(rule)
         kind = type(rule).__name__
-        self._outer = tuple(
-            tuple(_zeros(p, f"{name} of {p.name} ({kind})") for p in self._moved)
-            for name in rule.outer
-        )
         self._progress = pytensor.shared(np.zeros(2, np.int64), name=f"steps and meetings ({kind})")
         counts = [v for v, _ in plan.partition.states]
-        held = [v for v in (*everything, *counts) if v not in self._moved]
+        held = [v for v in (*self._everything, *counts) if v not in self._moved]
         self._first = (
             {v: np.array(v.get_value(borrow=True)) for v in held} if rule.policy == "reset" else {}
         )
-        self.state += [*itertools.chain(*self._outer), self._progress]
-        named = {*self.settings}
-        self.settings += [v for v in self._statistics if v not in named]
+        self.state.append(self._progress)
         self._held = held
         self._kept = rule.policy == "keep" and bool(held)
         self._counts = [watch(v) for v in counts]
@@ -204,7 +194,7 @@ class RoundFunction(TrainFunction):
         left = self._to_meeting() if n is None else _positive(n)
         found: list[Any] = []
         with self._group.turn(timeout):
-            self._check_data(given)
+            self._check_data(given, "steps()")
             while left:
                 taken = list(itertools.islice(rows, min(left, self._room())))
                 if not taken:
@@ -375,36 +365,15 @@ class RoundFunction(TrainFunction):
         done[_STEPS] += steps
         done[_MEETINGS] += meetings
 
-    def _check_data(self, given: Sequence[Any]) -> None:
-        plan = self._function.plan
-        for variable, value, scattered in zip(plan.inputs, given, plan.scattered, strict=True):
-            if scattered and not isinstance(value, Data):
-                raise InputTypeError(
-                    f"{self._function.what}: steps() takes Data for inputs with rows, found "
-                    f"{shown(value)} for {variable}: make it with train.build_inputs"
-                )
-
     def _command_of(self) -> Callable[[Call], Command]:
         return functools.partial(_local_step, self._plan.goal.average, self._partials)
 
-    def _shared(self) -> list[SharedVariable]:
-        return [*super()._shared(), *self._statistics, *itertools.chain(*self._outer)]
-
     def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
-        plan, recipe = self._plan, self._function.plan.recipe
-        shapes = shapes_of(plan.partition)
-        shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}
-        flat = lay_out(plan.partition, shapes, 1, recipe.mode, recipe.config)
-        made = LocalRecipe(flat, self._moved, self._statistics, self._outer, self._first)
-        return made, InstallLocal
+        return self._local_recipe(self._first), InstallLocal
 
 
 def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Call) -> LocalStep:
     return LocalStep(call, call.function, average, partials)
-
-
-def _zeros(parameter: SharedVariable, name: str) -> SharedVariable:
-    return pytensor.shared(np.zeros_like(parameter.get_value(borrow=True)), name=name)
 
 
 def _iterated(batches: Any) -> Iterator[Any]:

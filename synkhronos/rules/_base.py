@@ -163,6 +163,13 @@ class RoundRule(Rule):
         count : int
             Of all members.
         """
+        del count
+        self.move(centre, outer, mean)
+        for w in members:
+            w[...] = centre
+
+    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
+        """Change the centre, from which all members go on; parameters as of `meeting`."""
         raise NotImplementedError
 
 

@@ -49,17 +49,8 @@ class Average(RoundRule):
         self._one_of("state", STATES)
 
     @override
-    def meeting(
-        self,
-        members: Sequence[Vector],
-        centre: Vector,
-        outer: Sequence[Vector],
-        mean: Vector,
-        count: int,
-    ) -> None:
+    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
         centre[...] = mean
-        for w in members:
-            w[...] = centre
 
 
 @dataclass(frozen=True)
@@ -107,20 +98,11 @@ class SlowMo(RoundRule):
         self._one_of("state", STATES)
 
     @override
-    def meeting(
-        self,
-        members: Sequence[Vector],
-        centre: Vector,
-        outer: Sequence[Vector],
-        mean: Vector,
-        count: int,
-    ) -> None:
+    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
         [u] = outer
         u *= self.momentum
         u += centre - mean
         centre -= self.lr * u
-        for w in members:
-            w[...] = centre
 
 
 @dataclass(frozen=True)
@@ -166,19 +148,10 @@ class DiLoCo(RoundRule):
         self._one_of("state", STATES)
 
     @override
-    def meeting(
-        self,
-        members: Sequence[Vector],
-        centre: Vector,
-        outer: Sequence[Vector],
-        mean: Vector,
-        count: int,
-    ) -> None:
+    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
         [u] = outer
         displacement = centre - mean
         u *= self.momentum
         u += displacement
         displacement += self.momentum * u
         centre -= self.lr * displacement
-        for w in members:
-            w[...] = centre

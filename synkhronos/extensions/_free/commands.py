@@ -12,7 +12,6 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import ExtendedCall, compute_call
 from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.member import Member
-from synkhronos._transport import serialization
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._free.centre import Centre, Version
 from synkhronos.extensions._free.gossiper import Gossiper
@@ -29,7 +28,7 @@ from synkhronos.extensions._rounds.recipe import (
     LocalArrays,
     LocalRecipe,
 )
-from synkhronos.extensions._step.command import scalars
+from synkhronos.extensions._step.command import scalars, unpacked
 from synkhronos.extensions._step.flat import Arrays
 from synkhronos.rules import GoSGD, Hogwild
 from synkhronos.rules._base import FreeRule, Turn, TurnRule
@@ -120,16 +119,6 @@ class InstallFree(Command):
         local.bind([(member.variables.of(v), view) for v, view in free.first.items()])
         member.clocks[self.number] = Clocks(member.communicator)
         member.updates[self.number] = free
-
-
-def unpacked(recipe: bytes, member: Member) -> LocalRecipe:
-    """The recipe that the master has sent."""
-    found: LocalRecipe
-    if member.rank == member.master:
-        found = member.master_input
-    else:
-        found = serialization.unpack_graph(recipe, lambda n: member.variables[n].variable)
-    return found
 
 
 class Installation:

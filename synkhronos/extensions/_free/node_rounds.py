@@ -16,12 +16,13 @@ from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import Reduction, accumulator, rounded
 from synkhronos._plan.rows import edges
 from synkhronos._transport.communicators.communicator import Communicator
-from synkhronos.extensions._free.commands import Free, Installation, like, unpacked
+from synkhronos.extensions._free.commands import Free, Installation, like
 from synkhronos.extensions._free.pages import LOSS, LOSS_ROWS, ROWS
 from synkhronos.extensions._free.participant import Assignment
 from synkhronos.extensions._free.team import Team
 from synkhronos.extensions._rounds.local import chunk
 from synkhronos.extensions._rounds.recipe import PARAMETER, STATISTIC, LocalArrays
+from synkhronos.extensions._step.command import unpacked
 from synkhronos.rules._base import FreeRule, RoundRule
 from synkhronos.rules.nodes import Nodes
 

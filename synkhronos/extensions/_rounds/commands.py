@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Command
-from synkhronos._engine.commands.call import (
-    Call,
-    ExtendedCall,
-    contribute_call,
-)
+from synkhronos._engine.commands.call import Call, ExtendedCall, contribute_call
 from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.member import Member
 from synkhronos._plan.reductions import Reduction, accumulator
-from synkhronos._transport import serialization
 from synkhronos.extensions._rounds.local import Local, Vectors, chunk
 from synkhronos.extensions._rounds.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
-from synkhronos.extensions._step.command import scalars
+from synkhronos.extensions._step.command import scalars, unpacked
 from synkhronos.extensions._step.flat import Arrays
 from synkhronos.rules._base import RoundRule
 
@@ -40,11 +35,7 @@ class InstallLocal(Command):
     def run(self, member: Member) -> None:
         """Allocate and map the arrays; the master compiles first."""
         comm, mine = member.communicator, member.rank == member.master
-        recipe: LocalRecipe
-        if mine:
-            recipe = member.master_input
-        else:
-            recipe = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
+        recipe: LocalRecipe = unpacked(self.recipe, member)
         arrays = LocalArrays(recipe)
         own = arrays.empty(comm)
         gradients = arrays.gradients(comm)

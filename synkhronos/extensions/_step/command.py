@@ -49,12 +49,7 @@ class InstallUpdate(Command):
         comm, mine = member.communicator, member.rank == member.master
         home = comm.home
         leads = home.rank == comm.leader
-        recipe: FlatRecipe
-        if mine:
-            recipe = member.master_input
-        else:
-            found = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
-            recipe = found.for_node(home.size)
+        recipe: FlatRecipe = unpacked(self.recipe, member).for_node(home.size)
         arrays = Arrays(recipe)
         gradients = arrays.gradients(comm)
         totals = arrays.gradients(comm) if leads and comm.nodes > 1 else []
@@ -77,6 +72,13 @@ class InstallUpdate(Command):
         member.clocks[self.number] = Clocks(comm)
         update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         member.updates[self.number] = update
+
+
+def unpacked(recipe: bytes, member: Member) -> Any:
+    """The recipe that the master has packed, or its own."""
+    if member.rank == member.master:
+        return member.master_input
+    return serialization.unpack_graph(recipe, lambda n: member.variables[n].variable)
 
 
 def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:

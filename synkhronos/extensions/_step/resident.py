@@ -36,12 +36,12 @@ from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
-from synkhronos._transport import serialization
 from synkhronos.extensions._step.command import (
     Step,
     check_votes,
     has_nan,
     scalars,
+    unpacked,
     weights_of,
 )
 from synkhronos.extensions._step.fused import Fused
@@ -169,11 +169,7 @@ class InstallResidentUpdate(Command):
     def run(self, member: Member) -> None:
         """Map the scalars, compile."""
         comm, mine = member.communicator, member.rank == member.master
-        recipe: ResidentRecipe
-        if mine:
-            recipe = member.master_input
-        else:
-            recipe = serialization.unpack_graph(self.recipe, lambda n: member.variables[n].variable)
+        recipe: ResidentRecipe = unpacked(self.recipe, member)
         types: list[Any] = [v.type for v in recipe.leaves]
         leaves = scalars(member, [np.dtype(t.dtype) for t in types])
         entries = [member.variables.of(v) for v, _ in recipe.updates]
