@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from synkhronos._errors import InputError, InputTypeError, options_checked, shown
 
-_SAME = ("n", "seed", "shuffle")  # they determine the order, and must not change between runs
+# they determine the order, and must not change between runs
+_SAME = ("n", "seed", "shuffle", "blocks", "window")
+_ONLY_OF_BLOCKS = ("blocks", "window")  # not in the state of batches without blocks
 
 
 class Batches:
@@ -33,15 +36,28 @@ class Batches:
         False: every epoch in the order 0 to n-1.
     last : {"keep", "drop"}
         "keep": the last batch may be shorter. "drop": rows that do not fill a batch are not used.
+    blocks : sequence of int, optional
+        The numbers of rows that are stored together, in the order of the rows: those of the chunks,
+        row groups or files of a source (`synkhronos.training.sources` offers `.blocks`). Each epoch
+        then goes through the blocks in another order, and mixes the rows of `window` of them at
+        each moment. So a reader that keeps this many blocks decodes each of them once.
+    window : int, at least 1
+        How many blocks are mixed: 1 shuffles inside of blocks only. It has no effect without
+        `blocks`.
 
     Raises
     ------
     InputError, InputTypeError
-        A number is out of range, or `size` is larger than `n` and `last` is "drop".
+        A number is out of range, `size` is larger than `n` and `last` is "drop", or the blocks do
+        not have `n` rows.
 
     Notes
     -----
     Cost: 8 bytes for each row; a sort of n numbers at the start of an epoch (0.1 s for 10^6 rows).
+
+    With blocks, the block whose turn is b gets the interval from b to b + window, cut to
+    [window - 1, number of blocks]. Its rows come at uniform moments of the interval. So exactly
+    `window` blocks are open at each moment, and one new block is opened for each that ends.
 
     Examples
     --------
@@ -50,6 +66,8 @@ class Batches:
     [(0, [0, 1]), (0, [2, 3]), (0, [4])]
     >>> len(batches), batches.epoch
     (3, 1)
+    >>> Batches(8, 8, blocks=[2, 2, 2, 2], window=1).order(0).tolist()
+    [6, 7, 1, 0, 3, 2, 4, 5]
     """
 
     @options_checked
@@ -60,6 +78,8 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
         last: Literal["keep", "drop"] = "keep",
+        blocks: Sequence[int] | None = None,
+        window: int = 8,
     ) -> None:
         self.n = _integer("n", n, 1)
         self.size = _integer("size", size, 1)
@@ -74,6 +94,8 @@ class Batches:
             )
         self.shuffle = bool(shuffle)
         self.last = last
+        self.window = _integer("window", window, 1)
+        self.blocks = None if blocks is None else _block_lengths(blocks, self.n)
         self._epoch = 0
         self._row = 0  # rows of the epoch that loops have had
         self._walk: EpochWalk | None = None
@@ -97,6 +119,8 @@ class Batches:
 
     def __repr__(self) -> str:
         how = f"seed {self.seed}" if self.shuffle else "not shuffled"
+        if self.blocks is not None:
+            how += f", {len(self.blocks)} blocks, {self.window} of them mixed"
         return (
             f"<synkhronos.Batches of {self.size} of {self.n} rows, {how}, last={self.last!r}, "
             f"epoch {self._epoch}>"
@@ -121,7 +145,10 @@ class Batches:
         # numpy keeps the raw numbers of its bit generators as they are in all versions; it makes
         # no such promise for `permutation`
         bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(epoch,)))
-        return np.argsort(bits.random_raw(self.n), kind="stable")
+        moments = bits.random_raw(self.n)
+        if self.blocks is not None:
+            moments = _moments(moments, bits.random_raw(len(self.blocks)), self.blocks, self.window)
+        return np.argsort(moments, kind="stable")
 
     def state(self) -> dict[str, Any]:
         """The position in the epoch, as a dict for JSON.
@@ -140,7 +167,7 @@ class Batches:
         [[2], [3]]
         """
         ended = not self._count(self._row)
-        return {
+        found = {
             "n": self.n,
             "size": self.size,
             "seed": self.seed,
@@ -149,6 +176,25 @@ class Batches:
             "epoch": self._epoch + ended,
             "row": 0 if ended else self._row,
         }
+        return found | self._state_of_blocks()
+
+    def alike(self) -> Batches:
+        """Batches with the same orders, at the start of epoch 0; they can be pickled.
+
+        >>> batches = Batches(4, 2, seed=3)
+        >>> batches.alike().order(5).tolist() == batches.order(5).tolist()
+        True
+        """
+        return Batches(
+            *(self.n, self.size, self.seed, self.shuffle, self.last, self.blocks, self.window)
+        )
+
+    def _state_of_blocks(self) -> dict[str, Any]:
+        """What a state says of the blocks: a digest of their lengths, which may be many."""
+        if self.blocks is None:
+            return {}
+        digest = hashlib.sha256(np.asarray(self.blocks, "<i8").tobytes()).hexdigest()
+        return {"blocks": digest[:16], "window": self.window}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue where the state was taken; a loop under way ends at its next step.
@@ -167,16 +213,18 @@ class Batches:
     def _check(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """The epoch and the row of a state, if `restore` would take it."""
         try:
-            found = {key: state[key] for key in _SAME}
+            found = {key: state[key] for key in _SAME if key not in _ONLY_OF_BLOCKS}
+            found |= {key: state.get(key) for key in _ONLY_OF_BLOCKS}
             epoch, row = operator.index(state["epoch"]), operator.index(state["row"])
-        except (TypeError, KeyError) as exc:
+        except (TypeError, KeyError, AttributeError) as exc:
             raise InputError(
                 f"Batches: {shown(state)} is not a state of batches ({exc!r})"
             ) from None
-        other = [key for key in _SAME if found[key] != getattr(self, key)]
+        own = dict.fromkeys(_SAME) | self.state()
+        other = [key for key in _SAME if found[key] != own[key]]
         if other:
             saved = ", ".join(f"{key}={shown(found[key])}" for key in other)
-            mine = ", ".join(f"{key}={getattr(self, key)}" for key in other)
+            mine = ", ".join(f"{key}={own[key]}" for key in other)
             raise InputError(
                 f"Batches: the state is of batches with {saved}, and these have {mine}; the order "
                 "of the rows would be another one. Make them as they were"
@@ -234,6 +282,38 @@ class EpochWalk:
         if self._batches._walk is self:
             self._batches._walk = None
             self._batches._epoch, self._batches._row = self.epoch + 1, 0
+
+
+def _block_lengths(given: Sequence[int], n: int) -> tuple[int, ...]:
+    try:
+        found = tuple([operator.index(length) for length in given])
+    except TypeError:
+        raise InputTypeError(
+            f"Batches: blocks={shown(given)} are not the numbers of rows in each block"
+        ) from None
+    if any(length < 0 for length in found) or sum(found) != n:
+        raise InputError(
+            f"Batches: the {len(found)} blocks have {sum(found)} rows (the shortest "
+            f"{min(found, default=0)}), and n={n}"
+        )
+    return found
+
+
+def _moments(
+    rows: np.ndarray, blocks: np.ndarray, lengths: Sequence[int], window: int
+) -> np.ndarray:
+    """When each row comes, from random 64-bit words for the rows and for the blocks.
+
+    Products and sums of doubles are the same numbers on all machines, so the order is, too.
+    """
+    used = np.asarray(lengths) > 0
+    count = int(used.sum())
+    window = min(window, count)
+    turn = np.zeros(len(lengths))
+    turn[np.flatnonzero(used)[np.argsort(blocks[used], kind="stable")]] = np.arange(count)
+    opens, ends = np.maximum(turn, window - 1), np.minimum(turn + window, count)
+    uniform = (rows >> np.uint64(11)) * 2.0**-53
+    return np.repeat(opens, lengths) + uniform * np.repeat(ends - opens, lengths)
 
 
 def _integer(name: str, value: Any, least: int) -> int:

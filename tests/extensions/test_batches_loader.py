@@ -32,15 +32,28 @@ def rows_of(batches: Any) -> list[list[int]]:
     return [rows.tolist() for rows in batches]
 
 
-kinds = st.fixed_dictionaries(
+def with_blocks(kind: dict[str, Any], cuts: list[int] | None) -> dict[str, Any]:
+    """Blocks that end at these rows; some may be empty."""
+    if cuts is None:
+        return kind
+    edges = [0, *sorted(min(c, kind["n"]) for c in cuts), kind["n"]]
+    return {**kind, "blocks": np.diff(edges).tolist()}
+
+
+plain_kinds = st.fixed_dictionaries(
     {
         "n": st.integers(1, 40),
         "size": st.integers(1, 12),
         "seed": st.integers(0, 2**70),
         "shuffle": st.booleans(),
         "last": st.sampled_from(["keep", "drop"]),
+        "window": st.integers(1, 12),
     }
-).filter(lambda k: k["last"] == "keep" or k["size"] <= k["n"])
+)
+block_cuts = st.none() | st.lists(st.integers(0, 40), max_size=12)
+kinds = st.builds(with_blocks, plain_kinds, block_cuts).filter(
+    lambda k: k["last"] == "keep" or k["size"] <= k["n"]
+)
 
 
 @given(kinds, st.integers(1, 3))
@@ -113,6 +126,40 @@ def test_the_order_of_a_seed_is_for_ever() -> None:
     assert Batches(8, 8, seed=3).order(5).tolist() == [2, 5, 3, 6, 0, 7, 4, 1]
 
 
+def test_the_order_of_blocks_is_for_ever() -> None:
+    blocks = Batches(9, 9, seed=3, blocks=[3, 0, 1, 2, 3], window=2)
+    assert blocks.order(0).tolist() == [6, 7, 8, 3, 4, 5, 1, 0, 2]
+    assert (
+        Batches(9, 9, seed=3).order(0).tolist() == Batches(9, 9, seed=3, window=2).order(0).tolist()
+    )
+
+
+@given(kinds, st.integers(0, 3))
+def test_at_most_window_blocks_are_open(kind: dict[str, Any], epoch: int) -> None:
+    """From its first row in the order to its last, a block counts as open; each opens once."""
+    batches = Batches(**kind)
+    if batches.blocks is None or not batches.shuffle:
+        return
+    block_of = np.repeat(np.arange(len(batches.blocks)), batches.blocks)[batches.order(epoch)]
+    places = [np.flatnonzero(block_of == b) for b in np.unique(block_of)]
+    opened = [sum(p[0] <= i <= p[-1] for p in places) for i in range(batches.n)]
+    assert max(opened) <= batches.window
+    if len(places) > 1 == batches.window:
+        assert (np.diff(block_of) != 0).sum() == len(places) - 1
+
+
+def test_all_blocks_in_the_window_are_mixed_from_the_first_row_to_the_last() -> None:
+    order = Batches(8000, 100, blocks=[500] * 16, window=4).order(0) // 500
+    for rows in (order[:60], order[3000:3060], order[-60:]):
+        assert len(np.unique(rows)) == 4
+    assert len(np.unique(order[:2500])) > 4
+    turns = [
+        np.unique(Batches(8000, 1, blocks=[500] * 16, window=1).order(e)[:500] // 500)
+        for e in range(4)
+    ]
+    assert len(np.unique(turns)) > 1, "another order of the blocks in each epoch"
+
+
 def test_epochs_and_seeds_differ() -> None:
     found = [Batches(50, 50, seed=s).order(e).tolist() for s in (0, 1, 2**32) for e in (0, 1, 2)]
     assert len({tuple(order) for order in found}) == len(found)
@@ -182,6 +229,11 @@ def test_a_batch_is_the_users_own() -> None:
         ({"n": 3, "size": 1, "shuffle": "no"}, "shuffle='no'"),
         ({"n": 3, "size": 1, "last": "cut"}, "last='cut'"),
         ({"n": 3, "size": 4, "last": "drop"}, "3 rows do not fill one batch of 4"),
+        ({"n": 3, "size": 1, "blocks": [2, 2]}, "the 2 blocks have 4 rows .* and n=3"),
+        ({"n": 3, "size": 1, "blocks": [4, -1]}, "the shortest -1"),
+        ({"n": 3, "size": 1, "blocks": [1.5, 1.5]}, "are not the numbers of rows"),
+        ({"n": 3, "size": 1, "blocks": 3}, "blocks=3"),
+        ({"n": 3, "size": 1, "blocks": [3], "window": 0}, "window=0"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], said: str) -> None:
@@ -190,7 +242,11 @@ def test_bad_arguments(arguments: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"n": 7}, {"seed": 1}, {"shuffle": False}, {"row": 6}, {"row": -1}, {"epoch": -1}]
+    "change",
+    [
+        *({"n": 7}, {"seed": 1}, {"shuffle": False}, {"row": 6}, {"row": -1}, {"epoch": -1}),
+        {"blocks": "0123456789abcdef", "window": 8},
+    ],
 )
 def test_a_state_that_is_not_theirs_changes_nothing(change: dict[str, Any]) -> None:
     batches = Batches(6, 2)
@@ -202,6 +258,18 @@ def test_a_state_that_is_not_theirs_changes_nothing(change: dict[str, Any]) -> N
         with pytest.raises(synk.InputError, match="not a state of batches"):
             batches.restore(nonsense)  # type: ignore[arg-type]
     assert batches.state() == before
+
+
+def test_a_state_knows_its_blocks() -> None:
+    """Other lengths, another window, and none at all are other orders."""
+    batches = Batches(6, 2, blocks=[3, 3])
+    for other in ({"blocks": [2, 4]}, {"blocks": [3, 3], "window": 3}, {}):
+        with pytest.raises(synk.InputError, match="the order of the rows would be another"):
+            batches.restore(Batches(6, 2, **other).state())
+        with pytest.raises(synk.InputError, match="blocks="):
+            Batches(6, 2).restore(batches.state())
+    assert "blocks" not in Batches(6, 2).state()
+    assert "2 blocks, 8 of them mixed" in repr(batches)
 
 
 # ---- the loader

@@ -179,7 +179,7 @@ GROUPS = {
         Mistake(
             "Batches(800, batch_size=100)",
             "InputTypeError: Batches: no option 'batch_size'; there are n, size, seed, shuffle, "
-            "last; did you mean size=?",
+            "last, blocks, window; did you mean size=?",
         ),
         Mistake(
             "make_train_function((x @ w).mean(), [w], x, None, updates.adam(0.1))",

@@ -28,6 +28,8 @@ class BatchOrder:
         Batches of the first epoch, and of every other one.
     total : int
         Batches in all.
+    orders : Batches
+        With the same orders.
     """
 
     state: dict[str, Any]
@@ -36,6 +38,7 @@ class BatchOrder:
     first: int
     others: int
     total: int
+    orders: Batches
 
     @staticmethod
     def of(batches: Batches, epochs: int) -> BatchOrder:
@@ -44,12 +47,8 @@ class BatchOrder:
         left = batches.n - state["row"]
         first = left // batches.size if batches.last == "drop" else -(-left // batches.size)
         total = first + (epochs - 1) * others
-        return BatchOrder(state, batches.size, batches.last, first, others, total)
-
-    def batches(self) -> Batches:
-        """Batches with the same orders."""
-        s = self.state
-        return Batches(s["n"], self.size, s["seed"], s["shuffle"], self.last)
+        alike = batches.alike()
+        return BatchOrder(state, batches.size, batches.last, first, others, total, alike)
 
     def place(self, number: int) -> tuple[int, int]:
         """The epoch of a batch, and its row in the order of this epoch."""
@@ -69,7 +68,7 @@ class RowsOfBatches:
 
     def __init__(self, order: BatchOrder) -> None:
         self._order = order
-        self._batches = order.batches()
+        self._batches = order.orders
         self._epoch = -1
         self._rows = np.zeros(0, np.int64)
 
