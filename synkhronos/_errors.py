@@ -168,10 +168,10 @@ class CheckpointError(SynkhronosError):
 
 
 class BackendMissing(SynkhronosError, ImportError):
-    """An optional library is missing."""
+    """An optional library is missing; without `extras`, it has the name that pip installs."""
 
     def __init__(self, library: str, *extras: str) -> None:
-        named = " or ".join(f'"synkhronos[{extra}]"' for extra in extras)
+        named = " or ".join(f'"synkhronos[{extra}]"' for extra in extras) or library
         super().__init__(f"this needs {library}, which is not installed: pip install {named}")
 
 

@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_api",),
     ("rules",),
     ("extensions", "nn"),
+    ("training",),
     ("pymc",),
     ("testing",),
     ("__init__", "cli"),
@@ -62,6 +63,8 @@ ONLY_IN = {
     "multiprocessing": (),
     "nccl": ("_backends.nccl",),
     "cuda": ("_backends.nccl",),
+    "pandas": ("training.history",),
+    "pyarrow": ("training.history",),
     "socket": (),
 }
 
@@ -329,7 +332,10 @@ def examples_of(module: Any) -> list[doctest.DocTest]:
     return [test for test in found if test.examples]
 
 
-PUBLIC_PACKAGES = ("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc")
+PUBLIC_PACKAGES = (
+    *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc"),
+    "synkhronos.training",
+)
 
 
 @pytest.mark.parametrize("package", PUBLIC_PACKAGES)

@@ -18,7 +18,7 @@ from mutants import MUTANTS, Mutant
 from selection import COLLECTED
 
 import synkhronos as synk
-from synkhronos import extensions, nn, pymc, testing
+from synkhronos import extensions, nn, pymc, testing, training
 from synkhronos.extensions import updates
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "reliability.rst"
@@ -29,7 +29,7 @@ NUMBERS = {
 }
 PUBLIC = {
     f"{module.__name__}.{name}": name
-    for module in (synk, extensions, updates, nn, pymc, testing)
+    for module in (synk, extensions, updates, training, nn, pymc, testing)
     for name in module.__all__
 }
 

@@ -1,0 +1,135 @@
+"""Facts about the software and the machine that a bug report and the record of a run need.
+
+Nothing is imported for its version, and no program is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from synkhronos._host import cores, memory_limits
+from synkhronos._host.devices import get_n_gpu, visible_gpus
+
+# What decides results and speed: this package, what it is built on, and what it can use.
+PACKAGES = (
+    *("synkhronos", "pytensor", "numpy", "scipy", "numba", "llvmlite", "threadpoolctl"),
+    *("cloudpickle", "jax", "jaxlib", "mpi4py", "nccl4py", "pymc", "nutpie", "pytensor-ml"),
+    *("safetensors", "rich"),
+)
+# Environment variables that PyTensor, thread pools, JAX, CUDA and MPI read; no others are shown.
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTENSORRC", "PYTENSOR_FLAGS")
+_PREFIXES = (
+    *("SYNKHRONOS_", "OMP_", "GOMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMBA_"),
+    *("JAX_", "XLA_", "NCCL_", "MPI4PY_"),
+)
+
+
+def environment() -> dict[str, Any]:
+    """The facts, as values that JSON can hold.
+
+    Returns
+    -------
+    dict
+        ``"system"``: Python, kernel, architecture. ``"packages"``: versions, None for what is not
+        installed. ``"blas"``: the BLAS libraries loaded so far. ``"cores"``, ``"memory"`` (bytes),
+        ``"gpus"``. ``"variables"``: the environment variables that are set.
+
+    Notes
+    -----
+    Cost: files of /proc and /sys, and those of installed packages: about 20 ms.
+    """
+    return {
+        "system": {
+            "python": f"{platform.python_version()}, {platform.python_implementation()}",
+            "executable": sys.executable,
+            "kernel": f"{platform.system()} {platform.release()}",
+            "machine": platform.machine(),
+            "libc": " ".join(platform.libc_ver()),
+        },
+        "packages": versions(PACKAGES),
+        "blas": blas(),
+        "cores": _cores(),
+        "memory": _memory(),
+        "gpus": _gpus(),
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name in _VARIABLES or name.startswith(_PREFIXES)
+        },
+    }
+
+
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """The version of each package by its metadata; None if it is not installed."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def blas() -> list[dict[str, Any]]:
+    """The BLAS libraries loaded so far: name, version, the type of core, the number of threads."""
+    return [
+        {
+            "name": info["internal_api"],
+            "version": info.get("version"),
+            "core_type": info.get("architecture"),
+            "threads": info["num_threads"],
+        }
+        for info in (pool.info() for pool in cores.thread_pools())
+        if info.get("user_api") == "blas"
+    ]
+
+
+def driver() -> str | None:
+    """NVIDIA's driver, in its own words; None if there is none."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
+        return lines[0].partition(":")[2].strip()
+    return None
+
+
+def _cores() -> dict[str, Any]:
+    return {
+        "machine": os.cpu_count(),
+        "may_use": len(cores.available()),
+        "physical": cores.physical(),
+        "model": _model(),
+    }
+
+
+def _model() -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return None
+
+
+def _memory() -> dict[str, Any]:
+    lowest = memory_limits.smallest()
+    return {
+        "free": memory_limits.available().free,
+        "most": lowest.most,
+        "limit": lowest.text,
+    }
+
+
+def _gpus() -> dict[str, Any]:
+    count = get_n_gpu()
+    return {
+        "count": count,
+        "visible": len(visible_gpus(os.environ, count)),
+        "driver": driver(),
+    }

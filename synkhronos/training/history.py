@@ -1,0 +1,206 @@
+"""The numbers of a run, by row and by column."""
+
+from __future__ import annotations
+
+import csv
+import html
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from synkhronos._api.tables import Table
+from synkhronos._errors import BackendMissing
+from synkhronos.training._plain import plain
+
+_ENDS = 5  # rows at each end of what is shown of a long history
+
+
+class History:
+    """Rows of plain values: int, float, str, bool or None, by the names of columns.
+
+    Attributes
+    ----------
+    repeatable : bool
+        Whether the same run gives the same rows again. False for rules whose members train
+        without waiting for each other.
+
+    Examples
+    --------
+    >>> from synkhronos.training import History
+    >>> history = History()
+    >>> history.append(epoch=1, loss=0.5)
+    >>> history.append(epoch=2, loss=0.25, val_acc=0.875)
+    >>> history[-1]
+    {'epoch': 2, 'loss': 0.25, 'val_acc': 0.875}
+    >>> history["val_acc"], history.columns
+    ([None, 0.875], ['epoch', 'loss', 'val_acc'])
+    >>> history
+    2 rows
+    epoch  loss  val_acc
+    1       0.5
+    2      0.25    0.875
+    """
+
+    def __init__(self) -> None:
+        self.repeatable = True
+        self._rows: list[dict[str, Any]] = []
+        self._columns: dict[str, None] = {}  # an ordered set
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> History:
+        """Make a history of rows, such as those of `as_rows`.
+
+        Parameters
+        ----------
+        rows : iterable of mappings
+            From the names of columns to values.
+        """
+        history = cls()
+        for row in rows:
+            history.append(**row)
+        return history
+
+    def append(self, /, **values: Any) -> None:
+        """Add a row.
+
+        Parameters
+        ----------
+        **values
+            Numbers, texts, truth values or None, by column. Numbers of numpy and JAX, also arrays
+            without dimensions, become Python's.
+
+        Raises
+        ------
+        InputTypeError
+            A value is something else.
+        """
+        row = {name: plain(name, value) for name, value in values.items()}
+        self._rows.append(row)
+        self._columns.update(dict.fromkeys(row))
+
+    def truncate(self, n: int) -> None:
+        """Keep the first `n` rows, as when a run goes on from an earlier checkpoint."""
+        del self._rows[n:]
+        self._columns = {name: None for row in self._rows for name in row}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, in the order in which they first appeared."""
+        return list(self._columns)
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Copies of all rows, each with the columns that it has."""
+        return [dict(row) for row in self._rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.as_rows())
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._columns
+
+    @overload
+    def __getitem__(self, which: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, which: str) -> list[Any]: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, which: int | str | slice) -> Any:
+        """A row by its number, some rows by a slice, or a column by its name."""
+        if isinstance(which, str):
+            if which not in self._columns:
+                known = ", ".join(self._columns) or "none yet"
+                raise KeyError(f"no column {which!r}; there are: {known}")
+            return [row.get(which) for row in self._rows]
+        if isinstance(which, slice):
+            return [dict(row) for row in self._rows[which]]
+        return dict(self._rows[which])
+
+    def to_pandas(self) -> Any:
+        """Make a ``pandas.DataFrame``; what a row lacks is missing there.
+
+        Raises
+        ------
+        BackendMissing
+            pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise BackendMissing("pandas") from None
+        return pandas.DataFrame({name: self[name] for name in self._columns})
+
+    def to_arrow(self) -> Any:
+        """Make a ``pyarrow.Table``; what a row lacks is null there.
+
+        A column that mixes texts or truth values with other values becomes one of texts.
+
+        Raises
+        ------
+        BackendMissing
+            pyarrow is not installed.
+        """
+        try:
+            import pyarrow
+        except ImportError:
+            raise BackendMissing("pyarrow", "data") from None
+        return pyarrow.table({name: _of_one_type(self[name]) for name in self._columns})
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a file of comma-separated values in UTF-8, with a line of names first.
+
+        What a row lacks is an empty field; numbers keep all their digits.
+        """
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+
+    def __repr__(self) -> str:
+        if not self._columns:
+            return self._headline
+        return str(Table(self._headline, self.columns, self._shown(), "")).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>"
+            for row in self._shown()
+        )
+        return (
+            f"<p>{self._headline}</p><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table>"
+        )
+
+    @property
+    def _headline(self) -> str:
+        return f"{len(self):,} row{'s' * (len(self) != 1)}"
+
+    def _shown(self) -> list[list[str]]:
+        """The texts of the first and the last rows."""
+        if len(self) <= 2 * _ENDS:
+            return self._texts(self._rows)
+        between = ["..."] * len(self._columns)
+        return [*self._texts(self._rows[:_ENDS]), between, *self._texts(self._rows[-_ENDS:])]
+
+    def _texts(self, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+        return [[_text(row.get(name)) for name in self._columns] for row in rows]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _of_one_type(column: list[Any]) -> list[Any]:
+    """The column, or its texts if numbers are mixed with texts or truth values."""
+    types = {type(value) for value in column if value is not None}
+    if len(types) <= 1 or types == {int, float}:
+        return column
+    return [None if value is None else str(value) for value in column]
