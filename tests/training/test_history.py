@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos._transport.channels.fork_safety import reasons_against_fork
 from synkhronos.training import History
 
 ROWS = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": math.inf, "note": "é,\n"}, {"done": True}]
@@ -82,8 +83,10 @@ def test_csv(tmp_path: Path) -> None:
 
 
 def test_pandas_and_arrow() -> None:
+    """No threads stay alive that a group would refuse to fork with."""
     pytest.importorskip("pandas", reason="pandas is not installed")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    before = reasons_against_fork()
     history = History.of([{"epoch": 1, "loss": 1}, {"epoch": 2, "loss": 0.5, "note": "a"}])
     frame = history.to_pandas()
     assert list(frame.columns) == ["epoch", "loss", "note"]
@@ -97,6 +100,7 @@ def test_pandas_and_arrow() -> None:
     assert mixed["x"].to_pylist() == ["1", "a", "True", None]
     assert History().to_pandas().empty
     assert History().to_arrow().num_rows == 0
+    assert set(reasons_against_fork()) <= set(before)
 
 
 @pytest.mark.parametrize(
