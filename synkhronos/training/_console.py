@@ -1,0 +1,370 @@
+"""What a person sees of a run: a few lasting lines, and one line that tells how far it is.
+
+At a terminal the progress line is drawn over and over, at most twice a second. The cursor then
+stands at its begin, as `_engine.progress` leaves it, so that either erases the line of the other.
+What else is printed through ``sys.stdout`` and ``sys.stderr`` erases the progress line first.
+Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
+
+There is no thread, and nothing is drawn between two calls.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import unicodedata
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
+EVERY = 10.0  # seconds between two plain lines
+WINDOW = 5.0  # seconds over which rows per second are averaged
+_ERASE = "\r\x1b[2K"  # ECMA-48: carriage return, erase in line
+
+type Values = Mapping[str, float] | Callable[[], Mapping[str, float] | None] | None
+
+
+class Console:
+    """Shows lines and progress on one stream.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Default: ``sys.stderr``; in a notebook ``sys.stdout``, as the other has a red background.
+    enabled : bool
+        False: nothing is written.
+    clock : callable
+        Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        enabled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if stream is None:
+            stream = sys.stdout if "ipykernel" in sys.modules else sys.stderr
+        self._stream = stream
+        self._clock = clock
+        self._live = enabled and _can_redraw(stream)
+        self._pause = REDRAW if self._live else EVERY
+        self._shown = ""  # the text of the progress line that is on the screen
+        self._next = -math.inf  # when progress is shown again; infinite: never
+        self._latest: tuple[Any, ...] | None = None  # progress that has not been shown
+        self._pace = _Pace()
+        self._above: list[_Above] = []
+        if not enabled or stream is None:
+            self._off()
+        elif self._live:
+            self._go_above()
+
+    def banner(self, lines: Sequence[str]) -> None:
+        """Show some lasting lines, at the begin of a run."""
+        self.line("\n".join(lines))
+
+    def line(self, text: str) -> None:
+        """Show a lasting line; the progress line moves below it."""
+        if self._next == math.inf:
+            return
+        before = self._shown
+        self._erase()
+        self._write(f"{text}\n")
+        if before:
+            self._draw(before)
+
+    def progress(
+        self,
+        *,
+        epoch: int,
+        epochs: int | None,
+        done: int,
+        total: int | None,
+        rows: int,
+        values: Values = None,
+        split: Values = None,
+    ) -> None:
+        """Tell how far the run is; called after each step, and cheap where nothing is drawn.
+
+        Parameters
+        ----------
+        epoch, epochs : int
+            The epoch under way, from 1, and their number; None if it is not known.
+        done, total : int
+            How much of the epoch is done, in any unit; None if it is not known.
+        rows : int
+            Rows trained since the run began, in all epochs.
+        values : mapping, or callable that returns one
+            Numbers to show, by name. A callable is called only if the line is drawn.
+        split : mapping, or callable that returns one
+            Fractions of the time, from 0 to 1, by what it is spent on.
+        """
+        now = self._clock()
+        if now < self._next:
+            self._latest = epoch, epochs, done, total, rows, values, split
+            return
+        first, self._next = self._next == -math.inf, now + self._pause
+        if first and not self._live:
+            self._latest = epoch, epochs, done, total, rows, values, split
+            self._pace.after(now, rows, _epochs_done(epoch, done, total), None)
+            return
+        self._show(now, epoch, epochs, done, total, rows, values, split)
+
+    def close(self) -> None:
+        """Show the latest progress as a lasting line, and leave the streams as they were."""
+        if self._next == math.inf:
+            return
+        if self._latest is not None:
+            self._show(self._clock(), *self._latest)
+        if self._shown:
+            text = self._shown
+            self._erase()
+            self._write(f"{text}\n")
+        self._off()
+
+    def _show(
+        self,
+        now: float,
+        epoch: int,
+        epochs: int | None,
+        done: int,
+        total: int | None,
+        rows: int,
+        values: Values,
+        split: Values,
+    ) -> None:
+        self._latest = None
+        ended = _epochs_done(epoch, done, total)
+        left = None if epochs is None else epochs - ended
+        rate, remaining = self._pace.after(now, rows, ended, left)
+        texts = Texts(
+            f"epoch {epoch}" + ("" if epochs is None else f"/{epochs}"),
+            f"{100 * done / total:.0f} %" if total else "",
+            f"{_short(rate)} rows/s" if rate else "",
+            [f"{_printable(name)} {_number(value)}" for name, value in _items(values)],
+            f"eta {_duration(remaining)}" if remaining is not None and left else "",
+            _shares(split),
+        )
+        if self._live:
+            self._draw(texts.within(_width(self._stream)))
+        else:
+            self._write(f"{texts}\n")
+
+    def _draw(self, text: str) -> None:
+        self._erase()
+        for stream in self._above:
+            stream.end_line()
+        self._write(f"{text}\r")
+        self._shown = text
+
+    def _erase(self) -> None:
+        if self._shown:
+            self._shown = ""
+            self._write(_ERASE)
+
+    def _write(self, text: str) -> None:
+        """Write to the stream; one that nobody reads any more ends the showing, not the run."""
+        stream = self._stream
+        assert stream is not None
+        try:
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                encoding = stream.encoding or "ascii"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except (OSError, ValueError):  # its reader has ended, or it is closed
+            self._off()
+
+    def _off(self) -> None:
+        self._next, self._latest, self._shown = math.inf, None, ""
+        for stream in self._above:
+            stream.leave()
+        self._above = []
+
+    def _go_above(self) -> None:
+        """Let what is printed at this terminal erase the progress line first."""
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if _is_terminal(stream):
+                self._above.append(_Above(name, stream, self._erase))
+        _live.add(self)
+
+
+class _Above:
+    """In place of ``sys.stdout`` or ``sys.stderr``: its texts stand above the progress line."""
+
+    def __init__(self, name: str, stream: TextIO, erase: Callable[[], None]) -> None:
+        self._name, self._stream, self._erase_line = name, stream, erase
+        self._ended = True  # the cursor is where a line begins
+        setattr(sys, name, self)
+
+    def write(self, text: str) -> int:
+        """Write a text after the progress line has been erased."""
+        if text:
+            self._erase_line()
+            self._ended = text.endswith(("\n", "\r", _ERASE))
+        return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write some texts."""
+        for line in lines:
+            self.write(line)
+
+    def end_line(self) -> None:
+        """End a line that has no end, so that the progress line does not replace it."""
+        if not self._ended:
+            self.write("\n")
+            self._stream.flush()
+
+    def leave(self) -> None:
+        """Put the stream back, unless another one has come in its place."""
+        if getattr(sys, self._name) is self:
+            setattr(sys, self._name, self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+# Consoles that draw. In a fork, such as a member of a group, they end without a trace.
+_live: weakref.WeakSet[Console] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for console in list(_live):
+        console._off()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
+class _Pace:
+    """How fast it goes: rows by the last seconds, epochs by all the time since the first look."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int]] = deque()  # seconds, rows
+        self._first: tuple[float, float] | None = None  # seconds, epochs
+
+    def after(
+        self, now: float, rows: int, epochs: float, left: float | None
+    ) -> tuple[float | None, float | None]:
+        """Rows per second, and the seconds that the epochs left will take; None: not known yet."""
+        looks = self._looks
+        if looks and rows < looks[-1][1]:  # counted anew
+            looks.clear()
+        looks.append((now, rows))
+        while len(looks) > 2 and looks[1][0] <= now - WINDOW:
+            looks.popleft()
+        since, before = looks[0]
+        rate = (rows - before) / (now - since) if now > since else None
+        if self._first is None or epochs < self._first[1]:
+            self._first = now, epochs
+        began, at = self._first
+        if left is None or epochs <= at or now <= began:
+            return rate, None
+        return rate, left * (now - began) / (epochs - at)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The parts of the progress line."""
+
+    epoch: str
+    part: str
+    rate: str
+    values: Sequence[str]
+    eta: str
+    split: str
+
+    def __str__(self) -> str:
+        text = "  ".join(filter(None, [self.epoch, self.part, self.rate, *self.values, self.eta]))
+        return f"{text} | {self.split}" if self.split else text
+
+    def within(self, width: int) -> str:
+        """The text without what has no room: first the split, then the last values."""
+        kept = self
+        while _cells(text := str(kept)) > width and (kept.split or kept.values):
+            values = kept.values if kept.split else kept.values[:-1]
+            kept = Texts(kept.epoch, kept.part, kept.rate, values, kept.eta, "")
+        while _cells(text) > width:
+            text = text[:-1]
+        return text
+
+
+def _can_redraw(stream: TextIO | None) -> bool:
+    return os.environ.get("TERM", "dumb") not in ("", "dumb") and _is_terminal(stream)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError):  # not a file, or closed
+        return False
+
+
+def _width(stream: TextIO | None) -> int:
+    """Columns that a line may fill; in the last one, some terminals begin a new line."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns if stream is not None else 0
+    except (OSError, ValueError, AttributeError):  # not a file of the system, or closed
+        columns = 0
+    return (columns or 80) - 1
+
+
+def _cells(text: str) -> int:
+    """The columns that a terminal needs for a text (Unicode Standard Annex 11)."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
+def _epochs_done(epoch: int, done: int, total: int | None) -> float:
+    return epoch - 1 + (done / total if total else 0.0)
+
+
+def _items(values: Values) -> Iterable[tuple[str, float]]:
+    found = values() if callable(values) else values
+    return found.items() if found else ()
+
+
+def _shares(split: Values) -> str:
+    """Percentages of a split, without those that round to zero."""
+    shares = {_printable(n): round(100 * v) for n, v in _items(split) if math.isfinite(v)}
+    text = " ".join(f"{name} {share}" for name, share in shares.items() if share)
+    return f"{text} %" if text else ""
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def _number(value: float) -> str:
+    """Three digits; thousands in full."""
+    value = float(value)
+    return f"{value:.3g}" if not 999.5 <= abs(value) < 1e6 else f"{value:,.0f}"
+
+
+def _short(rate: float) -> str:
+    """Three digits, with k or M."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if rate >= 0.9995 * size:
+            return f"{_number(rate / size)}{unit}"
+    return _number(rate)
+
+
+def _duration(seconds: float) -> str:
+    """Minutes and seconds; with hours or days where there are any."""
+    minutes, left = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours}:{minutes:02}:{left:02}"
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
