@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown,
 from synkhronos.extensions._free.commands import BeginRun, InstallFree, Rehearse, TakePart
 from synkhronos.extensions._free.participant import Assignment
 from synkhronos.extensions._free.rows import BatchOrder
+from synkhronos.extensions._step.command import set_scalar
+from synkhronos.extensions._step.elementwise import ElementwiseRecipe
 from synkhronos.extensions.apart_function import ApartFunction
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.run import Run
@@ -26,6 +30,8 @@ from synkhronos.extensions.train_function import TrainPlan
 from synkhronos.rules._base import FreeRule
 
 log = logging.getLogger("synkhronos")
+
+_NESTEROV = ("nesterov_momentum", "nadam")
 
 
 class FreeFunction(ApartFunction):
@@ -67,9 +73,25 @@ class FreeFunction(ApartFunction):
     ) -> None:
         super().__init__(group, plan, statistics)
         self.rule: Any = rule and rule.for_members(group.size)
+        self._members_rule: Any = self.rule  # with the recipe of an optimizer, not its callable
+        self._at_centre: ElementwiseRecipe | None = None
+        if getattr(rule, "centre", None) is not None:
+            self._add_optimizer()
         name = f"rows and exchanges ({type(rule).__name__})"
         self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
         self.state.append(self._counts)
+
+    def _add_optimizer(self) -> None:
+        """Make the optimizer at the centre, and its states, which are saved with the centre."""
+        what = f"make_train_function: the optimizer at the centre of {self.rule}"
+        made = ElementwiseRecipe.of(self.rule.centre, self._moved, what)
+        self._at_centre, self._outer = made, made.states
+        self._members_rule = replace(self.rule, centre=None)
+        states = [*itertools.chain(*made.states), *made.scalars]
+        for v in states:
+            v.name = f"{v.name} at the centre"
+        self.state += states
+        self.settings += [v for v in made.settings if v not in self.settings]
 
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.FreeFunction of {self._function.what}, {self.rule}>"
@@ -139,9 +161,10 @@ class FreeFunction(ApartFunction):
             for variable, place in free.first.items():
                 place[...] = variable.get_value(borrow=True)
             group.run_in_turn(BeginRun(self._number), "train.start")
+            rule = self._members_rule
             what = f"{self._function.what}, {self.rule}"
-            started = group.start(TakePart(self._number, self.rule, assignment), what)
-            mine = free.participant(group.member, self.rule, assignment)
+            started = group.start(TakePart(self._number, rule, assignment), what)
+            mine = free.participant(group.member, rule, assignment)
         post = functools.partial(self._post_leaves, given, kwargs)
         counts = self._counts
         return Run(group, started, free, mine, batches.restore, counts, stall_warning, least, post)
@@ -167,6 +190,13 @@ class FreeFunction(ApartFunction):
         self._post_leaves(given, kwargs)
         average, order = self._plan.goal.average, BatchOrder.of(batches, epochs)
         return Assignment(call, average, self._partials, order, fixed, record)
+
+    def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        super()._post_leaves(args, kwargs)
+        if self._at_centre is not None:
+            places = self._update.settings
+            for place, v in zip(places, self._at_centre.settings, strict=True):
+                set_scalar(place, v.container.storage[0], self._group.arena)
 
     def _check_start(
         self, args: Sequence[Any], kwargs: dict[str, Any], batches: Any, epochs: Any
@@ -198,6 +228,15 @@ class FreeFunction(ApartFunction):
                 "members exchange at their end only: use a shorter period",
                 UnusedWarning,
             )
+        centre = getattr(rule, "centre", None)
+        while isinstance(centre, functools.partial):
+            centre = centre.func
+        if size > 1 and getattr(centre, "__name__", "") in _NESTEROV:
+            log.warning(
+                "%s: Nesterov's momentum at the centre looks ahead by displacements that are stale "
+                "there, and may diverge: use updates.sgd or updates.momentum at the centre",
+                what,
+            )
         if size > len({core for cores in self._group.cores for core in cores}):
             log.warning(
                 "%s: there are more members (%d) than cores, so a member may lose its core in its "
@@ -216,10 +255,11 @@ class FreeFunction(ApartFunction):
             raise InputTypeError(f"{what}: record={shown(record)} is neither True nor False")
 
     def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
-        return self._local_recipe({}), self._installer()
+        recipe = replace(self._local_recipe({}), at_centre=self._at_centre)
+        return recipe, self._installer()
 
     def _installer(self) -> Callable[[bytes, int], Command]:
-        rule = self.rule
+        rule = self._members_rule
         return lambda packed, number: InstallFree(packed, rule, number)
 
     def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:

@@ -8,8 +8,9 @@ longer ones.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, override
 
@@ -18,6 +19,8 @@ import numpy as np
 from synkhronos._errors import InputError, InputTypeError, shown
 
 Vector = np.ndarray
+# (gradient, parameters and states, where their new values go)
+Optimizer = Callable[[Vector, Sequence[Vector], Sequence[Vector]], None]
 
 STARTS_AS_CENTRE = ("read", "last")  # those of a member's own vectors; others start at zero
 STATES = ("keep", "average", "reset")
@@ -113,6 +116,12 @@ class Rule:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, functools.partial):
+        given = [repr(v) for v in value.args]
+        given += [f"{name}={v!r}" for name, v in value.keywords.items()]
+        return f"{_shown(value.func)}({', '.join(given)})"
+    if callable(value):
+        return str(getattr(value, "__name__", value))
     return str(value) if isinstance(value, Rule) else repr(value)
 
 
@@ -200,6 +209,9 @@ class Turn:
         The member waits for others after this turn.
     closes : float
         Rows of all contributions, if this turn applies their mean. Else 0.
+    optimizer : callable, optional
+        ``optimizer(gradient, vectors, new)``: a step of the optimizer at the centre. `vectors` are
+        the centre's parameters and the optimizer's states; `new` is where their new values go.
     """
 
     staleness: int
@@ -212,6 +224,12 @@ class Turn:
     refused: bool = False
     waits: bool = False
     closes: float = 0.0
+    optimizer: Optimizer | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether this turn changes the centre's parameters."""
+        return self.does == "exchange" or bool(self.closes)
 
 
 @dataclass(frozen=True)
@@ -272,6 +290,6 @@ class TurnRule(FreeRule):
         w, own
             The member's parameters and its other vectors.
         centre, new : sequence of vector
-            The parameters, then the vectors beside them.
+            The parameters, the vectors beside them, then the states of the optimizer at the centre.
         """
         raise NotImplementedError

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, override
+from typing import Any, ClassVar, override
 
 import numpy as np
 
 from synkhronos._backends.loops import elementwise
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.rules._base import Turn, TurnRule, Vector
 
 _VERSION, _VOTES, _ROWS = range(3)
@@ -25,6 +25,12 @@ class Downpour(TurnRule):
     Parameters
     ----------
     period : int, at least 1
+    centre : callable, optional
+        An optimizer at the centre, which gets lambda D as its gradient and has states there: an
+        update rule that takes gradients and parameters, such as
+        ``functools.partial(updates.momentum, learning_rate=0.5)``. It works element by element, and
+        treats all parameters alike. Its learning rate may be a shared scalar, which members read at
+        each exchange. Default: D is subtracted.
     scale : {"inverse", "none"}
         "inverse": lambda = 1 / max(1, k), where k is the staleness: the versions that others have
         committed since the member read the centre. "none": lambda = 1, which diverges for long
@@ -45,23 +51,37 @@ class Downpour(TurnRule):
     distributed ML via a stale synchronous parallel parameter server" (2013).
 
     Cost of an exchange: the parameters of the member and the centre are read and written once, and
-    the member's copy of the centre too.
+    the member's copy of the centre too; so are the states of an optimizer at the centre, which has
+    a few more passes over blocks in a core's cache.
+
+    Momentum at the centre adds to that which stale displacements have already
+    (`arXiv:2401.09135 <https://arxiv.org/abs/2401.09135>`_).
 
     Examples
     --------
+    >>> import functools
     >>> from synkhronos import rules
+    >>> from synkhronos.extensions import updates
     >>> str(rules.Downpour(period=5, bound=3))
     'Downpour(period=5, bound=3)'
+    >>> str(rules.Downpour(centre=functools.partial(updates.adam, learning_rate=0.001)))
+    'Downpour(centre=adam(learning_rate=0.001))'
     """
 
     own: ClassVar[tuple[str, ...]] = ("read",)
     period: int = 1
+    centre: Callable[..., Any] | None = None
     scale: str = "inverse"
     quorum: int | None = None
     bound: int | None = None
 
     def _check(self) -> None:
         self._whole("period", 1)
+        if self.centre is not None and not callable(self.centre):
+            raise InputTypeError(
+                f"{self._made('centre')} is not an update rule, such as "
+                "functools.partial(updates.momentum, learning_rate=0.5)"
+            )
         self._one_of("scale", ("inverse", "none"))
         if self.quorum is not None:
             self._whole("quorum", 1)
@@ -114,11 +134,14 @@ class Downpour(TurnRule):
         new: Sequence[Vector],
     ) -> None:
         [read] = own
-        if turn.does == "exchange":
-            scale = 1 / max(1, turn.staleness) if self.scale == "inverse" else 1.0
+        scale = 1 / max(1, turn.staleness) if self.scale == "inverse" else 1.0
+        if turn.does == "exchange" and turn.optimizer is None:
             _add_displacement(w, read, centre[0], new[0], scale)
             return
-        self._vote(turn, w, read, centre, new)
+        if turn.does == "exchange":
+            _move(turn, scale * (read - w), centre, new)
+        elif turn.does != "read":
+            self._vote(turn, w, read, centre, new)
         if not turn.waits:
             w[...] = new[0]
             read[...] = new[0]
@@ -131,16 +154,28 @@ class Downpour(TurnRule):
         centre: Sequence[Vector],
         new: Sequence[Vector],
     ) -> None:
-        c, total = centre
+        c, total, *states = centre
+        changed, summed, *made = new
         if "contribute" in turn.does:
-            np.add(total, turn.rows * (read - w), out=new[1])
+            np.add(total, turn.rows * (read - w), out=summed)
         else:
-            new[1][...] = total
-        if "close" in turn.does:
-            np.subtract(c, new[1] / turn.closes, out=new[0])
-            new[1][...] = 0
+            summed[...] = total
+        if turn.closes:
+            _move(turn, summed / turn.closes, [c, *states], [changed, *made])
+            summed[...] = 0
         else:
-            new[0][...] = c
+            for vector, value in zip([changed, *made], [c, *states], strict=True):
+                vector[...] = value
+
+
+def _move(
+    turn: Turn, displacement: Vector, centre: Sequence[Vector], new: Sequence[Vector]
+) -> None:
+    """Write the new parameters and states of the centre."""
+    if turn.optimizer is None:
+        np.subtract(centre[0], displacement, out=new[0])
+    else:
+        turn.optimizer(displacement, centre, new)
 
 
 @elementwise

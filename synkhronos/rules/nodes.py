@@ -22,8 +22,8 @@ class Nodes(Rule):
     Parameters
     ----------
     inside : FreeRule, optional
-        Not `GoSGD`, which has no centre. None: the members of a node make synchronous steps, as
-        without a rule.
+        Not `GoSGD`, which has no centre, nor `Downpour` with ``centre=``. None: the members of a
+        node make synchronous steps, as without a rule.
     between : RoundRule
         Not `Swap`.
 
@@ -56,6 +56,11 @@ class Nodes(Rule):
             raise InputTypeError(f"rules.Nodes: inside={shown(inside)} is not a free rule, or None")
         if isinstance(inside, GoSGD):
             raise InputError("rules.Nodes: GoSGD has no centre of a node: use another rule inside")
+        if getattr(inside, "centre", None) is not None:
+            raise InputError(
+                f"rules.Nodes: inside={inside} has an optimizer at each node's centre, which "
+                "between= moves too: leave centre= out, and use SlowMo or DiLoCo between nodes"
+            )
 
     def for_nodes(self, members: int, nodes: int) -> Self:
         """The rule for so many members of a node, and so many nodes."""

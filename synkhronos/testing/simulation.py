@@ -15,6 +15,7 @@ import numpy as np
 
 from synkhronos._errors import InputError
 from synkhronos._plan.reductions import normalized
+from synkhronos.extensions._step.elementwise import ElementwiseUpdate
 from synkhronos.rules import GoSGD, Hogwild, RoundRule, Rule, Swap
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector
 
@@ -403,6 +404,11 @@ class _Turns(_World):
         self.period, self.bound = rule.period, getattr(rule, "bound", None)
         self.centre = [start.copy(), *(np.zeros_like(start) for _ in rule.beside)]
         self.counts = [0.0 for _ in rule.counts]
+        self.optimizer, self.scalars = _optimizer(rule, start), np.zeros(0)
+        if self.optimizer is not None:
+            recipe = self.optimizer.recipe
+            self.centre += [v.get_value() for [v] in recipe.states]
+            self.scalars = np.array([float(v.get_value()) for v in recipe.scalars])
         self.own = [
             [start.copy() if n in STARTS_AS_CENTRE else np.zeros_like(start) for n in rule.own]
             for _ in range(members)
@@ -446,11 +452,15 @@ class _Turns(_World):
             refused=False,
             waits=False,
             closes=0.0,
+            optimizer=None,
         )
 
     def exchange(self, rank: int) -> bool:
         turn = self._turn(rank)
         self.rule.plan(turn)
+        if self.optimizer is not None and turn.moves:
+            turn.optimizer = self.optimizer.step(self.scalars)
+            self.scalars = np.array(self.optimizer.counted(self.scalars), np.float64)
         changes = turn.does not in ("read", "wait")
         if turn.does != "wait":
             new = [np.empty_like(v) for v in self.centre] if changes else self.centre
@@ -475,6 +485,15 @@ class _Turns(_World):
 
     def finish(self) -> None:
         self.found.centre = self.centre[0]
+
+
+def _optimizer(rule: TurnRule, start: Vector) -> ElementwiseUpdate | None:
+    """The optimizer at the centre."""
+    given = getattr(rule, "centre", None)
+    if given is None:
+        return None
+    what = f"simulate: the optimizer at the centre of {rule}"
+    return ElementwiseUpdate.of_vector(given, start, what)
 
 
 class _Gossip(_World):

@@ -10,7 +10,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from free_runs import FREE_RULES, Slowed, batches_of, counting, equal
+from free_runs import FREE_RULES, Slowed, at_centre, batches_of, counting, equal
 from modes import FAST
 
 import synkhronos as synk
@@ -42,6 +42,10 @@ def test_points_are_of_one_version(name: str) -> None:
                 for found in points:
                     assert found.torn == (name == "hogwild")
                     assert whole(found.values[w] for w in ws) or found.torn
+                    states = at_centre(found.values)
+                    assert all(whole([s]) for s in states)
+                    if name == "centre":  # the last one counts the steps
+                        assert states[-1] == found.version
                     seen.append(float(found.values[ws[0]][0]))
                     versions.append(found.version)
                 if len(versions) > 40 and len({*seen}) > 4:
@@ -319,7 +323,7 @@ def test_fresh_interpreters() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
-@pytest.mark.parametrize("rule", [rules.EASGD(2), rules.GoSGD(0.5)])
+@pytest.mark.parametrize("rule", [rules.EASGD(2), rules.GoSGD(0.5), FREE_RULES["centre"]])
 def test_mode_jax(rule: rules.Rule) -> None:
     with synk.Group(2, start="exec"):
         x = pt.vector("x", dtype="float64")

@@ -170,6 +170,9 @@ def test_refusals(group2: synk.Group) -> None:
         made(rules.Nodes(rules.EASGD(2), rules.Average(4, warmup=2)))
     with pytest.raises(synk.InputTypeError, match="not a round rule"):
         rules.Nodes(rules.EASGD(2), rules.Downpour())  # type: ignore[arg-type]
+    at_centre = rules.Downpour(centre=updates.sgd)
+    with pytest.raises(synk.InputError, match="which between= moves too: leave centre= out"):
+        rules.Nodes(at_centre, rules.Average(2))
     with pytest.raises(synk.InputError, match="no centre"):
         rules.Nodes(rules.GoSGD(), rules.Average(2))
     train, _, data = made(rules.Nodes(rules.EASGD(2), rules.Average(4)))

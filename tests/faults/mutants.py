@@ -363,6 +363,13 @@ MUTANTS = (
         f"{FREE_FAULTS} -k 'go_on and spare'",
     ),
     Mutant(
+        "two versions of the states at the centre",
+        "extensions/_free/commands.py",
+        "counts[k], states[k])",
+        "counts[k], states[0])",
+        f"{FREE_FAULTS} -k 'go_on and spare'",
+    ),
+    Mutant(
         "tickets of turns",
         "extensions/_free/turns.py",
         "            if all(self._passed[other] == ticket for other, ticket in self._before()):\n",

@@ -149,8 +149,9 @@ def set_trip(patch: pytest.MonkeyPatch, place: str, act: str) -> Trip:
 
     def half_written(self: Any, turn: Any, old: Any, new: Any) -> None:
         if trip.place.word == "spare" and self.peers.rank == VICTIM and new is not old:
-            spare = new.vectors[0][0]
-            spare[: spare.size // 2] = np.nan
+            for spare in new.vectors[0]:
+                spare[: spare.size // 2] = np.nan
+            new.scalars[...] = np.nan
             trip.write("spare", 1, lambda: None)
         pass_over(self, turn, old, new)
 

@@ -4,6 +4,8 @@ An oracle gets a `Problem` and who exchanges when. It returns the parameters of 
 each, and the versions of the centre.
 """
 
+import itertools
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -149,14 +151,48 @@ def elastic(problem, order, period, steps, deaths, alpha):
     return w, versions
 
 
-def downpour(problem, order, period, steps, deaths, inverse):
+def subtracted(start):
+    """Return how a displacement moves the centre; so do the optimizers at the centre below."""
+    return lambda c, d: c - d
+
+
+def momentum_at_centre(rate, momentum):
+    def begin(start):
+        velocity = np.zeros_like(start)
+
+        def step(c, d):
+            velocity[:] = momentum * velocity - rate * d
+            return c + velocity
+
+        return step
+
+    return begin
+
+
+def adam_at_centre(rate, epsilon, beta1=0.9, beta2=0.999):
+    def begin(start):
+        m, v, count = np.zeros_like(start), np.zeros_like(start), itertools.count(1)
+
+        def step(c, d):
+            t = next(count)
+            m[:] = beta1 * m + (1 - beta1) * d
+            v[:] = beta2 * v + (1 - beta2) * d**2
+            corrected = rate * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+            return c - corrected * m / (np.sqrt(v) + epsilon)
+
+        return step
+
+    return begin
+
+
+def downpour(problem, order, period, steps, deaths, inverse, at_centre=subtracted):
     w, v = problem.begin()
-    c = problem.start
+    c, move = problem.start, at_centre(problem.start)
     versions = [c]
     read, seen = np.tile(c, (problem.members, 1)), [0] * problem.members
     for rank in turns(problem, w, v, order, period, steps, deaths):
         stale = len(versions) - 1 - seen[rank]
-        c = c - (read[rank] - w[rank]) / (max(1, stale) if inverse else 1)
+        c = move(c, (read[rank] - w[rank]) / (max(1, stale) if inverse else 1))
         w[rank] = read[rank] = c
         versions.append(c)
         seen[rank] = len(versions) - 1
@@ -181,12 +217,12 @@ def gem(problem, order, period, steps, deaths, lr, momentum, kappa):
     return w, versions
 
 
-def quorum(problem, choose, period, steps, deaths, needed):
+def quorum(problem, choose, period, steps, deaths, needed, at_centre=subtracted):
     """Return parameters, versions and the order of turns; `choose` says who of those present.
 
     A member that has contributed waits. Its next turn looks whether it may go on.
     """
-    c, version, given = problem.start, 0, []
+    c, version, given, move = problem.start, 0, [], at_centre(problem.start)
     versions, order = [c], []
     w, v = problem.begin()
     read = np.full(problem.members, 0)
@@ -206,7 +242,7 @@ def quorum(problem, choose, period, steps, deaths, needed):
             made[rank] = count
         if waits[rank] and read[rank] == version and len(given) >= min(needed, len(present)):
             mean = sum(d * n for d, n in given) / sum(n for _, n in given)
-            c, version, given = (c + mean).astype(problem.dtype), version + 1, []
+            c, version, given = move(c, -mean.astype(problem.dtype)), version + 1, []
         if (version, len(given)) != old:
             versions.append(c)
         if not lives:

@@ -1,5 +1,6 @@
 """Rules are checked values: what each of them refuses, how it is shown, what may change."""
 
+import functools
 import pickle
 from dataclasses import FrozenInstanceError, fields
 
@@ -8,6 +9,7 @@ import pytest
 
 from synkhronos import rules
 from synkhronos._errors import InputError, InputTypeError
+from synkhronos.extensions import updates
 
 NUMBERS = [
     (rules.SlowMo, "momentum", 1.0),
@@ -40,6 +42,7 @@ WORDS = [
     (rules.DiLoCo, "state", "keep"),
     (rules.Downpour, "scale", "inverse"),
 ]
+CALLABLES = [(rules.Downpour, "centre")]
 FLAGS = [(rules.EASGD, "meet", True)]
 CLASSES = [getattr(rules, name) for name in rules.__all__]
 BASES = (rules.Rule, rules.FreeRule, rules.RoundRule)
@@ -57,6 +60,7 @@ def refused(error, rule, name, value):
 
 def test_each_field_is_in_a_table():
     table = {(rule, name) for rule, name, _ in [*NUMBERS, *WHOLE, *WORDS, *FLAGS]}
+    table |= {*CALLABLES}
     assert table == {(rule, f.name) for rule in RULES for f in fields(rule)}
 
 
@@ -98,6 +102,14 @@ def test_flags(rule, name, value):
     for wrong in (1, 0, None, "yes", np.array(True)):
         assert "is neither True nor False" in refused(InputTypeError, rule, name, wrong)
     assert getattr(rule(**{name: np.bool_(value)}), name) is value
+
+
+@pytest.mark.parametrize(("rule", "name"), CALLABLES)
+def test_callables(rule, name):
+    for wrong in ("adam", 0.1, True, [updates.sgd], np.array(1.0)):
+        assert "is not an update rule" in refused(InputTypeError, rule, name, wrong)
+    for value in (None, updates.sgd, functools.partial(updates.sgd, learning_rate=1)):
+        assert getattr(rule(**{name: value}), name) is value
 
 
 @pytest.mark.parametrize(("rule", "name"), [(r, n) for r, n, _ in [*NUMBERS, *WHOLE]])
@@ -182,6 +194,11 @@ def test_values(rule):
         (rules.EASGD(np.int32(5), np.float64(0.5)), "EASGD(period=5, alpha=0.5)"),
         (rules.EASGD(meet=np.True_), "EASGD(meet=True)"),
         (rules.Downpour(quorum=3, scale="none"), "Downpour(scale='none', quorum=3)"),
+        (
+            rules.Downpour(centre=functools.partial(updates.sgd, learning_rate=1.0), bound=2),
+            "Downpour(centre=sgd(learning_rate=1.0), bound=2)",
+        ),
+        (rules.Downpour(5, updates.sgd), "Downpour(period=5, centre=sgd)"),
         (rules.DiLoCo(500, 0.7, 0.9), "DiLoCo()"),
         (rules.GEM(kappa=1), "GEM(kappa=1)"),
         (rules.Hogwild(), "Hogwild()"),

@@ -1,5 +1,6 @@
 """Every rule equals its oracle: members, centre, version after version, at any order."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -11,6 +12,7 @@ from oracles import Problem
 
 from synkhronos import rules
 from synkhronos._errors import InputError
+from synkhronos.extensions import updates
 from synkhronos.testing import simulate
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
@@ -255,6 +257,49 @@ def test_downpour_with_a_quorum_at_any_speeds(case, period, needed, data):
         )
         close(problem, found.versions, versions)
         close(problem, found.members, w)
+
+
+AT_CENTRE = [
+    (
+        functools.partial(updates.momentum, learning_rate=0.6, momentum=0.5),
+        oracles.momentum_at_centre(0.6, 0.5),
+    ),
+    (
+        functools.partial(updates.adam, learning_rate=0.1, epsilon=0.01),
+        oracles.adam_at_centre(0.1, 0.01),
+    ),
+]
+at_centre = pytest.mark.parametrize(("optimizer", "oracle"), AT_CENTRE, ids=["momentum", "adam"])
+
+
+@at_centre
+@settings(SCHEDULES, max_examples=10)
+@given(case=schedules(), scale=st.sampled_from(["inverse", "none"]))
+def test_an_optimizer_at_the_centre(optimizer, oracle, case, scale):
+    problem, order, period, steps, deaths = case
+    rule = rules.Downpour(period, optimizer, scale)
+    found = run(rule, problem, steps, schedule=order, deaths=deaths)
+    inverse = scale == "inverse"
+    w, versions = oracles.downpour(problem, order, period, steps, deaths, inverse, oracle)
+    close(problem, found.versions, versions)
+    close(problem, found.members, w)
+
+
+@at_centre
+@settings(SCHEDULES, max_examples=6)
+@given(case=runs(), needed=st.integers(1, 3), picks=st.lists(st.integers(0, 5), max_size=30))
+def test_an_optimizer_at_the_centre_with_a_quorum(optimizer, oracle, case, needed, picks):
+    problem, steps, deaths = case
+    who = itertools.chain(picks, itertools.count())
+
+    def choose(present):
+        return present[next(who) % len(present)]
+
+    w, versions, order = oracles.quorum(problem, choose, 2, steps, deaths, needed, oracle)
+    rule = rules.Downpour(2, optimizer, quorum=needed)
+    found = run(rule, problem, steps, schedule=order, deaths=deaths)
+    close(problem, found.versions, versions)
+    close(problem, found.members, w)
 
 
 @FEWER

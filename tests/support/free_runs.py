@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any
@@ -28,6 +29,10 @@ FREE_RULES = {
     "downpour plain": rules.Downpour(1, scale="none"),
     "quorum": rules.Downpour(2, quorum=2),
     "bound": rules.Downpour(1, bound=1),
+    "centre": rules.Downpour(2, functools.partial(updates.adam, learning_rate=0.1, epsilon=0.01)),
+    "centre quorum": rules.Downpour(
+        2, functools.partial(updates.momentum, learning_rate=0.5, momentum=0.5), quorum=2
+    ),
     "gem": rules.GEM(2),
     "hogwild": rules.Hogwild(),
     "gosgd": rules.GoSGD(0.5, seed=3),
@@ -77,6 +82,12 @@ def equal(
         loss += slowed(0.0)
     train = make_train_function(loss, ws, x, None, updates.sgd, 0.05, rule=rule, mode=FAST, **more)
     return train, ws, train.build_inputs(1 + np.arange(float(n)) / n)
+
+
+def at_centre(values: Any) -> list[np.ndarray]:
+    """The states of the optimizer at the centre in a point, or in a training function's state."""
+    named = values.items() if isinstance(values, dict) else ((v, v.get_value()) for v in values)
+    return [value for v, value in named if v.name.endswith("at the centre")]
 
 
 def flat(values: Any) -> np.ndarray:

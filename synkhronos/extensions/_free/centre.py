@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,15 +21,19 @@ class Version:
     Attributes
     ----------
     vectors : list of list of vector
-        For each vector of the parameters: it, then the rule's vectors beside it.
+        For each vector of the parameters: it, the rule's vectors beside it, then the states of the
+        optimizer at the centre.
     statistics : list of vector
     counts : vector
         The rule's counts.
+    scalars : vector
+        The 0-d states of the optimizer at the centre.
     """
 
     vectors: list[list[np.ndarray]]
     statistics: list[np.ndarray]
     counts: np.ndarray
+    scalars: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 class Centre:
@@ -89,4 +93,5 @@ def _copied(version: Version) -> Version:
         [[np.array(v) for v in vectors] for vectors in version.vectors],
         [np.array(s) for s in version.statistics],
         np.array(version.counts),
+        np.array(version.scalars),
     )

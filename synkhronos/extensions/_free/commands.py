@@ -29,6 +29,7 @@ from synkhronos.extensions._rounds.recipe import (
     LocalRecipe,
 )
 from synkhronos.extensions._step.command import scalars, unpacked
+from synkhronos.extensions._step.elementwise import ElementwiseUpdate
 from synkhronos.extensions._step.flat import Arrays
 from synkhronos.rules import GoSGD, Hogwild
 from synkhronos.rules._base import FreeRule, Turn, TurnRule
@@ -42,8 +43,12 @@ class Free:
     local : Local
     leaves : list of array
         The scalars of the optimizer's rule, which the master sets.
+    settings : list of array
+        As `leaves`, for the optimizer at the centre.
+    views : dict of array
+        Where the master puts the first values of the variables that members have, too.
     first : dict of array
-        Where the master puts the first values of the variables.
+        The same, and those of the states of the optimizer at the centre.
     lent : list of array
         The leader's arrays of these, and of the optimizer's states.
     versions : tuple of Version
@@ -59,18 +64,22 @@ class Free:
         arrays: LocalArrays,
         values: list[np.ndarray],
         torn: bool,
+        settings: list[np.ndarray],
     ) -> None:
-        self.first = arrays.views(values)
         self.torn = torn
+        self.settings = settings
         self._arrays = arrays
+        self._at_centre = None if shared.optimizer is None else shared.optimizer.recipe
         self.lent = values
         self.local = local
         self.leaves = local.leaves
         self.shared = shared
         self.versions = versions
+        self.views = arrays.views(values)
+        self.first = self.views | self._states(versions[0])
 
     def clear(self) -> None:
-        """In the leader: set all words and the rule's vectors to zero."""
+        """In the leader: set all words and the rule's vectors to zero, and states as at first."""
         for page in self.shared.pages:
             for words in (page.words, page.reals):
                 np.asarray(words)[...] = 0
@@ -81,6 +90,32 @@ class Free:
             for _, *beside in version.vectors:
                 for vector in beside:
                     vector[...] = 0
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give the optimizer at the centre states that are possible between two parameters, too."""
+        if self._at_centre is None:
+            return
+        for k, variables in enumerate(reversed(self._at_centre.states), 1):
+            some = variables[0].get_value(borrow=True).ravel()[:1]
+            for vectors in self.versions[0].vectors:
+                vectors[-k][...] = some if some.size else 0
+
+    def _states(self, version: Version) -> dict[Any, np.ndarray]:
+        """The states of the optimizer at the centre: views of a version, 0-d ones as float64."""
+        recipe = self._at_centre
+        if recipe is None:
+            return {}
+        kinds = zip(self.lent, self._arrays.kinds, strict=True)
+        shapes = [v.shape for v, kind in kinds if kind is PARAMETER]
+        columns = list(zip(*version.vectors, strict=True))
+        states = [
+            vector.reshape(shape)
+            for column in columns[len(columns) - len(recipe.states) :]
+            for vector, shape in zip(column, shapes, strict=True)
+        ]
+        found: dict[Any, np.ndarray] = dict(self._arrays.outer_views(self.lent, states))
+        return found | {v: version.scalars[k : k + 1] for k, v in enumerate(recipe.scalars)}
 
     def values(self, version: Version) -> dict[Any, np.ndarray]:
         """The values of parameters and statistics in a copy of the centre."""
@@ -92,7 +127,11 @@ class Free:
             else:
                 vectors.append(next(statistics).reshape(like.shape) if kind is STATISTIC else like)
         views = self._arrays.views(vectors)
-        return {v: views[v] for v in self._arrays.trained()}
+        states = self._states(version)
+        if self._at_centre is not None:
+            for v in self._at_centre.scalars:
+                states[v] = states[v].astype(v.type.dtype).reshape(())
+        return {v: views[v] for v in self._arrays.trained()} | states
 
     def participant(self, member: Member, rule: FreeRule, assignment: Assignment) -> Participant:
         """This member in a run."""
@@ -116,7 +155,7 @@ class InstallFree(Command):
         """Allocate and map the arrays; the master compiles first."""
         free = Installation(self.rule, unpacked(self.recipe, member), member).free()
         local = free.local
-        local.bind([(member.variables.of(v), view) for v, view in free.first.items()])
+        local.bind([(member.variables.of(v), view) for v, view in free.views.items()])
         member.clocks[self.number] = Clocks(member.communicator)
         member.updates[self.number] = free
 
@@ -168,6 +207,11 @@ class Installation:
             for kind, f in zip(arrays.kinds, first, strict=True)
         ]
         leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
+        optimizer, settings = None, list[np.ndarray]()
+        if recipe.at_centre is not None:
+            dtypes = [np.dtype(v.type.dtype) for v in recipe.at_centre.settings]
+            settings = scalars(member, dtypes)
+            optimizer = ElementwiseUpdate(recipe.at_centre, settings)
         local: Local
         if self._rule is None:
             every = [e[k - len(read) : k] for e in exposed]
@@ -178,6 +222,8 @@ class Installation:
             comm.barrier()
         with member.compiling():
             local.compile()
+            if optimizer is not None:
+                optimizer.compile()
             _compile_exchange(self._rule, {v.dtype for v in spread})
         if mine:
             comm.barrier()
@@ -188,11 +234,19 @@ class Installation:
             of_kind(STATISTIC, own, arrays),
             memoryview(numbers),
             [_slot(e[2:n], e[n:k], arrays) for e in exposed] if gossips else [],
+            optimizer,
         )
-        return Free(local, shared, versions, arrays, first, isinstance(self._rule, Hogwild))
+        torn = isinstance(self._rule, Hogwild)
+        return Free(local, shared, versions, arrays, first, torn, settings)
 
-    def _beside(self) -> tuple[str, ...]:
-        return self._rule.beside if isinstance(self._rule, TurnRule) else ()
+    def _beside(self) -> int:
+        """How many vectors the centre has beside its parameters."""
+        at_centre = self._recipe.at_centre
+        states = 0 if at_centre is None else len(at_centre.states)
+        return states + (len(self._rule.beside) if isinstance(self._rule, TurnRule) else 0)
+
+    def _scalars(self) -> int:
+        return 0 if self._recipe.at_centre is None else len(self._recipe.at_centre.scalars)
 
     def _counts(self) -> int:
         return len(self._rule.counts) if isinstance(self._rule, TurnRule) else 0
@@ -204,9 +258,10 @@ class Installation:
             [v for v, kind in zip(own, arrays.kinds, strict=True) if kind is wanted]
             for wanted in (PARAMETER, STATISTIC)
         )
-        beside = [like(v, comm) for _ in range(2) for _ in self._beside() for v in parameters]
+        beside = [like(v, comm) for _ in range(2 * self._beside()) for v in parameters]
         second = [like(v, comm) for v in (*parameters, *statistics)]
-        counts = [comm.empty((self._counts(),), np.dtype(np.float64)) for _ in range(2)]
+        lengths = [self._counts(), self._scalars()]
+        counts = [comm.empty((n,), np.dtype(np.float64)) for n in lengths for _ in range(2)]
         count = 0 if self._rule is None else len(self._rule.numbers)
         numbers = comm.empty((1 + count,), np.dtype(np.float64))
         first = arrays.empty(comm)
@@ -222,16 +277,18 @@ class Installation:
         first = [next(rest) for _ in arrays.kinds]
         parameters = of_kind(PARAMETER, first, arrays)
         statistics = of_kind(STATISTIC, first, arrays)
-        beside = [[[next(rest) for _ in parameters] for _ in self._beside()] for _ in range(2)]
+        beside = [
+            [[next(rest) for _ in parameters] for _ in range(self._beside())] for _ in range(2)
+        ]
         second = [next(rest).reshape(-1) for _ in parameters]
         others = [next(rest).reshape(-1) for _ in statistics]
-        counts = [next(rest) for _ in range(2)]
+        counts, states = ([next(rest) for _ in range(2)] for _ in range(2))
         made = []
         for k, (own, held) in enumerate(((parameters, statistics), (second, others))):
             vectors = [
                 [v, *(column[i].reshape(-1) for column in beside[k])] for i, v in enumerate(own)
             ]
-            made.append(Version(vectors, held, counts[k]))
+            made.append(Version(vectors, held, counts[k], states[k]))
         return (made[0], made[1]), first, next(rest)
 
 

@@ -31,6 +31,7 @@ from synkhronos.extensions._free.pages import (
 )
 from synkhronos.extensions._free.rows import BatchOrder, Claims, RowsOfBatches
 from synkhronos.extensions._rounds.local import Local
+from synkhronos.extensions._step.elementwise import ElementwiseUpdate
 from synkhronos.rules._base import FreeRule
 
 MOST_NOT_FINITE = 3  # steps or exchanges in a row
@@ -106,6 +107,8 @@ class Shared:
         How often the master has set the rule's numbers, and the numbers.
     slots : list of Slot
         Of each member, if members send their parameters to one another.
+    optimizer : ElementwiseUpdate, optional
+        At the centre.
     """
 
     pages: list[Page]
@@ -114,6 +117,7 @@ class Shared:
     statistics: list[np.ndarray]
     numbers: memoryview
     slots: list[Slot] = field(default_factory=list)
+    optimizer: ElementwiseUpdate | None = None
 
 
 class Participant:

@@ -156,14 +156,22 @@ class TurnTaker(Participant):
             does="exchange",
             refused=False,
             waits=False,
+            closes=0.0,
+            optimizer=None,
         )
         self.rule.plan(turn)
+        optimizer = self.shared.optimizer
+        if optimizer is not None and turn.moves:
+            turn.optimizer = optimizer.step(old.scalars)
         changes = turn.does not in ("read", "wait")
         if turn.does != "wait":
             new = self._centre.version(number + 1) if changes else old
             self._pass_over(turn, old, new)
             if changes:
                 new.counts[...] = turn.counts
+                new.scalars[...] = old.scalars
+                if optimizer is not None and turn.moves:
+                    new.scalars[...] = optimizer.counted(old.scalars)
                 number += 1
                 self._centre.commit(number)
         self._note(turn, number)

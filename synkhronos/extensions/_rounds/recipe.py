@@ -10,6 +10,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._transport.communicators.communicator import Communicator
+from synkhronos.extensions._step.elementwise import ElementwiseRecipe
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 
 KINDS = PARAMETER, STATE, STATISTIC = "parameter", "state", "statistic"
@@ -30,6 +31,8 @@ class LocalRecipe:
         The rule's vectors beside the centre; of each, a variable for every parameter.
     first : dict
         The states' first values, if meetings set them back to these.
+    at_centre : ElementwiseRecipe, optional
+        The optimizer at the centre; its states are `outer`.
     """
 
     flat: FlatRecipe
@@ -37,6 +40,7 @@ class LocalRecipe:
     statistics: tuple[SharedVariable, ...]
     outer: tuple[tuple[SharedVariable, ...], ...]
     first: Mapping[SharedVariable, np.ndarray]
+    at_centre: ElementwiseRecipe | None = None
 
     def shape(self, variable: SharedVariable) -> tuple[int, ...]:
         """The shape of a parameter, state or statistic."""

@@ -197,6 +197,9 @@ def apply_rule(
     ``lr`` is the name of ``learning_rate`` in 2017.
     """
     rule, options = rule_of(rule), dict(kwargs)
+    while isinstance(rule, functools.partial) and not rule.args:
+        options = {**rule.keywords, **options}
+        rule = rule.func
     name = f"the rule {_name(rule)}"
     signature = inspect.signature(rule)
     known = signature.parameters
