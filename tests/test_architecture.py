@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # Where libraries may be imported at all, and nowhere else.
 ONLY_IN = {
     "pytensor": (
-        *("_plan.inference", "_host.devices", "_backends", "_engine", "_api"),
+        *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
         *("extensions", "pymc", "nn", "cli.doctor"),
     ),
     "safetensors": ("extensions.checkpoints",),

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytensor
+
 from synkhronos._host import cores, memory_limits
 from synkhronos._host.devices import get_n_gpu, visible_gpus
 
@@ -21,8 +23,9 @@ from synkhronos._host.devices import get_n_gpu, visible_gpus
 PACKAGES = (
     *("synkhronos", "pytensor", "numpy", "scipy", "numba", "llvmlite", "threadpoolctl"),
     *("cloudpickle", "jax", "jaxlib", "mpi4py", "nccl4py", "pymc", "nutpie", "pytensor-ml"),
-    *("safetensors", "rich"),
+    *("safetensors", "rich", "h5py", "zarr", "pandas", "pyarrow", "torch"),
 )
+_SETTINGS = ("mode", "floatX", "cxx", "base_compiledir")  # of PyTensor; also from ~/.pytensorrc
 # Environment variables that PyTensor, thread pools, JAX, CUDA and MPI read; no others are shown.
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTENSORRC", "PYTENSOR_FLAGS")
 _PREFIXES = (
@@ -38,8 +41,9 @@ def environment() -> dict[str, Any]:
     -------
     dict
         ``"system"``: Python, kernel, architecture. ``"packages"``: versions, None for what is not
-        installed. ``"blas"``: the BLAS libraries loaded so far. ``"cores"``, ``"memory"`` (bytes),
-        ``"gpus"``. ``"variables"``: the environment variables that are set.
+        installed. ``"pytensor"``: its settings. ``"blas"``: the BLAS libraries loaded so far.
+        ``"cores"``, ``"memory"`` (bytes), ``"gpus"``. ``"variables"``: the environment variables
+        that are set.
 
     Notes
     -----
@@ -54,6 +58,7 @@ def environment() -> dict[str, Any]:
             "libc": " ".join(platform.libc_ver()),
         },
         "packages": versions(PACKAGES),
+        "pytensor": {name: str(getattr(pytensor.config, name)) for name in _SETTINGS},
         "blas": blas(),
         "cores": _cores(),
         "memory": _memory(),
@@ -102,6 +107,7 @@ def driver() -> str | None:
 def _cores() -> dict[str, Any]:
     return {
         "machine": os.cpu_count(),
+        "bound_to": len(os.sched_getaffinity(0)),
         "may_use": len(cores.available()),
         "physical": cores.physical(),
         "model": _model(),

@@ -9,11 +9,9 @@ exit codes: 0 a group can be started, 1 none can
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import dataclasses
 import fcntl
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -42,6 +40,7 @@ from synkhronos._engine.group import Group
 from synkhronos._host import cores as _cores
 from synkhronos._host import memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
+from synkhronos._host.environment import blas, driver, versions
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
 from synkhronos.cli._mpi_round_trip import launcher, round_trip, version_of
@@ -111,9 +110,9 @@ def examine() -> Iterator[Finding]:
 
 
 def _versions() -> Iterator[Finding]:
-    for name in ("synkhronos", "pytensor", "numpy", "numba"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            yield Finding("versions", name, GOOD, importlib.metadata.version(name))
+    for name, number in versions(("synkhronos", "pytensor", "numpy", "numba")).items():
+        if number:
+            yield Finding("versions", name, GOOD, number)
     yield Finding("versions", "Python", GOOD, platform.python_version())
     yield Finding("versions", "Linux", GOOD, f"{platform.release()}, {platform.machine()}")
 
@@ -198,12 +197,10 @@ def _machine() -> Iterator[Finding]:
         *("machine", "load", NOTE if busy else GOOD, f"{load:.1f} in the last minute"),
         "end other work: all members of a call wait for the slowest" if busy else "",
     )
-    for pool in _cores.thread_pools():
-        info = pool.info()
-        if info.get("user_api") == "blas":
-            kind = info.get("architecture") or "unknown core type"
-            text = f"{info['internal_api']} {info.get('version')}, {kind}"
-            yield Finding("machine", "BLAS", GOOD, f"{text}, {info['num_threads']} threads")
+    for library in blas():
+        kind = library["core_type"] or "unknown core type"
+        text = f"{library['name']} {library['version']}, {kind}, {library['threads']} threads"
+        yield Finding("machine", "BLAS", GOOD, text)
     if preset := os.environ.get("OPENBLAS_CORETYPE"):
         fix = "unset it, unless OpenBLAS detects the wrong core type"
         yield Finding("machine", "OPENBLAS_CORETYPE", NOTE, preset, fix)
@@ -225,9 +222,8 @@ def _gpus() -> Finding:
 def _nccl() -> Iterator[Finding]:
     """The libraries that move arrays between GPUs; loads libnccl, opens no GPU."""
     gpus = visible_gpus(os.environ, get_n_gpu())
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
-        yield Finding("machine", "NVIDIA driver", GOOD, lines[0].partition(":")[2].strip())
+    if installed := driver():
+        yield Finding("machine", "NVIDIA driver", GOOD, installed)
     if not nccl_backend.is_installed():
         text = "nccl4py is not installed"
         yield Finding("machine", "NCCL", NOTE if gpus else ABSENT, text, _CUDA if gpus else "")
@@ -246,13 +242,14 @@ def _nccl() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for name, (use, extra) in EXTRAS.items():
-        try:
-            yield Finding("libraries", name, GOOD, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            fix = f'pip install "synkhronos[{extra}]"' if extra else ""
-            text = f"not installed; for: {use}" if use else "not installed; not needed"
-            yield Finding("libraries", name, ABSENT, text, fix)
+    for name, number in versions(EXTRAS).items():
+        if number:
+            yield Finding("libraries", name, GOOD, number)
+            continue
+        use, extra = EXTRAS[name]
+        fix = f'pip install "synkhronos[{extra}]"' if extra else ""
+        text = f"not installed; for: {use}" if use else "not installed; not needed"
+        yield Finding("libraries", name, ABSENT, text, fix)
 
 
 def _caches() -> Iterator[Finding]:
