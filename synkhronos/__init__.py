@@ -63,6 +63,7 @@ from synkhronos._errors import LocalUpdateWarning as LocalUpdateWarning
 from synkhronos._errors import NotForked as NotForked
 from synkhronos._errors import ReductionWarning as ReductionWarning
 from synkhronos._errors import ReplicaWarning as ReplicaWarning
+from synkhronos._errors import SourceError as SourceError
 from synkhronos._errors import StartFailed as StartFailed
 from synkhronos._errors import StateTorn as StateTorn
 from synkhronos._errors import SynkhronosError as SynkhronosError
@@ -95,6 +96,7 @@ __all__ = [
     "ReductionWarning",
     "ReplicaWarning",
     "Report",
+    "SourceError",
     "StartFailed",
     "StateTorn",
     "SynkhronosError",

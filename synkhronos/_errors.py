@@ -15,6 +15,7 @@
       WorkerDied                          a member died; the group is closed or restarted
       StateTorn                           a failure left a value half written
       CheckpointError                     a checkpoint is damaged, or has another format
+      SourceError                         rows cannot be read, or are not what they were said to be
       BackendMissing(ImportError)         an optional library is missing; names its extra
 
     SynkhronosWarning(UserWarning)
@@ -165,6 +166,18 @@ class StateTorn(SynkhronosError):
 
 class CheckpointError(SynkhronosError):
     """A checkpoint is damaged, or has another format; no value was set. Name another step."""
+
+
+class SourceError(SynkhronosError):
+    """Rows of a source cannot be read, or are not what they should be; it names file and row.
+
+    Attributes
+    ----------
+    lost : tuple of int
+        The rows to leave out of the batch. Empty unless the source was made with ``skip=True``.
+    """
+
+    lost: tuple[int, ...] = ()
 
 
 class BackendMissing(SynkhronosError, ImportError):

@@ -64,7 +64,13 @@ ONLY_IN = {
     "nccl": ("_backends.nccl",),
     "cuda": ("_backends.nccl",),
     "pandas": ("training.history",),
-    "pyarrow": ("training.history",),
+    "pyarrow": ("training.history", "training.sources._parquet"),
+    "h5py": ("training.sources._hdf5",),
+    "zarr": ("training.sources._zarr",),
+    "PIL": ("training.sources._images",),
+    "fsspec": ("training.sources._paths",),
+    "pooch": ("training.sources._known",),
+    "sklearn": ("training.sources._known",),
     "socket": (),
 }
 
@@ -334,7 +340,7 @@ def examples_of(module: Any) -> list[doctest.DocTest]:
 
 PUBLIC_PACKAGES = (
     *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc"),
-    "synkhronos.training",
+    *("synkhronos.training", "synkhronos.training.sources"),
 )
 
 

@@ -29,7 +29,7 @@ NUMBERS = {
 }
 PUBLIC = {
     f"{module.__name__}.{name}": name
-    for module in (synk, extensions, updates, training, nn, pymc, testing)
+    for module in (synk, extensions, updates, training, training.sources, nn, pymc, testing)
     for name in module.__all__
 }
 

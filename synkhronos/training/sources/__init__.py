@@ -1,0 +1,78 @@
+"""Where rows come from: files of many kinds, as sources for a Loader.
+
+A *source* has a length, a `shape` and a `dtype`, and gives rows for an array of their numbers.
+`Loader` takes one, or several with equal lengths, and reads them ahead of the training::
+
+    x = sources.hdf5("train.list", "features")
+    y = sources.hdf5("train.list", "labels", classes=10)
+    batches = Batches(len(x), 512, blocks=x.blocks)
+    with Loader([x, y], batches, prefetch=4) as loader:
+        for epoch in range(20):
+            for rows, labels in loader:
+                train(rows, labels)
+
+`npy`, `hdf5`, `npz`, `zarr`, `parquet`
+    Arrays or columns in files. Paths are one, several, or a file that ends in ``.list`` and has
+    one path on each line.
+`images`
+    A folder with a subfolder for each class.
+`synthetic`
+    Rows that are computed from their numbers.
+`known`
+    MNIST and scikit-learn's digits, in memory.
+
+Options of all readers of files:
+
+cache : path
+    A folder for copies of remote files, by fsspec: ``"s3://bucket/x.h5"``, or
+    ``"filecache::s3://..."`` with options in fsspec's own configuration. A copy is renewed if the
+    size or the age of the file has changed. On several nodes each has its own. fsspec's drivers
+    start threads that stay: start the group first.
+skip : bool
+    Leave out what cannot be read. Files that cannot be described are left out when the source is
+    made, and ``source.skipped`` names them. Rows that turn out to be damaged are left out of their
+    batch, which is then shorter; ``loader.skipped`` counts them, and a log line names them once.
+check : bool
+    Refuse NaN in rows that are read.
+classes : int
+    Refuse labels that are not from 0 to classes - 1.
+keep : int
+    Decoded blocks to keep in memory: a few more than the `window` of `Batches`.
+
+An error is a `synkhronos.SourceError`. It names the file and the row; in a loop of a Loader, a note
+adds batch and epoch.
+
+Files are opened by the thread that reads, and closed at the end of a loop. A source can be pickled
+into a few numbers for each file, and other processes open the files by the same paths.
+"""
+
+from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos.training.sources._files import FileSource as FileSource
+from synkhronos.training.sources._hdf5 import hdf5 as hdf5
+from synkhronos.training.sources._images import ImageSource as ImageSource
+from synkhronos.training.sources._images import images as images
+from synkhronos.training.sources._known import Split as Split
+from synkhronos.training.sources._known import known as known
+from synkhronos.training.sources._npy import npy as npy
+from synkhronos.training.sources._npz import npz as npz
+from synkhronos.training.sources._parquet import parquet as parquet
+from synkhronos.training.sources._synthetic import SyntheticSource as SyntheticSource
+from synkhronos.training.sources._synthetic import synthetic as synthetic
+from synkhronos.training.sources._zarr import zarr as zarr
+
+__all__ = [
+    "FileSource",
+    "ImageSource",
+    "Split",
+    "SyntheticSource",
+    "hdf5",
+    "images",
+    "known",
+    "npy",
+    "npz",
+    "parquet",
+    "synthetic",
+    "zarr",
+]
+
+_belong_to(__name__, [globals()[name] for name in __all__])

@@ -1,0 +1,408 @@
+"""A source whose rows are in files: which file has which row, what is open, what is decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import (
+    BackendMissing,
+    BatchError,
+    InputError,
+    InputTypeError,
+    SourceError,
+    shown,
+)
+from synkhronos.training.sources._paths import listed, on_this_machine
+
+log = logging.getLogger("synkhronos")
+
+SMALL_BLOCK = 1 << 18  # bytes; stored chunks that are smaller are read together
+_OPEN_FILES = 16  # of one source at a time
+_KINDS = "biufc"  # of dtypes that Data can hold
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a file holds: rows in each block, the shape of a row, the dtype."""
+
+    blocks: tuple[int, ...]
+    row: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Format(ABC):
+    """A kind of file. It is small and can be pickled.
+
+    Attributes
+    ----------
+    name : str
+        Of the reader, for messages.
+    mapped : bool
+        Whether `read` returns views of a mapped file, which cost nothing.
+    fetched : bool
+        Whether a remote path is copied to this machine before it is opened.
+    """
+
+    name: str
+    mapped = False
+    fetched = True
+
+    @abstractmethod
+    def describe(self, path: str) -> Described:
+        """What a file holds; nothing stays open."""
+
+    def open(self, path: str) -> Any:
+        """Open a file: the argument of `read`."""
+        return path
+
+    def close(self, handle: Any) -> None:
+        """Close it."""
+        del handle
+
+    @abstractmethod
+    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+        """The rows of a block: those from `start` to `stop` of the file."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all readers of files take; `sources` explains them."""
+
+    cache: str | os.PathLike[str] | None = None
+    skip: bool = False
+    check: bool = False
+    classes: int | None = None
+    keep: int = 10
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("keep", 1), ("classes", 1), ("threads", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and not (whole and value >= least):
+                raise InputError(f"{name}={shown(value)}: give an integer, at least {least}")
+
+
+class FileSource:
+    """Rows in files, to be read by a `Loader`, or by an index.
+
+    The functions of this package make it. It opens files only while it reads: a loop of a Loader
+    keeps them open until its end, any other access closes them again. So no file is open when a
+    group forks its members. It can be pickled, and is then a few numbers for each file: another
+    process opens the files by their paths.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of all rows together.
+    blocks : tuple of int
+        The rows of each chunk, row group or file, for ``Batches(blocks=)``.
+    paths : tuple of str
+        The files, in the order of the rows.
+    skipped : tuple of str
+        Files that could not be described, and are left out (``skip=True``).
+    """
+
+    def __init__(self, kind: Format, paths: Any, options: Options) -> None:
+        self._format = kind
+        self._options = options
+        described, left_out = _described(kind, listed(kind.name, paths), options)
+        first = next(iter(described.values()))
+        self.dtype = first.dtype.newbyteorder("=")
+        if self.dtype.kind not in _KINDS:
+            raise InputTypeError(
+                f"{kind.name}: {next(iter(described))} holds {first.dtype}, and Data hold numbers"
+            )
+        self.paths, self.skipped = tuple(described), left_out
+        self.blocks = tuple([rows for d in described.values() for rows in d.blocks])
+        self._file_of = np.repeat(
+            np.arange(len(described)), [len(d.blocks) for d in described.values()]
+        )
+        self._starts = np.concatenate([[0], np.cumsum(self.blocks, dtype=np.int64)])
+        file_rows = [sum(d.blocks) for d in described.values()]
+        self._file_starts = np.concatenate([[0], np.cumsum(file_rows, dtype=np.int64)])
+        self.shape = (int(self._starts[-1]), *first.row)
+        if not self.shape[0]:
+            raise InputError(f"{kind.name}: {shown(paths)} has no rows")
+        self._open = _Opened()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        files = f"{len(self.paths)} files" if len(self.paths) > 1 else self.paths[0]
+        return f"<{self._format.name} {self.dtype} {self.shape} of {files}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = _Opened()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep files open from one access to the next.
+
+        >>> import tempfile, numpy as np
+        >>> from synkhronos.training import sources
+        >>> with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        ...     np.save(file.name, np.arange(6.0).reshape(3, 2))
+        ...     rows = sources.npy(file.name)
+        ...     with rows.reading():
+        ...         rows[[2, 0]]
+        array([[4., 5.],
+               [0., 1.]])
+        """
+        opened = self._opened()
+        with opened.lock:
+            opened.users += 1
+        try:
+            yield
+        finally:
+            with opened.lock:
+                opened.users -= 1
+                if not opened.users:
+                    opened.close(self._format)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """The rows of an index array, a slice or a number, as a new array."""
+        if isinstance(rows, slice):
+            return self[np.arange(*rows.indices(len(self)))]
+        if isinstance(rows, int | np.integer):
+            return self[np.array([rows])][0]
+        wanted = np.asarray(rows)
+        if wanted.size and (wanted.dtype.kind not in "iu" or wanted.ndim != 1):
+            raise InputTypeError(f"{self!r} takes an array of row numbers, found {shown(rows)}")
+        out = np.empty((len(wanted), *self.shape[1:]), self.dtype)
+        self.read_into(wanted.astype(np.int64), out)
+        return out
+
+    def read_into(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Write these rows to `out`, an array of their shape and dtype."""
+        low, high = (rows.min(), rows.max()) if len(rows) else (0, 0)
+        if low < 0 or high >= len(self):
+            raise BatchError(f"{self!r} has no row {low if low < 0 else high}")
+        with self.reading():
+            opened = self._opened()
+            with opened.lock:
+                if self._options.threads > 1 < len(rows):
+                    self._gather_in_threads(opened, rows, out)
+                else:
+                    self._gather(opened, rows, out)
+        self._check(rows, out)
+
+    def _gather_in_threads(self, opened: _Opened, rows: np.ndarray, out: np.ndarray) -> None:
+        """A part of the rows in each thread, which has files of its own; the threads end here."""
+        parts = np.array_split(np.arange(len(rows)), min(self._options.threads, len(rows)))
+        lost: list[int] = []
+        error = None
+        with ThreadPoolExecutor(len(parts)) as pool:
+            tasks = [
+                pool.submit(self._gather, _Opened(opened.damaged), rows[p], out[p[0] : p[-1] + 1])
+                for p in parts
+            ]
+            for task in tasks:
+                try:
+                    task.result()
+                except SourceError as exc:
+                    if not exc.lost:
+                        raise
+                    error, lost = exc, [*lost, *exc.lost]
+        if error is not None:
+            error.lost = tuple(lost)
+            raise error
+
+    def _gather(self, opened: _Opened, rows: np.ndarray, out: np.ndarray) -> None:
+        """Block by block: each that is asked for is decoded at most once."""
+        block_of = np.searchsorted(self._starts, rows, "right") - 1
+        order = np.argsort(block_of, kind="stable")  # and by position inside of a block
+        blocks, begins = np.unique(block_of[order], return_index=True)
+        groups = np.split(order, begins[1:])
+        # what is decoded already comes first, and what is needed longest comes last: so the blocks
+        # that are dropped are those of which an order by blocks needs no more rows
+        turns = sorted(
+            range(len(blocks)), key=lambda i: (int(blocks[i]) not in opened.decoded, groups[i][-1])
+        )
+        lost, error = [], None
+        for i in turns:
+            block, places = int(blocks[i]), groups[i]
+            try:
+                array = self._decoded(opened, block)
+            except SourceError as exc:
+                if not exc.lost:
+                    raise
+                error = exc
+                lost += rows[places].tolist()
+                continue
+            out[places] = array[rows[places] - self._starts[block]]
+        if error is not None:
+            error.lost = tuple(lost)
+            raise error
+
+    def _decoded(self, opened: _Opened, block: int) -> np.ndarray:
+        found = opened.decoded.get(block)
+        if found is not None:
+            opened.decoded.move_to_end(block)
+            return found
+        if block in opened.damaged:
+            raise self._error(block, opened.damaged[block])
+        file = int(self._file_of[block])
+        start, stop = self._starts[block : block + 2] - self._file_starts[file]
+        path = self.paths[file]
+        first = int(np.searchsorted(self._file_of, file))
+        try:
+            handle = opened.handle(self._format, path, self._options.cache)
+            found = self._format.read(handle, block - first, int(start), int(stop))
+        except (BackendMissing, MemoryError):
+            raise
+        except Exception as exc:
+            opened.damaged[block] = f"cannot be read: {type(exc).__name__}: {exc}"
+            error = self._error(block, opened.damaged[block])
+            if self._options.skip:
+                log.warning("%s; they are left out", error)
+            raise error from exc
+        wanted = (int(stop - start), *self.shape[1:])
+        if found.shape != wanted or found.dtype.newbyteorder("=") != self.dtype:
+            raise SourceError(
+                f"{self._rows_of(block)} are {found.dtype} of shape {found.shape}; the file had "
+                f"{self.dtype} of shape {wanted} when the source was made. Make the source anew"
+            )
+        if not self._format.mapped:
+            while len(opened.decoded) >= self._options.keep:
+                opened.decoded.popitem(last=False)
+            opened.decoded[block] = found
+        return found
+
+    def _rows_of(self, block: int) -> str:
+        file = self._file_of[block]
+        start, stop = self._starts[block : block + 2]
+        inside = start - self._file_starts[file]
+        name = f"{self._format.name}: {self.paths[file]}"
+        if len(self.blocks) == len(self.paths) and stop - start == 1:  # as of images
+            return f"{name}: row {start} of the source"
+        return (
+            f"{name}: rows {inside} to {inside + stop - start - 1} of the file (rows {start} to "
+            f"{stop - 1} of the source)"
+        )
+
+    def _error(self, block: int, why: str) -> SourceError:
+        error = SourceError(f"{self._rows_of(block)} {why}")
+        if self._options.skip:
+            error.lost = (int(self._starts[block]),)  # `_gather` lists all that were asked for
+        return error
+
+    def _check(self, rows: np.ndarray, out: np.ndarray) -> None:
+        if self._options.check and self.dtype.kind in "fc":
+            self._refuse(rows, np.isnan(out), out, "NaN", "")
+        if self._options.classes is not None:
+            wrong = (out < 0) | (out >= self._options.classes)
+            self._refuse(
+                rows, wrong, out, "a label out of range", f" (classes={self._options.classes})"
+            )
+
+    def _refuse(
+        self, rows: np.ndarray, wrong: np.ndarray, out: np.ndarray, what: str, more: str
+    ) -> None:
+        if not wrong.any():
+            return
+        place = tuple(np.argwhere(wrong)[0])
+        row = int(rows[place[0]])
+        file = int(np.searchsorted(self._file_starts, row, "right")) - 1
+        raise SourceError(
+            f"{self._format.name}: {self.paths[file]}: row {row - self._file_starts[file]} of the "
+            f"file (row {row} of the source) has {what}: {out[place]!r}{more}"
+        )
+
+    def _opened(self) -> _Opened:
+        if self._open.pid != os.getpid():
+            # closing the files of the parent could wait for a lock that a thread of it held
+            _of_parents.append(self._open)
+            self._open = _Opened()
+        return self._open
+
+
+_of_parents: list[_Opened] = []
+
+
+class _Opened:
+    """What one process has open of a source, and has decoded."""
+
+    def __init__(self, damaged: dict[int, str] | None = None) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self.users = 0
+        self.decoded: OrderedDict[int, np.ndarray] = OrderedDict()
+        self.damaged = {} if damaged is None else damaged  # blocks that cannot be read, and why
+        self._handles: OrderedDict[str, Any] = OrderedDict()
+
+    def handle(self, kind: Format, path: str, cache: Any) -> Any:
+        """An open file."""
+        if path in self._handles:
+            self._handles.move_to_end(path)
+            return self._handles[path]
+        if len(self._handles) >= _OPEN_FILES:
+            kind.close(self._handles.popitem(last=False)[1])
+        place = on_this_machine(path, _text(cache)) if kind.fetched else path
+        self._handles[path] = kind.open(place)
+        return self._handles[path]
+
+    def close(self, kind: Format) -> None:
+        """Close all files; decoded rows are kept."""
+        while self._handles:
+            kind.close(self._handles.popitem()[1])
+
+
+def _text(cache: Any) -> str | None:
+    return None if cache is None else os.fspath(cache)
+
+
+def _described(
+    kind: Format, paths: Sequence[str], options: Options
+) -> tuple[dict[str, Described], tuple[str, ...]]:
+    """What each file holds, and the files that are left out."""
+    found: dict[str, Described] = {}
+    left_out: list[str] = []
+    for path in paths:
+        if path in found:
+            raise InputError(f"{kind.name}: {path} is listed twice")
+        try:
+            place = on_this_machine(path, _text(options.cache)) if kind.fetched else path
+            found[path] = kind.describe(place)
+        except (BackendMissing, MemoryError, InputError):
+            raise
+        except Exception as exc:
+            error = SourceError(f"{kind.name}: {path} cannot be read: {type(exc).__name__}: {exc}")
+            if not options.skip:
+                raise error from exc
+            log.warning("%s; it is left out", error)
+            left_out.append(path)
+            continue
+        first, it = next(iter(found.values())), found[path]
+        if (it.row, it.dtype) != (first.row, first.dtype):
+            raise SourceError(
+                f"{kind.name}: the rows of {path} are {it.dtype} of shape {it.row}, and those of "
+                f"{next(iter(found))} are {first.dtype} of shape {first.row}"
+            )
+    if not found:
+        raise SourceError(f"{kind.name}: no file of {shown(list(paths))} can be read")
+    return found, tuple(left_out)
+
+
+def even_blocks(
+    rows: int, row_bytes: int, unit: int = 1, least: int = SMALL_BLOCK
+) -> tuple[int, ...]:
+    """Blocks of whole `unit` rows, of at least this many bytes each; the last may be shorter."""
+    size = unit * max(1, -(-least // max(1, unit * row_bytes)))
+    return tuple([min(size, rows - start) for start in range(0, rows, size)])

@@ -1,0 +1,110 @@
+"""HDF5 files, by h5py."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import BackendMissing, options_checked
+from synkhronos.training.sources._files import Described, FileSource, Format, Options, even_blocks
+
+
+@dataclass(frozen=True)
+class Hdf5(Format):
+    """One dataset of each file."""
+
+    dataset: str
+
+    name = "hdf5"
+
+    def describe(self, path: str) -> Described:
+        with _library().File(path, "r") as file:
+            found = self._of(file)
+            row_bytes = int(np.prod(found.shape[1:], dtype=np.int64)) * found.dtype.itemsize
+            unit = found.chunks[0] if found.chunks else 1
+            blocks = even_blocks(len(found), row_bytes, unit)
+            return Described(blocks, found.shape[1:], found.dtype)
+
+    def open(self, path: str) -> Any:
+        file = _library().File(path, "r")
+        try:
+            return file, self._of(file)
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self, handle: Any) -> None:
+        handle[0].close()
+
+    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+        return handle[1][start:stop]
+
+    def _of(self, file: Any) -> Any:
+        found = file.get(self.dataset)
+        if not isinstance(found, _library().Dataset):
+            raise ValueError(f"it has no dataset {self.dataset!r}; there are {', '.join(file)}")
+        if not found.shape:
+            raise ValueError(f"{self.dataset!r} has no rows")
+        return found
+
+
+def _library() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise BackendMissing("h5py", "data") from None
+    return h5py
+
+
+@options_checked
+def hdf5(
+    paths: Any,
+    dataset: str,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    skip: bool = False,
+    check: bool = False,
+    classes: int | None = None,
+    keep: int = 10,
+) -> FileSource:
+    """Rows of one dataset in HDF5 files (extra: data).
+
+    Parameters
+    ----------
+    paths : path, list of paths, or a path that ends in .list
+        See `synkhronos.training.sources`, also for the options.
+    dataset : str
+        Its name in each file; one in a group is ``"group/name"``.
+    cache, skip, check, classes, keep
+        See `synkhronos.training.sources`.
+
+    Returns
+    -------
+    FileSource
+
+    Raises
+    ------
+    BackendMissing
+    SourceError
+        A file is damaged or has no such dataset, or its rows differ from those of the first file.
+
+    Notes
+    -----
+    Cost: a block is decoded for any of its rows, and the last `keep` blocks stay in memory. A block
+    is one chunk along the rows, or several that have 256 KB together. h5py holds Python's
+    interpreter lock while it decodes, so the master's own part waits meanwhile.
+
+    Examples
+    --------
+    >>> import tempfile, h5py, numpy as np
+    >>> from synkhronos.training import sources
+    >>> with tempfile.NamedTemporaryFile(suffix=".h5") as file:
+    ...     with h5py.File(file.name, "w") as made:
+    ...         _ = made.create_dataset("x", data=np.arange(4.0), compression="gzip")
+    ...     sources.hdf5(file.name, "x")[[3, 1]]
+    array([3., 1.])
+    """
+    return FileSource(Hdf5(dataset), paths, Options(cache, skip, check, classes, keep))

@@ -1,0 +1,134 @@
+"""Arrays of zarr.
+
+zarr's synchronous functions start threads that stay: an event loop, and a pool that decodes. A
+group whose master has threads starts its members as new interpreters. So arrays are read by an
+event loop of the reading thread, which ends, with its pool, when the array is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import BackendMissing, options_checked
+from synkhronos.training.sources._files import Described, FileSource, Format, Options, even_blocks
+
+
+class Zarr(Format):
+    """One array in each path."""
+
+    name = "zarr"
+    fetched = False
+
+    def describe(self, path: str) -> Described:
+        def look() -> Described:
+            with asyncio.Runner() as runner:
+                found = runner.run(_array(path))
+                if not found.shape:
+                    raise ValueError("it has no rows")
+                row_bytes = int(np.prod(found.shape[1:], dtype=np.int64)) * found.dtype.itemsize
+                blocks = even_blocks(found.shape[0], row_bytes, found.chunks[0])
+                return Described(blocks, found.shape[1:], found.dtype)
+
+        return _without_loop(look)
+
+    def open(self, path: str) -> Any:
+        runner = asyncio.Runner()
+        try:
+            return runner, _without_loop(lambda: runner.run(_array(path)))
+        except BaseException:
+            runner.close()
+            raise
+
+    def close(self, handle: Any) -> None:
+        _without_loop(handle[0].close)
+
+    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+        runner, array = handle
+        return _without_loop(lambda: np.asarray(runner.run(array.getitem(slice(start, stop)))))
+
+
+def _array(path: str) -> Coroutine[Any, Any, Any]:
+    try:
+        from zarr.api import asynchronous
+    except ImportError:
+        raise BackendMissing("zarr", "data") from None
+    return asynchronous.open_array(store=path, mode="r")
+
+
+def _without_loop[T](call: Callable[[], T]) -> T:
+    """Call in this thread, or in one of its own where an event loop runs here, as in notebooks."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    found: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as exc:
+            raised.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return found[0]
+
+
+@options_checked
+def zarr(
+    paths: Any,
+    *,
+    skip: bool = False,
+    check: bool = False,
+    classes: int | None = None,
+    keep: int = 10,
+) -> FileSource:
+    """Rows of zarr arrays (extra: data).
+
+    Parameters
+    ----------
+    paths : path, list of paths, or a path that ends in .list
+        The folder of an array: ``"data.zarr/x"`` for one in a group. zarr itself opens remote ones
+        (``"s3://..."``); they are not copied.
+    skip, check, classes, keep
+        See `synkhronos.training.sources`.
+
+    Returns
+    -------
+    FileSource
+
+    Raises
+    ------
+    BackendMissing
+    SourceError
+        An array is damaged, or its rows differ from those of the first.
+
+    Notes
+    -----
+    Cost: a block is decoded for any of its rows, and the last `keep` blocks stay in memory. A block
+    is one chunk along the rows, or several that have 256 KB together. zarr decodes chunks in
+    threads, which end with the loop of the Loader; those of drivers for remote storage may stay,
+    so start the group before you make such a source.
+
+    Do not read HDF5 and zarr in one process: they have deadlocked (hdmf-zarr issue 362).
+
+    Examples
+    --------
+    >>> import asyncio, tempfile, numpy as np
+    >>> from zarr.api import asynchronous
+    >>> from synkhronos.training import sources
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = asyncio.run(asynchronous.array(np.arange(4.0), store=f"{folder}/x.zarr"))
+    ...     sources.zarr(f"{folder}/x.zarr")[[3, 1]]
+    array([3., 1.])
+    """
+    return FileSource(Zarr(), paths, Options(None, skip, check, classes, keep))
