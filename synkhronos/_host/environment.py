@@ -18,6 +18,7 @@ import pytensor
 
 from synkhronos._host import cores, memory_limits
 from synkhronos._host.devices import get_n_gpu, visible_gpus
+from synkhronos._host.system import trouble
 
 # What decides results and speed: this package, what it is built on, and what it can use.
 PACKAGES = (
@@ -43,13 +44,13 @@ def environment() -> dict[str, Any]:
         ``"system"``: Python, kernel, architecture. ``"packages"``: versions, None for what is not
         installed. ``"pytensor"``: its settings. ``"blas"``: the BLAS libraries loaded so far.
         ``"cores"``, ``"memory"`` (bytes), ``"gpus"``. ``"variables"``: the environment variables
-        that are set.
+        that are set. Only Linux has ``"blas"``, ``"cores"``, ``"memory"`` and ``"gpus"``.
 
     Notes
     -----
     Cost: files of /proc and /sys, and those of installed packages: about 20 ms.
     """
-    return {
+    found: dict[str, Any] = {
         "system": {
             "python": f"{platform.python_version()}, {platform.python_implementation()}",
             "executable": sys.executable,
@@ -59,16 +60,15 @@ def environment() -> dict[str, Any]:
         },
         "packages": versions(PACKAGES),
         "pytensor": {name: str(getattr(pytensor.config, name)) for name in _SETTINGS},
-        "blas": blas(),
-        "cores": _cores(),
-        "memory": _memory(),
-        "gpus": _gpus(),
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
             if name in _VARIABLES or name.startswith(_PREFIXES)
         },
     }
+    if not trouble():
+        found |= {"blas": blas(), "cores": _cores(), "memory": _memory(), "gpus": _gpus()}
+    return found
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:

@@ -39,8 +39,9 @@ def described(found: dict[str, Any]) -> Iterator[str]:
         yield f"  not installed: {', '.join(absent)}"
     yield "PyTensor"
     yield from _entries(found["pytensor"])
-    yield "machine"
-    yield from _entries(_machine(found))
+    if "cores" in found:
+        yield "machine"
+        yield from _entries(_machine(found))
     yield "environment variables"
     yield from _entries(found["variables"])
     if not found["variables"]:

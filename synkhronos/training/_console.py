@@ -2,7 +2,8 @@
 
 At a terminal the progress line is drawn over and over, at most twice a second. The cursor then
 stands at its begin, as `_engine.progress` leaves it, so that either erases the line of the other.
-What else is printed through ``sys.stdout`` and ``sys.stderr`` erases the progress line first.
+What else is printed through ``sys.stdout`` and ``sys.stderr``, or logged there, erases the progress
+line first.
 Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
 
 There is no thread, and nothing is drawn between two calls.
@@ -10,6 +11,7 @@ There is no thread, and nothing is drawn between two calls.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -203,6 +205,9 @@ class _Above:
         self._name, self._stream, self._erase_line = name, stream, erase
         self._ended = True  # the cursor is where a line begins
         setattr(sys, name, self)
+        self._handlers = [h for h in _log_handlers() if h.stream is stream]
+        for handler in self._handlers:
+            handler.setStream(self)
 
     def write(self, text: str) -> int:
         """Write a text after the progress line has been erased."""
@@ -226,9 +231,18 @@ class _Above:
         """Put the stream back, unless another one has come in its place."""
         if getattr(sys, self._name) is self:
             setattr(sys, self._name, self._stream)
+        for handler in self._handlers:
+            if handler.stream is self:
+                handler.setStream(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _log_handlers() -> list[Any]:
+    """The handlers that write to a stream, of the program and of this package."""
+    loggers = logging.getLogger(), logging.getLogger("synkhronos")
+    return [h for each in loggers for h in each.handlers if isinstance(h, logging.StreamHandler)]
 
 
 # Consoles that draw. In a fork, such as a member of a group, they end without a trace.

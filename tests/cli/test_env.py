@@ -66,6 +66,10 @@ def test_where_little_is_there(
     assert "  BLAS: none was found" in out
     assert "  processor: unknown" in out
     assert out.endswith("environment variables\n  none\n")
+    monkeypatch.setattr(host, "trouble", lambda: "groups need Linux")
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert main(["env"]) == 0
+    assert "machine\n" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

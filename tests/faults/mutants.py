@@ -56,6 +56,7 @@ FREE_FAULTS = "tests/faults/test_free_faults.py"
 FREE_TURNS = "tests/extensions/test_free_turns.py"
 NODES = "tests/mpi/test_node_faults.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
+RECORDER = "tests/training/test_recorder.py"
 
 MUTANTS = (
     Mutant(
@@ -389,6 +390,41 @@ MUTANTS = (
         "self._merge_from(self.shared.slots[sender].sent",
         "self._page.merged[sender] = sent; self._merge_from(self.shared.slots[sender].sent",
         FREE_TURNS,
+    ),
+    Mutant(
+        "a torn line ends before the next one",
+        "training/recorder.py",
+        'self._append((b"\\n" if self._torn else b"") + text.encode() + b"\\n")',
+        'self._append(text.encode() + b"\\n")',
+        f"{RECORDER} -k 'torn or full'",
+    ),
+    Mutant(
+        "a fork gives up the lock of a run's folder",
+        "training/recorder.py",
+        "os.register_at_fork(after_in_child=_leave_all)",
+        "",
+        f"{RECORDER} -k lock",
+    ),
+    Mutant(
+        "one writer of a run's folder",
+        "training/recorder.py",
+        "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        f"{RECORDER} -k two_processes",
+    ),
+    Mutant(
+        "steps before a return no longer count",
+        "training/recorder.py",
+        'if not _is_later(kept, line["step"])',
+        "",
+        f"{RECORDER} -k go_on",
+    ),
+    Mutant(
+        "run.json is replaced as a whole",
+        "training/recorder.py",
+        "        new.replace(folder / _RUN)",
+        "        (folder / _RUN).write_text(new.read_text())",
+        f"{RECORDER} -k 'replaced'",
     ),
 )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -16,10 +18,22 @@ from screen import Screen
 
 import synkhronos as synk
 from synkhronos._engine import progress
+from synkhronos._engine.commands.base import Command
 from synkhronos.training import _console
 from synkhronos.training._console import Console
 
 LIMIT = 20  # seconds; a test that waits so long fails
+
+
+@dataclass(frozen=True)
+class Speak(Command):
+    """Print in workers."""
+
+    text: str
+
+    def run(self, member: Any) -> None:
+        if member.rank:
+            print(self.text)
 
 
 class Clock:
@@ -128,12 +142,30 @@ def test_lines_of_others_stand_above(terminal: Callable[[], Screen], clock: Cloc
     shown = "epoch 1/2  40 %  100 rows/s  eta 0:16"
     assert screen.lines[4:] == ["no end", "best so far", "saved", shown]
     with synk.Group(2) as group:
-        assert group.size == 2
-        synk.function([], [], name="f")
+        group.run(Speak("of a worker"))
         draw(500)
     console.close()
+    assert screen.lines[6:-1] == ["saved", "[rank 1] of a worker"]
     assert screen.lines[-1].startswith("epoch 1/2  50 %")
-    assert len(screen.lines) == 8
+
+
+def test_lines_of_a_log_stand_above(terminal: Callable[[], Screen], clock: Clock) -> None:
+    """Logging keeps the stream that it has found at its start."""
+    screen = terminal()
+    handler = logging.StreamHandler()
+    log = logging.getLogger("synkhronos")
+    log.addHandler(handler)
+    try:
+        console = Console(clock=clock)
+        console.progress(**at(100))
+        log.warning("short")
+        clock.now += 1
+        console.progress(**at(200))
+        console.close()
+        assert screen.lines == ["short", "epoch 1/2  20 %  100 rows/s  eta 0:18"]
+        assert handler.stream is screen.stream
+    finally:
+        log.removeHandler(handler)
 
 
 def test_it_does_not_garble_what_compiling_tells(

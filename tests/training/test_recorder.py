@@ -161,6 +161,16 @@ def test_a_folder_that_holds_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_run_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """Whoever has it open reads the old one to its end."""
+    Recorder(tmp_path).close()
+    with open(tmp_path / "run.json") as old:
+        Recorder(tmp_path, resume=True).close()
+        assert len(json.load(old)["starts"]) == 1
+    assert len(json.loads((tmp_path / "run.json").read_text())["starts"]) == 2
+
+
+@pytest.mark.usefixtures("quick")
 def test_runs_that_go_on(tmp_path: Path) -> None:
     """Readers see the steps that count, also after several returns."""
     with Recorder(tmp_path) as made:
@@ -342,11 +352,16 @@ def test_a_full_disk_and_a_read_only_one(tmp_path: Path) -> None:
         with Recorder(disk / "first") as made:
             written = filled(made, 1000, "No space left")
             assert steps(made.folder) == list(range(1, written + 1))
-            with pytest.raises(OSError, match="No space left") as raised:
-                Recorder(disk / "second")
-            assert "free some space" in raised.value.__notes__[0]
+            made.close()
+            before = (disk / "first" / "run.json").read_text()
+            for folder, resume in ((disk / "second", False), (disk / "first", True)):
+                with pytest.raises(OSError, match="No space left") as raised:
+                    Recorder(folder, resume=resume)
+                assert "free some space" in raised.value.__notes__[0]
+            assert (disk / "first" / "run.json").read_text() == before
             (disk / "other").unlink()
             Recorder(disk / "second").close()  # what the first trial left is not a run
+        with Recorder(disk / "first", resume=True) as made:
             made.write("step", step=written + 1)
             assert steps(made.folder) == list(range(1, written + 2))
         mount("remount,ro")
