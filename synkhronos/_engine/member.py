@@ -217,6 +217,7 @@ class Member:
     def join(self, entry: Entry, view: np.ndarray) -> None:
         """Set a variable to an array that all members of the node have in common."""
         self._homes.pop(entry.number, None)
+        self.owned.pop(entry.number, None)
         self._note(entry)
         entry.storage[0] = view
         self._joined[entry.number] = view

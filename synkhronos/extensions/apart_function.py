@@ -51,6 +51,11 @@ class ApartFunction(TrainFunction):
         )
         self.state += itertools.chain(*self._outer)
 
+    @property
+    def _resident(self) -> bool:
+        """False: the variables hold the centre, which lies in the host's memory."""
+        return False
+
     def _shared(self) -> list[SharedVariable]:
         return [*super()._shared(), *self._statistics, *itertools.chain(*self._outer)]
 
@@ -59,8 +64,11 @@ class ApartFunction(TrainFunction):
         partition, recipe = self._plan.partition, self._function.plan.recipe
         shapes = shapes_of(partition)
         shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}
-        flat = lay_out(partition, shapes, 1, recipe.mode, recipe.config)
-        return LocalRecipe(flat, self._moved, self._statistics, self._outer, first)
+        how = recipe.mode, recipe.config
+        flat = lay_out(partition, shapes, 1, *how)
+        resident = self._plan.rule.recipe(*how) if super()._resident else None
+        values = self._moved, self._statistics, self._outer, first
+        return LocalRecipe(flat, *values, resident=resident)
 
     def _check_data(self, given: Sequence[Any], what: str) -> list[tuple[Any, Data]]:
         """The inputs with rows, and their Data; raise if one is anything else."""

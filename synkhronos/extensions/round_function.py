@@ -117,6 +117,8 @@ class RoundFunction(ApartFunction):
         Notes
         -----
         Cost: one round. No parameter and no gradient leaves a member. A meeting is one more round.
+        On GPUs, a meeting copies the member's parameters to the host's memory and back; the states
+        too, unless members keep them.
         """
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
@@ -165,7 +167,7 @@ class RoundFunction(ApartFunction):
         Notes
         -----
         Cost: for each period one round, one copy of each member's values, and a meeting. The lists
-        of rows of a period travel in one message.
+        of rows of a period travel in one message. On GPUs, only what lies there is copied, there.
 
         Examples
         --------

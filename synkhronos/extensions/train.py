@@ -385,10 +385,10 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> No
             f"make_train_function: compress={compress!r} is for gradients, and with {rule} members "
             "exchange none: leave it out"
         )
-    if group.member.resident and runs_jax(mode):
+    if not rule.meets and group.member.resident and runs_jax(mode):
         raise InputError(
             f"make_train_function: {rule} trains in the host's memory so far, and these members "
-            "compute on GPUs: leave rule= out"
+            "compute on GPUs: use a round rule, such as rules.Average(period), or leave rule= out"
         )
 
 

@@ -19,7 +19,6 @@ from selection import thorough
 from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
-from synkhronos import rules
 from synkhronos._backends import jax as jax_backend
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._step.fused import Fused
@@ -52,16 +51,6 @@ def gpus(request: pytest.FixtureRequest, gpu_pair: synk.Group, start: Start) -> 
 def test_rules_equal_serial(gpus: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
     compare(lambda net: {"rule": function, "mode": "JAX", **arguments})
-
-
-def test_training_rules_are_refused(gpu_pair: synk.Group) -> None:
-    net = Net()
-    with pytest.raises(synk.InputError, match=r"compute on GPUs: leave rule= out"):
-        make_train_function(
-            *(net.loss, net.params, net.x, net.y, updates.sgd, 0.1),
-            rule=rules.Average(2),
-            mode="JAX",
-        )
 
 
 def test_odd_batches_and_slices(gpu_pair: synk.Group) -> None:
@@ -210,6 +199,29 @@ def test_two_training_functions(gpus: synk.Group, monkeypatch: pytest.MonkeyPatc
         found.append(net.values())
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, 1e-9)
+
+
+def test_functions_of_two_modes(gpu_pair: synk.Group) -> None:
+    """One has the parameters in the host's memory, the other on each GPU: in turn, one value."""
+    net, twin = Net(), Net()
+
+    def made(net: Net, mode: str) -> Any:
+        return make_train_function(
+            *(net.loss, net.params, net.x, net.y, updates.momentum, 0.1), mode=mode
+        )
+
+    host, device, serial = made(net, "FAST_COMPILE"), made(net, "JAX"), made(twin, "FAST_COMPILE")
+    data, other = net.data(12), made(twin, "FAST_COMPILE")
+    for on_device in (0, 1, 0, 0, 1, 1, 0, 1):
+        (device if on_device else host)(*data)
+        (other if on_device else serial)(*data)
+    for n in (net, twin):
+        n.params[0].set_value(np.full((5, 7), 0.25))
+    device(*data)
+    other(*data)
+    for p, q in zip(net.params, twin.params, strict=True):
+        for rank in range(2):
+            np.testing.assert_allclose(synk.get_value(rank, p), q.get_value(), 1e-9)
 
 
 def test_unequal_values_are_refused(gpu_pair: synk.Group) -> None:

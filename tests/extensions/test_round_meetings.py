@@ -187,8 +187,8 @@ class Run:
         v, w = (pytensor.shared(np.full(3, i + 1.0), name=n) for i, n in enumerate("vw"))
         rng = pytensor.shared(np.random.default_rng(3), name="rng")
         mean = pytensor.shared(np.zeros(3), name="mean")
-        after, kept = pt.random.binomial(1, 0.5, size=x.shape, rng=rng, return_next_rng=True)
-        loss = ((((x - mean) * kept @ w) * v.sum() - 1) ** 2).mean()
+        after, drawn = pt.random.uniform(size=x.shape, rng=rng, return_next_rng=True)
+        loss = ((((x - mean) * pt.lt(drawn, 0.5) @ w) * v.sum() - 1) ** 2).mean()
         self.train = make_train_function(
             *(loss, [v, w], x, None, updates.adam, 0.01),
             updates=[(rng, after), (mean, 0.9 * mean + 0.1 * x.mean(axis=0))],

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytensor
 import pytest
+from modes import FAST
 from training_cases import Net
 
 import synkhronos as synk
+from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import conformance
 
@@ -54,6 +57,80 @@ def test_training_equals_that_of_one_member(pair: synk.Group, rule: object, dtyp
     tolerance = 1e-4 if dtype == "float32" else 1e-9
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, tolerance, tolerance)
+
+
+ROUND_RULES = [
+    rules.Average(3, state="average", warmup=2),
+    rules.SlowMo(3, state="reset"),
+    rules.DiLoCo(3),
+    rules.EASGD(3, meet=True),
+    rules.Swap(3),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype"),
+    [(ROUND_RULES[0], "float32"), *((r, "float64") for r in ROUND_RULES)],
+    ids=str,
+)
+def test_round_rules_equal_those_on_cores(pair: synk.Group, rule: rules.Rule, dtype: str) -> None:
+    """Calls and `steps`; a running mean; the variables after meetings."""
+    found = []
+    with pair.active():
+        found.append(trained_apart(rule, dtype, "JAX"))
+    with synk.Group(2):
+        found.append(trained_apart(rule, dtype, FAST))
+    tolerance = 1e-3 if dtype == "float32" else 1e-9
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, tolerance, tolerance)
+
+
+def trained_apart(rule: rules.Rule, dtype: str, mode: object) -> list[np.ndarray]:
+    """Losses, parameters, states and statistics, of parts that are not equally long."""
+    net = Net(dtype)
+    mean = pytensor.shared(np.zeros(5, dtype), name="mean")
+    train = make_train_function(
+        *(net.loss, net.params, net.x, net.y, updates.adam),
+        learning_rate=0.01,
+        updates=[(mean, (0.9 * mean + 0.1 * net.x.mean(axis=0)).astype(dtype))],
+        rule=rule,
+        mode=mode,
+    )
+    data = train.build_inputs(*net.data(23))
+    losses = [train(*data) for _ in range(4)]
+    train.meet()
+    losses += list(train.steps(*data, [slice(None), slice(0, 11)] * 4, 8))
+    train.meet()
+    found = [v.get_value() for v in (*net.params, *train.state, mean)]
+    return [np.stack(losses), *found]
+
+
+def test_members_that_train_apart_keep_their_values_on_the_gpu(pair: synk.Group) -> None:
+    """The variables show the centre, in the host's memory."""
+    with pair.active():
+        net = Net("float32")
+        train = make_train_function(
+            *(net.loss, net.params, net.x, net.y, updates.adam),
+            learning_rate=0.01,
+            rule=rules.DiLoCo(100),
+            mode="JAX",
+        )
+        data = train.build_inputs(*net.data(16))
+        for _ in range(2):
+            train(*data)
+        for (held,) in train._update._held.values():
+            assert {d.platform for d in held.devices()} == {"gpu"}
+        before = net.values()
+        train.meet()
+        assert all(isinstance(v.container.storage[0], np.ndarray) for v in net.params)
+        assert any((a != b).any() for a, b in zip(before, net.values(), strict=True))
+
+
+def test_free_rules_are_refused(pair: synk.Group) -> None:
+    net = Net()
+    what = (net.loss, net.params, net.x, net.y, updates.sgd, 0.1)
+    with pair.active(), pytest.raises(synk.InputError, match="use a round rule"):
+        make_train_function(*what, rule=rules.EASGD(2), mode="JAX")
 
 
 def trained(rule: object, dtype: str) -> list[np.ndarray]:

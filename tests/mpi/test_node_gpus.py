@@ -92,9 +92,35 @@ def test_training_equals_serial(mpi: Launcher, tmp_path: Path, each: str) -> Non
         assert len(group.run(Traffic())[size - 1][0]) == 5
         wanted = trained("FAST_COMPILE", make_train_function_pytensor)
         np.testing.assert_allclose(found, wanted, 1e-9)
+
+        from synkhronos import rules
+
+        def apart(mode, rule):
+            draw = np.random.default_rng(2)
+            x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
+            w = pytensor.shared(np.zeros(5), name="w")
+            mean = pytensor.shared(np.zeros(5), name="mean")
+            f = make_train_function(((x @ w - y) ** 2).mean(), [w], x, y, updates.adam, 0.1,
+                                    updates=[(mean, 0.9 * mean + 0.1 * x.mean(axis=0))],
+                                    rule=rule, mode=mode)
+            rows = draw.normal(size=(11, 5))
+            data = f.build_inputs(rows, rows.sum(axis=1))
+            losses = [f(*data), f(*data), *f.steps(*data, [slice(None)] * 5, 5)]
+            f.meet()
+            each = [synk.get_value(rank, w).tolist() for rank in range(size)]
+            assert each == [w.get_value().tolist()] * size
+            return [*map(float, losses), *w.get_value(), *mean.get_value(), *each[-1],
+                    *f.state[0].get_value()]
+
+        for rule in RULES.split():
+            rule = eval("rules." + rule)
+            np.testing.assert_allclose(apart("JAX", rule), apart("FAST_COMPILE", rule), 1e-9)
         print("trained")
     """
-    assert "trained" in _run(mpi, tmp_path, text, each)
+    given = (
+        "DiLoCo(3) Swap(2)" if each == "2" else "Average(3,state='average') SlowMo(3,state='reset')"
+    )
+    assert "trained" in _run(mpi, tmp_path, f"RULES = {given!r}\n" + textwrap.dedent(text), each)
 
 
 def test_nothing_is_compressed(mpi: Launcher, tmp_path: Path) -> None:

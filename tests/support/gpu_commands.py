@@ -16,6 +16,7 @@ import numpy as np
 from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.base import Command
 from synkhronos._plan.reductions import Reduction
+from synkhronos.extensions._rounds import local
 from synkhronos.extensions._step.resident import Resident
 
 
@@ -189,3 +190,31 @@ class CannotPost(Exchange):
         jax_backend.ready = fails
         member.communicator.all_reduce(arrays, self.op)
         return None
+
+
+@dataclass(frozen=True)
+class FailsOnce(Command):
+    """In one member, something happens instead of a method's call: the next one, or a later one."""
+
+    rank: int
+    method: str  # of what trains apart
+    how: str = "raises"
+    calls: int = 1
+
+    def run(self, member: Any) -> None:
+        """Replace the method until then."""
+        if member.rank != self.rank:
+            return
+        owner = {"flat": Resident, "apply": Resident, "treat": local._Meeting}[self.method]
+        real, left = getattr(owner, self.method), [self.calls]
+
+        def fails(*given: Any) -> Any:
+            left[0] -= 1
+            if left[0]:
+                return real(*given)
+            setattr(owner, self.method, real)
+            if self.how == "raises":
+                raise ArithmeticError("no luck")
+            os.kill(os.getpid(), getattr(signal, self.how))
+
+        setattr(owner, self.method, fails)

@@ -14,6 +14,7 @@ from synkhronos._engine.member import Member
 from synkhronos._plan.reductions import Reduction, accumulator
 from synkhronos.extensions._rounds.local import Local, Vectors, chunk
 from synkhronos.extensions._rounds.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
+from synkhronos.extensions._rounds.resident import ResidentLocal
 from synkhronos.extensions._step.command import scalars, unpacked
 from synkhronos.extensions._step.flat import Arrays
 from synkhronos.rules._base import RoundRule
@@ -38,7 +39,7 @@ class InstallLocal(Command):
         recipe: LocalRecipe = unpacked(self.recipe, member)
         arrays = LocalArrays(recipe)
         own = arrays.empty(comm)
-        gradients = arrays.gradients(comm)
+        gradients = [] if recipe.resident else arrays.gradients(comm)
         for vector in (*own, *gradients):
             vector[...] = 0
         lent = _lent(arrays, recipe, own, comm) if comm.home.rank == comm.leader else []
@@ -48,7 +49,8 @@ class InstallLocal(Command):
         owns = [e[:n] for e in exposed]
         leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
         vectors, views = _mapped(arrays, recipe, owns, shared, member)
-        local = Local(recipe, arrays, gradients, own, vectors, leaves, member.size)
+        kind = ResidentLocal if recipe.resident else Local
+        local = kind(recipe, arrays, gradients, own, vectors, leaves, member.size)
         if not mine:
             comm.barrier()
         with member.compiling():

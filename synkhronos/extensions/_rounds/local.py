@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._backends.reduction_loops import reduce_block, reduce_into
 from synkhronos._engine.commands.call import Call, Part, as_float, compute_call
@@ -16,7 +17,13 @@ from synkhronos._plan.reductions import Reduction, accumulator, normalized, roun
 from synkhronos._plan.rows import edges
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.solo import Solo
-from synkhronos.extensions._rounds.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
+from synkhronos.extensions._rounds.recipe import (
+    KINDS,
+    PARAMETER,
+    STATE,
+    LocalArrays,
+    LocalRecipe,
+)
 from synkhronos.extensions._step.layout import ALIGN
 from synkhronos.extensions._step.update import FlatUpdate, Inputs
 from synkhronos.rules._base import RoundRule
@@ -57,6 +64,8 @@ class Vectors:
 class Local:
     """What a member keeps of a training function whose members train apart.
 
+    The values of its parameters, states and statistics are its own vectors, in the host's memory.
+
     Attributes
     ----------
     entries : list of (Entry, array)
@@ -88,6 +97,8 @@ class Local:
         self._vectors = vectors
         self._update = FlatUpdate(recipe.flat, 0, [gradients], arrays.of_update(own), [])
         self._views = arrays.views(own)
+        # the value of each variable, in a list whose element may be replaced
+        self._held: dict[Any, list[Any]] = {v: [view] for v, view in self._views.items()}
         self._own = own
         self._alone = Solo()
         partition = recipe.flat.partition
@@ -97,7 +108,7 @@ class Local:
         ]
         self._states: list[np.ndarray] = []  # 0-d ones of the whole rule, such as a count of steps
         self._rows = [0.0] * size  # that each member has used since the last meeting
-        self._pairs: list[tuple[list[object], np.ndarray, np.ndarray]] = []
+        self._shown: list[tuple[list[Any], np.ndarray, list[Any]]] = []
 
     def compile(self) -> None:
         """Compile what a step calls."""
@@ -106,10 +117,10 @@ class Local:
     def bind(self, entries: list[tuple[Entry, np.ndarray]]) -> None:
         """Know the variables as this member does."""
         self.entries = entries
-        self._pairs = [
-            (entry.storage, view, self._views[variable])
+        self._shown = [
+            (entry.storage, view, self._held[variable])
             for entry, view in entries
-            if (variable := entry.variable) in self._views
+            if (variable := entry.variable) in self._held
         ]
 
     def computed(
@@ -117,8 +128,8 @@ class Local:
     ) -> tuple[Part, Sequence[Any]]:
         """Compute the outputs of a call from this member's own values; see `compute_call`."""
         try:
-            for storage, _, own in self._pairs:
-                storage[0] = own
+            for storage, _, own in self._shown:
+                storage[0] = own[0]
             return compute_call(call, member, ready)
         finally:
             self.hide()
@@ -128,8 +139,8 @@ class Local:
 
         Ctrl-C may interrupt this; a second call completes it.
         """
-        for storage, centre, own in self._pairs:
-            if storage[0] is own:
+        for storage, centre, own in self._shown:
+            if storage[0] is own[0]:
                 storage[0] = centre
 
     def begin(self, states: bool) -> None:
@@ -169,25 +180,38 @@ class Local:
         statistics = outputs[len(outputs) - m :]
         # a sum over a part of the rows stands for the sum over all
         factor = sum(weights) / part.rows if part.rows else 1.0
-        if not average and factor != 1.0:
-            gradients = [np.asarray(g) * np.asarray(factor, g.dtype) for g in gradients]
         leaves = self._leaves_of_step()
         for (leaf, averaged), value in zip(partials, outputs, strict=False):
             whole = as_float(value) * (1.0 if averaged else factor)
             leaves[leaf] = np.array(whole, leaves[leaf].dtype)
-        flat = self._update.publish(gradients)
-        given = Inputs(flat, [1.0], leaves)
-        scalars, states = self._update.scalars(self._alone, given)
+        update = self._updated(gradients, 1.0 if average else factor, leaves)
 
         def make() -> None:
             self._count(weights)
-            self._update.apply(given, scalars)
-            self._states = [np.asarray(state) for state in states]
+            update()
             for variable, value in zip(self._recipe.statistics, statistics, strict=True):
-                own = self._views[variable]
-                own[...] = rounded(np.asarray(value), own.dtype)
+                self._keep_statistic(variable, value)
 
         return make
+
+    def _updated(
+        self, gradients: Sequence[Any], factor: float, leaves: list[np.ndarray]
+    ) -> Callable[[], None]:
+        """Prepare the update from gradients times a factor; returns the function that makes it."""
+        if factor != 1.0:
+            gradients = [np.asarray(g) * np.asarray(factor, g.dtype) for g in gradients]
+        given = Inputs(self._update.publish(gradients), [1.0], leaves)
+        scalars, states = self._update.scalars(self._alone, given)
+
+        def update() -> None:
+            self._update.apply(given, scalars)
+            self._states = [np.asarray(state) for state in states]
+
+        return update
+
+    def _keep_statistic(self, variable: SharedVariable, value: Any) -> None:
+        own = self._views[variable]
+        own[...] = rounded(np.asarray(value), own.dtype)
 
     def _leaves_of_step(self) -> list[np.ndarray]:
         """The master's scalars, and this member's own where the rule changes them."""
@@ -203,15 +227,24 @@ class Local:
 
     def saved(self) -> Callable[[], None]:
         """Copy this member's own values; returns the function that restores them."""
-        values = [np.array(own) for own in self._own]
+        put_back = self._copied()
         states, rows, steps = self._states, self._rows, self.steps
 
         def restore() -> None:
-            for own, value in zip(self._own, values, strict=True):
-                own[...] = value
+            put_back()
             self._states, self._rows, self.steps = states, rows, steps
 
         return restore
+
+    def _copied(self) -> Callable[[], None]:
+        """Copy what steps change in place; returns the function that puts it back."""
+        values = [np.array(own) for own in self._own]
+
+        def put_back() -> None:
+            for own, value in zip(self._own, values, strict=True):
+                own[...] = value
+
+        return put_back
 
     def meet(self, member: Member, rule: RoundRule | None, number: int, publish: bool) -> None:
         """Meet all other members.
@@ -223,6 +256,7 @@ class Local:
         rows = normalized(self._rows if any(self._rows) else [1.0] * comm.size)
         meeting = _Meeting(rule, rows, publish, comm)
         treated = [v for v in self._vectors if meeting.treats(v)]
+        self._bring([kind for kind in KINDS if meeting.reads(kind)])
         swapped = self._swapped(comm, rule, number)
         meeting.add_up([v for v in treated if meeting.averages(v)])
         states = meeting.states(self._states, self._first_states())
@@ -236,9 +270,16 @@ class Local:
             self._keep_states(member, states, meeting.spreads)
         for own, value in zip(self._swapped_values(), swapped or (), strict=False):
             own[...] = value
+        self._take([kind for kind in KINDS if meeting.changes(kind)])
         self.meetings += 1
         member.in_place = ()
         self._rows = [0.0] * len(self._rows)
+
+    def _bring(self, kinds: Sequence[str]) -> None:
+        """Bring the values of these kinds into this member's own vectors; they are there."""
+
+    def _take(self, kinds: Sequence[str]) -> None:
+        """Go on from this member's own vectors of these kinds, which a meeting has changed."""
 
     def _first_states(self) -> list[np.ndarray]:
         return [
@@ -290,6 +331,7 @@ class _Meeting:
     ) -> None:
         self._rule = rule
         self._policy = "keep" if rule is None else rule.policy
+        self._swaps = isinstance(rule, Swap)
         self.spreads = self._policy != "keep"
         self._rows = rows
         by_rows = rule is None or rule.by_rows
@@ -305,6 +347,17 @@ class _Meeting:
         if v.kind is STATE:
             return self._publish or self.spreads
         return self._rule is not None
+
+    def reads(self, kind: str) -> bool:
+        """Whether the meeting reads the members' vectors of a kind."""
+        if kind is STATE:
+            averaged = self._policy == "average" or (self._publish and self._policy == "keep")
+            return averaged or self._swaps
+        return self._rule is not None
+
+    def changes(self, kind: str) -> bool:
+        """Whether members go on from other values of a kind."""
+        return self.spreads or self._swaps if kind is STATE else self._rule is not None
 
     def averages(self, v: Vectors) -> bool:
         """Whether it needs the members' mean of such vectors."""

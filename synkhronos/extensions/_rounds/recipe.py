@@ -12,6 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.elementwise import ElementwiseRecipe
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
+from synkhronos.extensions._step.resident_recipe import ResidentRecipe
 
 KINDS = PARAMETER, STATE, STATISTIC = "parameter", "state", "statistic"
 
@@ -33,6 +34,8 @@ class LocalRecipe:
         The states' first values, if meetings set them back to these.
     at_centre : ElementwiseRecipe, optional
         The optimizer at the centre; its states are `outer`.
+    resident : ResidentRecipe or None
+        The same update in the memory in which JAX computes, if values stay there between meetings.
     """
 
     flat: FlatRecipe
@@ -41,6 +44,7 @@ class LocalRecipe:
     outer: tuple[tuple[SharedVariable, ...], ...]
     first: Mapping[SharedVariable, np.ndarray]
     at_centre: ElementwiseRecipe | None = None
+    resident: ResidentRecipe | None = None
 
     def shape(self, variable: SharedVariable) -> tuple[int, ...]:
         """The shape of a parameter, state or statistic."""

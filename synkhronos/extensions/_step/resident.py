@@ -113,14 +113,19 @@ class Resident:
 
     def own(self) -> None:
         """Copy values that are not on this device, or may not be overwritten."""
+        copies = []
         for entry in self.entries:
             value = entry.storage[0]
             if value is not self._owned.get(entry.number):
                 known = entry.seen is value
                 mine = self._owned[entry.number] = jax_backend.held(value)
+                copies.append(mine)
                 entry.storage[0] = mine
                 if known:
                     entry.seen = mine
+                if entry.view is not None:  # in every member: the node has no common array any more
+                    entry.lent, entry.view = entry.view, None
+        jax_backend.ready(copies)  # until then JAX reads the host's memory
 
     def flat(self, gradients: Sequence[Any] | None, weight: float) -> list[Any]:
         """This member's gradients times its weight, one after the other; zeros without rows."""
@@ -135,7 +140,7 @@ class Resident:
         ]
 
     @contextlib.contextmanager
-    def taken(self, member: Member) -> Iterator[list[Any]]:
+    def taken(self) -> Iterator[list[Any]]:
         """The values, to be overwritten; a failure before the first write leaves them intact."""
         values = {entry.number: self._owned.pop(entry.number) for entry in self.entries}
         try:
@@ -143,8 +148,20 @@ class Resident:
         except BaseException:
             if not jax_backend.are_gone(values.values()):
                 self._owned.update(values)
-                if member.size == 1:
-                    member.in_place = ()
+            raise
+
+    @contextlib.contextmanager
+    def writing(self, member: Member) -> Iterator[None]:
+        """A context for an update of the variables' values: a failure in it leaves them torn.
+
+        In a group of one, they are torn only if they have been overwritten.
+        """
+        member.in_place = self.entries
+        try:
+            yield
+        except BaseException:
+            if member.size == 1 and all(entry.number in self._owned for entry in self.entries):
+                member.in_place = ()
             raise
 
     def keep(self, new: Sequence[Any]) -> None:
@@ -153,9 +170,9 @@ class Resident:
         for entry, value in zip(self.entries, new, strict=True):
             entry.storage[0] = self._owned[entry.number] = value
 
-    def apply(self, member: Member, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
+    def apply(self, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
         """Overwrite all values by the new ones."""
-        with jax_backend.wide(), self.taken(member) as values:
+        with jax_backend.wide(), self.taken() as values:
             self.keep(self._update(*flat, *values, *leaves))
 
 
@@ -239,8 +256,8 @@ class ResidentStep(Step):
             clock.lap(REDUCE)
             member.communicator.enter()
             clock.lap(WAIT)
-            member.in_place = update.entries
-            update.apply(member, flat, leaves)
+            with update.writing(member):
+                update.apply(flat, leaves)
             clock.lap(UPDATE)
             member.communicator.barrier()
             for entry in update.entries:
@@ -259,9 +276,8 @@ class ResidentStep(Step):
             update.fused = Fused(update.recipe, replica, self.call, self.partials)
         with member.uninterrupted():
             update.fused.prepare(member, part.arguments, update.entries)
-            member.in_place = update.entries
             n = len(self.call.outputs)
-            with update.taken(member) as values:
+            with update.writing(member), update.taken() as values:
                 found = update.fused(part.arguments, values, update.leaves)
                 update.keep(found[n:])
             for entry in update.entries:
