@@ -1,10 +1,9 @@
 """What a person sees of a run: a few lasting lines, and one line that tells how far it is.
 
 At a terminal the progress line is drawn over and over, at most twice a second. The cursor then
-stands at its begin, as `_engine.progress` leaves it, so that either erases the line of the other.
-What else is printed through ``sys.stdout`` and ``sys.stderr``, or logged there, erases the progress
-line first.
-Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
+stands at its beginning, as `_engine.progress` leaves it, so that each erases the line of the other.
+What else is printed through ``sys.stdout`` and ``sys.stderr``, or logged there, erases the line
+first. Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
 
 There is no thread, and nothing is drawn between two calls.
 """
@@ -59,6 +58,7 @@ class Console:
         self._shown = ""  # the text of the progress line that is on the screen
         self._next = -math.inf  # when progress is shown again; infinite: never
         self._latest: tuple[Any, ...] | None = None  # progress that has not been shown
+        self._is_old = False  # a lasting line has come after the progress
         self._pace = _Pace()
         self._above: list[_Above] = []
         if not enabled or stream is None:
@@ -67,7 +67,7 @@ class Console:
             self._go_above()
 
     def banner(self, lines: Sequence[str]) -> None:
-        """Show some lasting lines, at the begin of a run."""
+        """Show some lasting lines, at the beginning of a run."""
         self.line("\n".join(lines))
 
     def line(self, text: str) -> None:
@@ -76,6 +76,7 @@ class Console:
             return
         before = self._shown
         self._erase()
+        self._latest, self._is_old = None, True
         self._write(f"{text}\n")
         if before:
             self._draw(before)
@@ -118,14 +119,14 @@ class Console:
         self._show(now, epoch, epochs, done, total, rows, values, split)
 
     def close(self) -> None:
-        """Show the latest progress as a lasting line, and leave the streams as they were."""
+        """Leave the latest progress on the screen unless a lasting line has come after it."""
         if self._next == math.inf:
             return
         if self._latest is not None:
             self._show(self._clock(), *self._latest)
-        if self._shown:
-            text = self._shown
-            self._erase()
+        text = "" if self._is_old else self._shown
+        self._erase()
+        if text:
             self._write(f"{text}\n")
         self._off()
 
@@ -140,7 +141,7 @@ class Console:
         values: Values,
         split: Values,
     ) -> None:
-        self._latest = None
+        self._latest, self._is_old = None, False
         ended = _epochs_done(epoch, done, total)
         left = None if epochs is None else epochs - ended
         rate, remaining = self._pace.after(now, rows, ended, left)

@@ -226,15 +226,26 @@ def test_plain_lines_elsewhere(clock: Clock) -> None:
     for rows in range(1, 2001, 2):
         console.progress(**at(rows, values={"loss": 1 / rows}))
         clock.now += 0.0101
+    lines = ["a", "b", "epoch 2/2  98 %  198 rows/s  loss 0.000504  eta 0:01"]
+    assert file.getvalue().splitlines() == lines
     console.line("saved")
+    console.progress(**at(2000))
     console.close()
-    assert file.getvalue().splitlines() == [
-        "a",
-        "b",
-        "epoch 2/2  98 %  198 rows/s  loss 0.000504  eta 0:01",
-        "saved",
-        "epoch 2/2  100 %  198 rows/s  loss 0.0005  eta 0:01",
-    ]
+    last = "epoch 2/2  100 %  198 rows/s"
+    assert file.getvalue().splitlines() == [*lines, "saved", last]
+
+
+def test_a_run_that_has_told_its_end(terminal: Callable[[], Screen], clock: Clock) -> None:
+    """A lasting line that comes after the progress replaces it at the end, here and in a file."""
+    screen, file = terminal(), io.StringIO()
+    for stream in (sys.stderr, file):
+        console = Console(stream, clock=clock)
+        for rows in (1000, 1990, 1999):
+            console.progress(**at(rows))
+            clock.now += 1e-3
+        console.line("ended: all epochs")
+        console.close()
+    assert screen.lines == file.getvalue().splitlines() == ["ended: all epochs"]
 
 
 def test_a_pipe(clock: Clock) -> None:
