@@ -1,4 +1,4 @@
-"""synk.data: makes Data or ScatteredData."""
+"""synk.data: makes Data, or scattered Data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from synkhronos._api.data import Data, as_literal
-from synkhronos._api.scattered_data import ScatteredData
+from synkhronos._api.scattered_data import load_scattered
 from synkhronos._api.unusable import why_unusable
 from synkhronos._engine.group import current
 from synkhronos._errors import InputError, InputTypeError, shown
@@ -94,9 +94,9 @@ def data(
         _check_scattered(dimensions, shape, loader, scatter, minibatch)
         if group.member.communicator.nodes > 1 and not isinstance(value, np.memmap):
             if loader:
-                return ScatteredData(group, kind, tuple(shape or ()), loader, None, label)
+                return load_scattered(group, kind, tuple(shape or ()), loader, None, label)
             given = Data(group, kind, dimensions, label, False).condition_data(value, force_cast)
-            return ScatteredData(group, kind, given.shape, None, given, label)
+            return load_scattered(group, kind, given.shape, None, given, label)
         if loader and shape is not None:
             value = loader(0, shape[0])
     made = Data(group, kind, dimensions, label, bool(minibatch))

@@ -73,26 +73,37 @@ class Load(Command):
         return rows
 
 
+def load_scattered(
+    group: Group,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    loader: Loader | None,
+    value: np.ndarray | None,
+    name: str | None,
+) -> ScatteredData:
+    """Let each member load its rows, or take them from the master's value."""
+    number = group.number()
+    group.run(Load(number, shape, dtype.str, loader), "synk.data", master_input=value)
+    return ScatteredData(group, dtype, shape, number, name)
+
+
 class ScatteredData(Data):
     """Data whose rows are divided among the nodes; made by ``synk.data(..., scatter=True)``.
 
     Each member has the rows that it computes on in a call without `batch`. Each member computes the
     rows of a batch that it has; a batch must be in ascending order.
+
+    Parameters
+    ----------
+    number : int
+        Under which members know the rows already.
     """
 
     def __init__(
-        self,
-        group: Group,
-        dtype: np.dtype,
-        shape: tuple[int, ...],
-        loader: Loader | None,
-        value: np.ndarray | None,
-        name: str | None,
+        self, group: Group, dtype: np.dtype, shape: tuple[int, ...], number: int, name: str | None
     ) -> None:
         super().__init__(group, dtype, len(shape), name, minibatch=False)
         self._shape = shape
-        number = group.number()
-        group.run(Load(number, shape, dtype.str, loader), "synk.data", master_input=value)
         weakref.finalize(self, group.forgotten.append, number)
         self._take(group.member.scattered_rows[number][0])
         self._source = ScatteredSource(number)

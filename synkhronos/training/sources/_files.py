@@ -137,6 +137,11 @@ class FileSource:
             raise InputError(f"{kind.name}: {shown(paths)} has no rows")
         self._open = _Opened()
 
+    @property
+    def skips(self) -> bool:
+        """Whether rows that cannot be read are to be left out of their batch."""
+        return self._options.skip
+
     def __len__(self) -> int:
         return self.shape[0]
 
