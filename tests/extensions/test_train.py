@@ -19,6 +19,7 @@ from training_cases import LOSSES, RULES, Net, compare, lars, loss_of, whitened
 import synkhronos as synk
 from synkhronos import extensions
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
+from synkhronos.extensions._step import update
 from synkhronos.extensions._step.update import FlatUpdate
 
 
@@ -594,3 +595,29 @@ def test_a_mean_of_rows_inside_of_the_loss(group2: synk.Group) -> None:
     train = make_train_function(loss, [w], x, None, updates.sgd, 0.5, mode=FAST)
     train(np.arange(4.0))
     np.testing.assert_allclose(w.get_value(), 1.5)
+
+
+def _held(loss: Any, params: Any, rate: float) -> dict[Any, Any]:
+    """Adam whose values stay where the gradient is large: a switch around each."""
+    made = updates.adam.rule(loss, params, learning_rate=rate)
+    [gradient] = [pytensor.grad(loss, p) for p in params] if not isinstance(loss, list) else loss
+    keep = pt.gt(pt.sum(pt.gt(abs(gradient), 1e9)), 0)
+    return {v: pt.switch(keep, v, new) for v, new in made.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placed", [True, False])
+def test_values_in_the_memory_of_another(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch, placed: bool
+) -> None:
+    """PyTensor may put the new value of one state into the memory of another."""
+    if not placed:
+        monkeypatch.setattr(update, "_in_place", lambda mode, places: mode)
+    x = pt.dmatrix("x")
+    rows = np.random.default_rng(0).normal(size=(8, 3))
+    found = []
+    for make in (make_train_function, make_train_function_pytensor):
+        w = pytensor.shared(np.ones(3), name="w")
+        train = make(pt.sqr(x @ w - 1).mean(), [w], x, None, _held, 0.1, mode="NUMBA")
+        found.append([*(float(train(rows)) for _ in range(3)), *w.get_value()])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)

@@ -10,9 +10,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.io import In
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends.jax import runs_jax
@@ -123,14 +124,18 @@ class FlatUpdate:
         self._reduced: dict[int, np.ndarray] = {}
 
     def _function(
-        self, inputs: list[Any], outputs: Sequence[Variable], replace: dict[Variable, Variable]
+        self,
+        inputs: list[Any],
+        outputs: Sequence[Variable],
+        replace: dict[Variable, Variable],
+        mode: Any = None,
     ) -> Any:
         """Compile, with the rule's leaves as the last inputs."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
         function = compiled(
             [*inputs, *places.values()],
             clone_replace(list(outputs), replace=list((replace | places).items())),
-            mode=_host_mode(self.recipe.mode),
+            mode=_host_mode(self.recipe.mode) if mode is None else mode,
         )
         function.trust_input = True
         watch(function)
@@ -139,10 +144,12 @@ class FlatUpdate:
     def _loop(self, loop: Loop) -> Any:
         gradients, weights, reduced = self._summed(loop.gradient)
         values = [In(v, mutable=True) if loop.targets else In(v) for v in loop.values]
+        first = len(gradients) + len(weights)
         function = self._function(
             [*gradients, *weights, *values, *loop.scalars],
             loop.outputs,
             {loop.gradient: reduced},
+            _in_place(self.recipe.mode, {i: first + k for i, k in enumerate(loop.targets)}),
         )
         places = (*gradients, *weights, *loop.values, *loop.scalars, *self.recipe.partition.leaves)
         with np.errstate(all="ignore"):  # numba compiles at the first call, here
@@ -304,9 +311,7 @@ class FlatUpdate:
     def apply(self, given: Inputs, scalars: dict[int, np.ndarray]) -> None:
         """Write the new values of this member's chunks and whole units."""
         for call in self._updates:
-            for target, value in zip(call.targets, self._run(call, given, scalars), strict=True):
-                if _address(value) != _address(target):
-                    target[...] = value
+            _write(call.targets, self._run(call, given, scalars))
         for whole, function in self._whole_updates:
             self._apply_whole(whole, function, given, scalars)
 
@@ -368,6 +373,40 @@ class FlatUpdate:
 def _host_mode(mode: Any) -> Any:
     """The mode of the update of shared memory: NUMBA instead of JAX, which cannot write to it."""
     return "NUMBA" if runs_jax(mode) else mode
+
+
+def _write(targets: Sequence[np.ndarray], values: Sequence[Any]) -> None:
+    """Write each value to its target; a value may lie in the memory of another target."""
+    owned, at = [_address(t) for t in targets], [_address(v) for v in values]
+    if at == owned:
+        return
+    others = set(owned)
+    found = [
+        np.array(v) if a != own and a in others else v
+        for v, a, own in zip(values, at, owned, strict=True)
+    ]
+    for target, value, a, own in zip(targets, found, at, owned, strict=True):
+        if a != own:
+            target[...] = value
+
+
+class _Places(GraphRewriter):
+    """Names the input whose memory each output shall take; PyTensor's choice is any that fits."""
+
+    def __init__(self, places: dict[int, int]) -> None:
+        super().__init__()
+        self._places = places
+
+    def apply(self, fgraph: Any) -> None:
+        fgraph.update_mapping = self._places
+
+    def add_requirements(self, fgraph: Any) -> None:
+        pass
+
+
+def _in_place(mode: Any, places: dict[int, int]) -> Any:
+    """The mode, where outputs are written to the memory of these inputs if that is possible."""
+    return get_mode(_host_mode(mode)).register((_Places(places), 50.4), (_Places({}), 50.9))
 
 
 def _address(a: Any) -> int:
