@@ -22,7 +22,7 @@ from synkhronos.testing import leaks
 def nothing_is_left() -> Iterator[None]:
     """Fail the test if it leaves a process, thread, descriptor or file in /dev/shm behind.
 
-    The fixture waits up to two seconds for those that are about to end. A group that the test has
+    The fixture waits up to ten seconds for those that are about to end. A group that the test has
     left open counts. A group that was open before the test, made by a fixture of a wider scope,
     does not.
 
