@@ -60,6 +60,7 @@ from synkhronos._errors import GroupTimeout as GroupTimeout
 from synkhronos._errors import InputError as InputError
 from synkhronos._errors import InputTypeError as InputTypeError
 from synkhronos._errors import LocalUpdateWarning as LocalUpdateWarning
+from synkhronos._errors import NonFinite as NonFinite
 from synkhronos._errors import NotForked as NotForked
 from synkhronos._errors import ReductionWarning as ReductionWarning
 from synkhronos._errors import ReplicaWarning as ReplicaWarning
@@ -92,6 +93,7 @@ __all__ = [
     "InputError",
     "InputTypeError",
     "LocalUpdateWarning",
+    "NonFinite",
     "NotForked",
     "ReductionWarning",
     "ReplicaWarning",

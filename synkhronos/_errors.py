@@ -16,6 +16,7 @@
       StateTorn                           a failure left a value half written
       CheckpointError                     a checkpoint is damaged, or has another format
       SourceError                         rows cannot be read, or are not what they were said to be
+      NonFinite(ArithmeticError)          a loss or a gradient is infinite or not a number
       BackendMissing(ImportError)         an optional library is missing; names its extra
 
     SynkhronosWarning(UserWarning)
@@ -31,6 +32,7 @@ Every message says what was asked, what was found and what to do.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import functools
@@ -40,7 +42,8 @@ import reprlib
 import resource
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
@@ -326,6 +329,26 @@ class WorkerDied(SynkhronosError):
         self.args = (f"{self.args[0]}. {text}",)
 
 
+class NonFinite(SynkhronosError, ArithmeticError):
+    """A loss or a gradient is infinite or not a number; the message names the step and the rows.
+
+    Attributes
+    ----------
+    step, epoch : int
+    rows : list of int
+        Rows of the data that were found to give such a gradient; empty if none was looked for.
+    """
+
+    def __init__(self, text: str, step: int = 0, epoch: int = 0, rows: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.step = step
+        self.epoch = epoch
+        self.rows = list(rows)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.args[0], self.step, self.epoch, self.rows)
+
+
 class SynkhronosWarning(UserWarning):
     """Base class of all warnings of this package; each names the line of the user's program."""
 
@@ -399,6 +422,24 @@ def options_checked[**P, R](maker: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+_refused: ContextVar[tuple[type[SynkhronosWarning], str] | None] = ContextVar(
+    "_refused", default=None
+)
+
+
+@contextlib.contextmanager
+def refusing(category: type[SynkhronosWarning], cure: str) -> Iterator[None]:
+    """A context in which warnings of a category are an InputError; `cure` ends its message."""
+    token = _refused.set((category, cure))
+    try:
+        yield
+    finally:
+        _refused.reset(token)
+
+
 def warn(text: str, category: type[SynkhronosWarning]) -> None:
     """Warn at the line outside of this package that has called it."""
+    refused = _refused.get()
+    if refused is not None and issubclass(category, refused[0]):
+        raise InputError(f"{text}. {refused[1]}")
     warnings.warn(text, category, skip_file_prefixes=(_PACKAGE,))

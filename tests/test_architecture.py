@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ONLY_IN = {
     "pytensor": (
         *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
-        *("extensions", "pymc", "nn", "cli.doctor"),
+        *("extensions", "training", "pymc", "nn", "cli.doctor"),
     ),
     "safetensors": ("extensions.checkpoints",),
     "pymc": ("pymc",),

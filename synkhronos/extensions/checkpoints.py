@@ -338,6 +338,47 @@ class Checkpoints:
         self._under_way = True
         return {"step": body["step"], **body["meta"]}
 
+    def remove(self, *steps: int) -> None:
+        """Remove the checkpoints of these steps; steps without one are left out.
+
+        Raises
+        ------
+        OSError
+            A folder cannot be renamed.
+
+        Examples
+        --------
+        >>> import tempfile, pytensor
+        >>> from synkhronos.extensions.checkpoints import Checkpoints
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder, [pytensor.shared(0.0, name="w")])
+        ...     _ = checkpoints.save(3), checkpoints.save(6)
+        ...     checkpoints.remove(3)
+        ...     checkpoints.steps()
+        [6]
+        """
+        found = _folders(self.folder)
+        self._discard([found[step] for step in steps if step in found])
+
+    def adopt(self) -> None:
+        """Take the checkpoints in the folder for those of this run, as `restore` does.
+
+        Later saves replace them without a warning. No value changes.
+
+        Examples
+        --------
+        >>> import tempfile, pytensor
+        >>> from synkhronos.extensions.checkpoints import Checkpoints
+        >>> w = pytensor.shared(0.0, name="w")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Checkpoints(folder, [w]).save(3)
+        ...     again = Checkpoints(folder, [w])
+        ...     again.adopt()
+        ...     again.save(3).name
+        'step-00000003'
+        """
+        self._under_way = True
+
     def _say_what_differs(self, group: Group | None) -> None:
         """Log, once each, the variables whose values differ between members."""
         for name, variable in self._values.items():
@@ -468,9 +509,13 @@ class Checkpoints:
     def _prune(self) -> None:
         """Remove checkpoints that are too old or replaced."""
         readable = [path for serial, _, path in self._listed() if serial is not None]
-        for path in readable[: -self.keep] if self.keep is not None else ():
+        self._discard(readable[: -self.keep] if self.keep is not None else [])
+
+    def _discard(self, places: Iterable[Path]) -> None:
+        for path in places:
             path.rename(path.with_name(f"{_LEAVINGS}{path.name}"))
-        self._clear()
+        if self.folder.is_dir():
+            self._clear()
 
     def _clear(self) -> None:
         """Remove checkpoints that are half written, replaced, or half removed."""

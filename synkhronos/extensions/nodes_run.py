@@ -56,6 +56,7 @@ class NodesRun(PointSource):
         self._done = 0  # batches
         self._stopping = False
         self._loss = self._rows_of_loss = 0.0
+        self._whole = (0.0, 0.0)  # rows and loss before the previous point
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +71,7 @@ class NodesRun(PointSource):
         position = self._order.after(self._done)
         counts = self._counts.get_value()
         mean = self._loss / self._rows_of_loss if self._rows_of_loss else math.nan
+        self._whole = self._whole[0] + self._rows_of_loss, self._whole[1] + self._loss
         self._loss = self._rows_of_loss = 0.0
         point = Point(
             {v: np.array(v.get_value(borrow=True)) for v in (*self._variables, self._counts)},
@@ -83,6 +85,17 @@ class NodesRun(PointSource):
         )
         self.history.append(point.summary())
         return point
+
+    @property
+    def steps(self) -> int:
+        """Steps that all members have made so far."""
+        return self._done
+
+    @property
+    def loss(self) -> float:
+        """The mean over all rows so far, at each member's own values."""
+        counted, loss = self._whole[0] + self._rows_of_loss, self._whole[1] + self._loss
+        return loss / counted if counted else math.nan
 
     def stop(self) -> None:
         """Make no further round."""

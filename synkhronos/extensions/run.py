@@ -119,6 +119,7 @@ class Run(PointSource):
         self._over = False
         self._progress: list[dict[str, Any]] = []  # at the end
         self._counted = (0.0, 0.0)  # rows and loss at the previous point
+        self._total = (0.0, 0.0)  # at the end
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +152,24 @@ class Run(PointSource):
     def rows(self) -> int:
         """Rows that all members have used so far."""
         return sum(found["rows"] for found in self.progress())
+
+    @property
+    def steps(self) -> int:
+        """Steps that all members have made so far."""
+        return sum(found["steps"] for found in self.progress())
+
+    @property
+    def loss(self) -> float:
+        """The mean over all rows so far, at each member's own values."""
+        counted, loss = self._losses()
+        return loss / counted if counted else math.nan
+
+    def _losses(self) -> tuple[float, float]:
+        """The rows of steps with a finite loss, and the sum of their losses."""
+        if self._over:
+            return self._total
+        counted, loss = (sum(p.reals[word] for p in self._pages) for word in (LOSS_ROWS, LOSS))
+        return counted, loss
 
     def progress(self) -> list[dict[str, Any]]:
         """What each member has done: one dict for each rank.
@@ -369,7 +388,7 @@ class Run(PointSource):
 
     def _point(self) -> Point:
         version, values = self._read()
-        counted, loss = (sum(p.reals[word] for p in self._pages) for word in (LOSS_ROWS, LOSS))
+        counted, loss = self._losses()
         before, sum_before = self._counted
         self._counted = counted, loss
         mean = (loss - sum_before) / (counted - before) if counted > before else math.nan
@@ -436,7 +455,7 @@ class Run(PointSource):
         self._free.local.hide()
         self._version, values = self._read()
         self._finished(participant.state())
-        self._progress = self.progress()
+        self._progress, self._total = self.progress(), self._losses()
         self._over = True
         self.log = {self._group.rank: participant.log}
         try:

@@ -83,6 +83,8 @@ class TrainFunction(Advised):
 
     Attributes
     ----------
+    inputs : list of Variable
+        Those with rows: x and y.
     params : list of SharedVariable
         The parameters that are trained.
     state : list of SharedVariable
@@ -132,6 +134,8 @@ class TrainFunction(Advised):
                     f"the update rule depends on {leaf}, which is not an input of the function: "
                     "list it in bcast_inputs"
                 )
+        pairs = zip(plan_.inputs, plan_.scattered, strict=True)
+        self.inputs = [v for v, scattered in pairs if scattered]
         self.params = list(plan.params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
         self.state = [*states, *(v for v, _ in partition.states)]
@@ -140,6 +144,21 @@ class TrainFunction(Advised):
         named = {*self.params, *self.state, *self.streams}
         found = dict.fromkeys([*scalars, *plan_.shareds])
         self.settings = [s for s in found if s not in named]
+
+    @property
+    def name(self) -> str:
+        """Its name, or where it was made."""
+        return self._function.label
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return self._group.size
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a step has been made, so that the next one need not compile."""
+        return self._function.shipped
 
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.TrainFunction of {self._function.what} in {self._group!r}>"

@@ -1,22 +1,52 @@
-"""Training from one step to a trained model, and what a run leaves behind.
+"""From one training step to a trained model.
 
-`History`        the numbers of a run, by row and by column
-`Recorder`       the folder of a run: configuration, environment, metrics
-`read_metrics`   the lines of metrics that a run has written
-`sources`        where rows come from: files of many formats, for a Loader
+`fit`           in one call; `Trainer`: the same with your own training function
+`metrics`       exact over all rows, for any split
+`optimizers`    averages of parameters, a guard, a rate that follows the step
+`callbacks`     early stopping, targets, the best checkpoints, a rate that falls on a plateau
+`sources`       where rows come from: files of many formats
+`history`       what a run gives back; `recorder`: what it leaves in its folder
 """
 
 from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos.training import metrics as metrics
 from synkhronos.training import sources as sources
+from synkhronos.training.callbacks import Best as Best
+from synkhronos.training.callbacks import EarlyStopping as EarlyStopping
+from synkhronos.training.callbacks import Plateau as Plateau
+from synkhronos.training.callbacks import Target as Target
+from synkhronos.training.evaluation import Evaluation as Evaluation
+from synkhronos.training.events import Event as Event
+from synkhronos.training.fit import fit as fit
 from synkhronos.training.history import History as History
+from synkhronos.training.metrics import Metric as Metric
+from synkhronos.training.optimizers import averages_of as averages_of
+from synkhronos.training.optimizers import ema as ema
+from synkhronos.training.optimizers import guarded as guarded
+from synkhronos.training.optimizers import scheduled as scheduled
 from synkhronos.training.recorder import Recorder as Recorder
 from synkhronos.training.recorder import read_metrics as read_metrics
+from synkhronos.training.trainer import Trainer as Trainer
 
 __all__ = [
+    "Best",
+    "EarlyStopping",
+    "Evaluation",
+    "Event",
     "History",
+    "Metric",
+    "Plateau",
     "Recorder",
+    "Target",
+    "Trainer",
+    "averages_of",
+    "ema",
+    "fit",
+    "guarded",
+    "metrics",
     "read_metrics",
+    "scheduled",
     "sources",
 ]
 
-_belong_to(__name__, [globals()[name] for name in __all__ if name != "sources"])
+_belong_to(__name__, [globals()[name] for name in __all__ if name not in ("metrics", "sources")])

@@ -1,0 +1,384 @@
+"""What stops a run, keeps its best values, or lowers its rate: callbacks with a state."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.extensions.checkpoints import Checkpoints
+from synkhronos.training.events import Event
+
+_STOP = re.compile(r"\s*(\w+)\s*,\s*(~?)([<>])\s*,\s*([-+.\deE]+)\s*")
+_SMOOTH = 0.2  # the weight of the newest value in a smoothed one
+
+
+class _Watch:
+    """The base of callbacks that look at one value of each validation or epoch.
+
+    Values with the prefix "val_" come with validations, all others with epochs.
+    """
+
+    def __init__(self, metric: str, mode: str | None) -> None:
+        if not isinstance(metric, str) or not metric:
+            raise InputTypeError(
+                f"{type(self).__name__}: {shown(metric)} is not the name of a value, such as "
+                '"val_loss"'
+            )
+        if mode not in ("min", "max", None):
+            raise InputError(f'{type(self).__name__}: mode={shown(mode)}: use "min" or "max"')
+        self.metric = metric
+        self.mode = mode or ("min" if re.search("loss|error|mse|mae", metric) else "max")
+        self.best = math.inf if self.mode == "min" else -math.inf
+
+    def __repr__(self) -> str:
+        return f"<synkhronos {type(self).__name__} of {self.metric}, {self.mode}>"
+
+    def on_validated(self, event: Event) -> None:
+        if self.metric.startswith("val_"):
+            self._see(event)
+
+    def on_epoch(self, event: Event) -> None:
+        if not self.metric.startswith("val_"):
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
+        if self.metric not in event.values:
+            raise InputError(
+                f"{type(self).__name__}: there is no value {self.metric!r}; there are "
+                f"{', '.join(sorted(event.values))}"
+            )
+        value = event.values[self.metric]
+        if np.ndim(value):
+            raise InputError(f"{type(self).__name__}: {self.metric} is an array, not a number")
+        self.look(float(value), event)
+
+    def look(self, value: float, event: Event) -> None:
+        raise NotImplementedError
+
+    def better(self, value: float, than: float, by: float = 0.0) -> bool:
+        """Whether a value is better than another; one that is not a number never is."""
+        return value < than - by if self.mode == "min" else value > than + by
+
+
+class EarlyStopping(_Watch):
+    """Stop the run when a value has not improved for some time.
+
+    Parameters
+    ----------
+    metric : str
+        Such as "val_loss".
+    patience : int, at least 1
+        Validations (or epochs, of a value without "val_") without a better value.
+    mode : {"min", "max"}, optional
+        Which values are better. Default: lower ones of losses and errors, higher ones of others.
+    by : float
+        How much better a value must be to count.
+    smooth : bool
+        Look at a moving average, in which each value has the weight 0.2.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> from synkhronos.training import EarlyStopping
+    >>> EarlyStopping("val_loss", patience=5)
+    <synkhronos EarlyStopping of val_loss, min>
+    """
+
+    def __init__(
+        self,
+        metric: str = "val_loss",
+        patience: int = 5,
+        mode: Literal["min", "max"] | None = None,
+        by: float = 0.0,
+        smooth: bool = False,
+    ) -> None:
+        super().__init__(metric, mode)
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+            raise InputError(f"EarlyStopping: patience={shown(patience)}: an integer from 1 on")
+        self.patience = patience
+        self.by = float(by)
+        self.smooth = smooth
+        self.waited = 0
+        self._smoothed: float | None = None
+
+    def look(self, value: float, event: Event) -> None:
+        """Count values that are not better."""
+        if self.smooth and math.isfinite(value):
+            before = value if self._smoothed is None else self._smoothed
+            value = self._smoothed = before + _SMOOTH * (value - before)
+        if self.better(value, self.best, self.by):
+            self.best, self.waited = value, 0
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            event.trainer.stop(
+                f"{self.metric} has not been better than {self.best:.6g} for {self.waited} times"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """The best value and how long it has been, for JSON."""
+        return {"best": _text(self.best), "waited": self.waited, "smoothed": self._smoothed}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.best, self.waited = float(state["best"]), int(state["waited"])
+        self._smoothed = state["smoothed"]
+
+
+class Target(_Watch):
+    """Stop the run when a value has reached a target.
+
+    Parameters
+    ----------
+    metric : str
+    value : float
+    mode : {"min", "max"}, optional
+        "min": stop below the target; "max": above it. Default as of `EarlyStopping`.
+
+    Examples
+    --------
+    >>> from synkhronos.training import Target
+    >>> Target("val_accuracy", 0.97)
+    <synkhronos Target of val_accuracy, max>
+    """
+
+    def __init__(
+        self, metric: str, value: float, mode: Literal["min", "max"] | None = None
+    ) -> None:
+        super().__init__(metric, mode)
+        self.value = float(value)
+
+    def look(self, value: float, event: Event) -> None:
+        """Stop at the target."""
+        if self.better(value, self.value) or value == self.value:
+            event.trainer.stop(f"{self.metric} is {value:.6g}, the target was {self.value:.6g}")
+
+
+def stop_of(text: str) -> EarlyStopping | Target:
+    """The callback that a text describes.
+
+    An integer is a patience, a number with a point is a target:
+
+    >>> from synkhronos.training.callbacks import stop_of
+    >>> stop_of("val_acc,>,0.97"), stop_of("val_loss,<,5")
+    (<synkhronos Target of val_acc, max>, <synkhronos EarlyStopping of val_loss, min>)
+    """
+    match = _STOP.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(
+            f'stop={shown(text)}: write "val_acc,>,0.97" to stop at a target, "val_loss,<,5" to '
+            'stop after 5 validations without a lower value, or "val_loss,~<,5" for smoothed values'
+        )
+    metric, smooth, sign, number = match.groups()
+    mode: Any = "min" if sign == "<" else "max"
+    if number.isdecimal():
+        return EarlyStopping(metric, int(number), mode, smooth=bool(smooth))
+    if smooth:
+        raise InputError(f"stop={text!r}: a target is not smoothed; a patience is an integer")
+    try:
+        return Target(metric, float(number), mode)
+    except ValueError:
+        raise InputError(f"stop={text!r}: {number} is not a number") from None
+
+
+class Best(_Watch):
+    """Keep the values with the best metric: as checkpoints, or in memory if the run has no folder.
+
+    Parameters
+    ----------
+    metric : str
+    keep : int, at least 1
+        How many checkpoints, in the folder "best" of the run's folder. In memory there is one.
+    mode : {"min", "max"}, optional
+        As of `EarlyStopping`.
+    restore : bool
+        At the end of the run, give the variables the best values. After an exception or Ctrl-C
+        they stay as they are.
+
+    Attributes
+    ----------
+    kept : list of (float, int)
+        Values and steps of what is kept, the best one first.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is wrong.
+
+    Notes
+    -----
+    Cost: that of `Checkpoints.save` for each better value; in memory, a copy of all variables.
+
+    Examples
+    --------
+    >>> from synkhronos.training import Best
+    >>> Best("val_acc", keep=3)
+    <synkhronos Best of val_acc, max>
+    """
+
+    def __init__(
+        self,
+        metric: str = "val_loss",
+        keep: int = 1,
+        mode: Literal["min", "max"] | None = None,
+        restore: bool = False,
+    ) -> None:
+        super().__init__(metric, mode)
+        if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
+            raise InputError(f"Best: keep={shown(keep)}: an integer from 1 on")
+        self.keep = keep
+        self.restore_at_end = restore
+        self.kept: list[tuple[float, int]] = []
+        self._files: Checkpoints | None = None
+        self._values: dict[SharedVariable, Any] = {}
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the best checkpoint; None without one."""
+        if self._files is None or not self.kept:
+            return None
+        return self._files.folder / f"step-{self.kept[0][1]:08d}"
+
+    def on_start(self, event: Event) -> None:
+        """Open the folder."""
+        self._files = event.trainer.checkpoints_in("best")
+
+    def look(self, value: float, event: Event) -> None:
+        """Keep the values if the metric is one of the best."""
+        most = self.keep if self._files is not None else 1
+        if not math.isfinite(value):
+            return
+        if len(self.kept) >= most and not self.better(value, self.kept[most - 1][0]):
+            return
+        if self._files is None:
+            self._values = event.trainer.values()
+        else:
+            self._files.save(event.step, **{self.metric: value, "epoch": event.epoch})
+        found = [*((v, s) for v, s in self.kept if s != event.step), (value, event.step)]
+        found.sort(key=operator.itemgetter(0), reverse=self.mode == "max")
+        self.kept = found[:most]
+        self._remove_others()
+
+    def _remove_others(self) -> None:
+        if self._files is not None:
+            known = {step for _, step in self.kept}
+            self._files.remove(*(s for s in self._files.steps() if s not in known))
+
+    def on_end(self, event: Event) -> None:
+        """Give the variables the best values, if the run has ended normally."""
+        if not (self.restore_at_end and self.kept and event.trainer.completed):
+            return
+        if self._files is not None:
+            self._files.restore(self.kept[0][1])
+        for variable, value in self._values.items():
+            variable.set_value(value)
+
+    def state(self) -> dict[str, Any]:
+        """Values and steps of the checkpoints, for JSON; what is in memory is not in it."""
+        return {"kept": [[value, step] for value, step in self.kept if self._files is not None]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; checkpoints that are not in it are removed."""
+        self.kept = [(float(value), int(step)) for value, step in state["kept"]]
+        self._remove_others()
+
+
+class Plateau(_Watch):
+    """Lower a rate when a value has not improved for some time.
+
+    Parameters
+    ----------
+    rate : SharedVariable
+        A shared scalar of floats that the update rule reads, such as its learning rate, or a factor
+        of it. It is saved in checkpoints.
+    metric : str
+    factor : float, more than 0 and less than 1
+    patience : int, at least 1
+        Validations without a better value, after which the rate is multiplied by `factor`.
+    least : float
+        The rate is not lowered below it.
+    mode : {"min", "max"}, optional
+        As of `EarlyStopping`.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor
+    >>> from synkhronos.training import Plateau
+    >>> rate = pytensor.shared(np.float32(1e-3), name="rate")
+    >>> Plateau(rate, "val_loss", factor=0.5, patience=3)
+    <synkhronos Plateau of val_loss, min>
+    """
+
+    def __init__(
+        self,
+        rate: SharedVariable,
+        metric: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 5,
+        least: float = 0.0,
+        mode: Literal["min", "max"] | None = None,
+    ) -> None:
+        super().__init__(metric, mode)
+        kind = getattr(rate, "type", None)
+        if not isinstance(rate, SharedVariable) or getattr(kind, "ndim", None) != 0:
+            raise InputTypeError(
+                f"Plateau: rate={shown(rate)} is not a shared scalar: make one, as in "
+                "pytensor.shared(np.float32(1e-3)), and give it to the update rule"
+            )
+        if not 0 < factor < 1:
+            raise InputError(f"Plateau: factor={shown(factor)}: more than 0 and less than 1")
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+            raise InputError(f"Plateau: patience={shown(patience)}: an integer from 1 on")
+        self.rate = rate
+        self.factor = float(factor)
+        self.patience = patience
+        self.least = float(least)
+        self.waited = 0
+
+    def look(self, value: float, event: Event) -> None:
+        """Count values that are not better, and lower the rate."""
+        if self.better(value, self.best):
+            self.best, self.waited = value, 0
+            return
+        self.waited += 1
+        if self.waited < self.patience:
+            return
+        self.waited = 0
+        before = float(self.rate.get_value())
+        new = max(before * self.factor, self.least)
+        if new < before:
+            self.rate.set_value(np.asarray(new, self.rate.type.dtype))
+            event.trainer.say(
+                f"{self.metric} has not improved for {self.patience} times: "
+                f"{self.rate.name or 'the rate'} is {new:.3g} now"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """The best value and how long it has been, for JSON."""
+        return {"best": _text(self.best), "waited": self.waited}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.best, self.waited = float(state["best"]), int(state["waited"])
+
+
+def _text(value: float) -> float | str:
+    """A number for JSON, which has no infinite ones."""
+    return value if math.isfinite(value) else repr(value)

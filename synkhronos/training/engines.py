@@ -1,0 +1,99 @@
+"""How a training function goes through an epoch: step by step, or by members that train apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from synkhronos._errors import InputError
+from synkhronos.extensions.free_function import FreeFunction
+from synkhronos.extensions.round_function import RoundFunction
+from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.feeds import Feed
+
+_LOOK_SECONDS = 0.25  # between two reports of members that train apart
+
+
+class Report(NamedTuple):
+    """What has been done since the report before.
+
+    Attributes
+    ----------
+    loss : float
+        The mean over the rows; NaN if it is not known yet.
+    rows, steps : int
+    """
+
+    loss: float
+    rows: int
+    steps: int
+
+
+class StepEngine:
+    """Each report is one step of all members."""
+
+    repeatable = True
+
+    def __init__(self, train: TrainFunction, slices: int | str) -> None:
+        self._train = train
+        self._slices = slices
+        self.latest: tuple[tuple[Any, ...], Any] = ((), None)  # the inputs and rows of the step
+
+    def epoch(self, feed: Feed) -> Generator[Report]:
+        """Go through the rest of the epoch; each report comes right after its step."""
+        train, slices = self._train, self._slices
+        for args, batch, rows in feed:
+            self.latest = args, batch
+            found = train(*args, batch=batch, num_slices=slices)
+            yield Report(float(found[0] if isinstance(found, list) else found), rows, 1)
+
+    def settle(self) -> None:
+        """Give the variables the values to validate and to save: of a round rule, by a meeting."""
+        if isinstance(self._train, RoundFunction):
+            self._train.meet()
+
+    def stop(self) -> None:
+        """Nothing goes on between two reports."""
+
+
+class FreeEngine:
+    """Members train apart for the rest of the epoch; reports come from their counters."""
+
+    repeatable = False
+
+    def __init__(self, train: FreeFunction) -> None:
+        self._train = train
+        self._run: Any = None
+        self.latest: tuple[tuple[Any, ...], Any] = ((), None)
+
+    def epoch(self, feed: Feed) -> Generator[Report]:
+        """Let members train to the end of the epoch, or until `stop`."""
+        if feed.fixed is None:
+            raise InputError(
+                f"{self._train.rule} needs all rows in shared memory, and these are read from a "
+                "source: give arrays or Data"
+            )
+        rows = steps = 0
+        with self._train.start(*feed.fixed, feed.batches) as run:
+            self._run = run
+            ended = False
+            while not ended:
+                ended = run.wait(_LOOK_SECONDS)
+                before = rows, steps
+                rows, steps = run.rows, run.steps
+                loss = run.loss if ended else math.nan
+                yield Report(loss, rows - before[0], steps - before[1])
+
+    def settle(self) -> None:
+        """Between two spans, the variables have the centre's values."""
+
+    def stop(self) -> None:
+        """Ask the members to stop."""
+        if self._run is not None:
+            self._run.stop()
+
+
+def engine_of(train: Any, slices: int | str) -> StepEngine | FreeEngine:
+    """The engine for a training function."""
+    return FreeEngine(train) if isinstance(train, FreeFunction) else StepEngine(train, slices)

@@ -1,0 +1,169 @@
+"""Metrics of all rows, computed by all members, in one call or in many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from synkhronos._api.function import Function, function
+from synkhronos._errors import InputError, InputTypeError, ReductionWarning, refusing, shown
+from synkhronos.training.feeds import Feed
+from synkhronos.training.metrics import Metric
+
+_CURE = (
+    'A metric must be exact for any split: name its reduction, as in (variable, "avg"), make it a '
+    "Metric of sums over rows, or pass strict=False"
+)
+_ADDED = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+
+
+class Evaluation:
+    """A function that evaluates metrics over all rows, exactly.
+
+    Parameters
+    ----------
+    inputs : list of Variable
+    metrics : mapping of str to Variable, (Variable, reduction) or Metric
+    givens : mapping, optional
+        Replacements in the graph, such as parameters by their averages.
+    strict : bool
+        Refuse a metric whose reduction over rows is neither proved nor named.
+    **options
+        For `synkhronos.function`: mode, name.
+
+    Attributes
+    ----------
+    names : list of str
+
+    Raises
+    ------
+    InputError, InputTypeError
+        A metric is neither an expression of the inputs nor a Metric; or, if strict, its reduction
+        cannot be proved.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos.training import Evaluation, metrics
+    >>> x, y = pt.dvector("x"), pt.dvector("y")
+    >>> with synk.Group(2):
+    ...     evaluate = Evaluation([x, y], {"rmse": metrics.rmse(x, y), "bias": (x - y).mean()})
+    ...     evaluate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 6.0]))
+    {'rmse': 1.7320508075688772, 'bias': -1.0}
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        metrics: Mapping[str, Any],
+        givens: Mapping[Any, Any] | None = None,
+        strict: bool = True,
+        **options: Any,
+    ) -> None:
+        if not isinstance(metrics, Mapping) or not metrics:
+            raise InputTypeError(
+                f"metrics={shown(metrics)}: give a dict of names and expressions, such as "
+                '{"acc": accuracy}'
+            )
+        self.names = list(metrics)
+        self._metrics = dict(metrics)
+        outputs: list[Any] = []
+        for name, metric in self._metrics.items():
+            outputs += _outputs(name, metric)
+        checked: AbstractContextManager[None] = nullcontext()
+        if strict:
+            checked = refusing(ReductionWarning, _CURE)
+        with checked:
+            self._function: Function = function(
+                list(inputs),
+                outputs,
+                givens=dict(givens or {}),
+                on_unused_input="ignore",
+                **{"name": "evaluation", **options},
+            )
+
+    def __call__(self, *data: Any) -> dict[str, Any]:
+        """Evaluate the metrics over all rows of Data or arrays, in one call.
+
+        Returns
+        -------
+        dict
+            A float for each metric, or an array.
+        """
+        return self._finished(self._function(*data, num_slices="auto"))
+
+    def over(self, feed: Feed) -> dict[str, Any]:
+        """Evaluate the metrics over all batches of a feed, whose rows need not fit into memory.
+
+        Raises
+        ------
+        InputError
+            A metric is neither a mean nor a sum over rows, nor a minimum, maximum or product, nor
+            a `Metric`.
+        """
+        modes = self._function.output_modes
+        self._check_many(modes)
+        totals: list[Any] = []
+        rows = 0
+        for args, batch, n in feed:
+            values = [
+                np.asarray(v, np.float64) * n if mode == "avg" else np.asarray(v)
+                for v, mode in zip(self._function(*args, batch=batch), modes, strict=True)
+            ]
+            kinds = ["sum" if mode == "avg" else mode for mode in modes]
+            totals = (
+                [_ADDED[k](t, v) for t, v, k in zip(totals, values, kinds, strict=True)]
+                if rows
+                else values
+            )
+            rows += n
+        return self._finished(
+            [t / rows if mode == "avg" else t for t, mode in zip(totals, modes, strict=True)]
+        )
+
+    def _check_many(self, modes: Sequence[Any]) -> None:
+        for name, mode in zip(self._owners(), modes, strict=True):
+            if mode not in (*_ADDED, "avg"):
+                raise InputError(
+                    f"the metric {name!r} cannot be added up over several calls, and these data "
+                    "are read in batches: make it a Metric, of sums over rows and a function of "
+                    "these sums"
+                )
+
+    def _owners(self) -> Iterator[str]:
+        for name, metric in self._metrics.items():
+            yield from [name] * (len(metric.sums) if isinstance(metric, Metric) else 1)
+
+    def _finished(self, values: Sequence[Any]) -> dict[str, Any]:
+        found, left = {}, list(values)
+        for name, metric in self._metrics.items():
+            if isinstance(metric, Metric):
+                n = len(metric.sums)
+                sums = [_wide(v) for v in left[:n]]
+                value, left = metric.finish(*sums), left[n:]
+            else:
+                value, *left = left
+            array = np.asarray(value)
+            found[name] = array if array.ndim else array.item()
+        return found
+
+
+def _outputs(name: str, metric: Any) -> list[Any]:
+    if isinstance(metric, Metric):
+        return [(v, "sum") for v in metric.sums]
+    if isinstance(metric, Variable) or (isinstance(metric, tuple) and len(metric) == 2):
+        return [metric]
+    raise InputTypeError(
+        f"the metric {name!r} is {shown(metric)}: give an expression, a pair (expression, "
+        "reduction), or a Metric"
+    )
+
+
+def _wide(value: Any) -> Any:
+    """A sum as float64, or of its own integer dtype."""
+    array = np.asarray(value)
+    return array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -1,0 +1,122 @@
+"""Feeds: the batches of an epoch as arguments of a call, from Data or from sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._api.data import Data
+from synkhronos._api.make_data import data as make_data
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.extensions.batches import Batches
+from synkhronos.extensions.loader import Loader
+
+Step = tuple[tuple[Any, ...], Any, int]  # the inputs, the batch of them, its number of rows
+
+
+class Feed:
+    """One pass over batches for each `for` loop, as arguments of calls.
+
+    Arrays become Data once, in shared memory; a source is read in batches by a `Loader`.
+
+    Parameters
+    ----------
+    given : sequence
+        For each input with rows an array, Data, or source; or one Loader for all.
+    batches : Batches
+    inputs : sequence of Variable
+        What the arrays are for.
+
+    Attributes
+    ----------
+    batches : Batches
+    fixed : tuple of Data, or None
+        All rows, where they are in shared memory.
+    """
+
+    def __init__(self, given: Sequence[Any], batches: Batches, inputs: Sequence[Any]) -> None:
+        self.batches = batches
+        self.fixed: tuple[Data, ...] | None = None
+        self._loader: Loader | None = None
+        if _in_memory(given):
+            self.fixed = tuple(
+                v if isinstance(v, Data) else make_data(v, var=variable)
+                for v, variable in zip(given, inputs, strict=True)
+            )
+        else:
+            self._loader = Loader([_source(v) for v in given], batches)
+
+    @classmethod
+    def of_loader(cls, loader: Loader) -> Feed:
+        """The feed of a loader that the user has made."""
+        made = cls.__new__(cls)
+        made.batches, made.fixed, made._loader = loader.batches, None, loader
+        return made
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Step]:
+        if self.fixed is not None:
+            fixed = self.fixed
+            for rows in self.batches:
+                yield fixed, rows, len(rows)
+            return
+        assert self._loader is not None
+        for turn in self._loader:
+            found = turn if isinstance(turn, tuple) else (turn,)
+            yield found, None, len(found[0])
+
+    @property
+    def waited(self) -> float:
+        """Seconds that loops have waited for sources."""
+        return 0.0 if self._loader is None else self._loader.waited
+
+    def close(self) -> None:
+        """End what reads ahead."""
+        if self._loader is not None:
+            self._loader.close()
+
+
+def rows_of(given: Sequence[Any], inputs: Sequence[Any], what: str) -> int:
+    """The number of rows of the data, after a check that there is one for each input.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        There are too many or too few, something has no rows, or lengths differ.
+    """
+    names = ", ".join(str(v) for v in inputs)
+    if len(given) != len(inputs):
+        raise InputError(f"{what}: {len(given)} arrays for the inputs {names}: give one for each")
+    lengths = []
+    for value, variable in zip(given, inputs, strict=True):
+        if not hasattr(value, "__len__") or isinstance(value, str | dict | list | tuple):
+            raise InputTypeError(
+                f"{what}: {shown(value)} for {variable} has no rows: give an array, Data, or a "
+                "source with a length, such as an h5py dataset"
+            )
+        if isinstance(value, np.ndarray) and not value.ndim:
+            raise InputError(f"{what}: the array for {variable} has no rows: it is 0-d")
+        lengths.append(len(value))
+    if len(set(lengths)) > 1:
+        pairs = ", ".join(f"{v}: {n:,}" for v, n in zip(inputs, lengths, strict=True))
+        raise InputError(f"{what}: the inputs have different numbers of rows ({pairs})")
+    if not lengths or not lengths[0]:
+        raise InputError(f"{what}: there are no rows")
+    return lengths[0]
+
+
+def listed(given: Any) -> list[Any]:
+    """The data as a list: of one array, or of a tuple or list of them."""
+    return list(given) if isinstance(given, tuple | list) else [given]
+
+
+def _in_memory(given: Sequence[Any]) -> bool:
+    return all(isinstance(v, Data | np.ndarray) for v in given)
+
+
+def _source(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, Data) else value

@@ -1,0 +1,239 @@
+"""`fit`: from a loss and data to trained parameters, in one call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._errors import (
+    InputError,
+    ReductionWarning,
+    options_checked,
+    refusing,
+    shown,
+)
+from synkhronos.extensions.train import make_train_function
+from synkhronos.extensions.updates import rule_of
+from synkhronos.rules._base import Rule
+from synkhronos.training.optimizers import ema as with_averages
+from synkhronos.training.optimizers import guarded
+from synkhronos.training.trainer import Trainer
+from synkhronos.training.twin import Twin
+
+_CURE = (
+    'fit trains exactly or not at all: name the reduction, as in reduction="avg", or pass '
+    "strict=False"
+)
+
+
+@options_checked
+def fit(
+    loss: Any,
+    params: Sequence[SharedVariable],
+    inputs: Any,
+    data: Any,
+    *,
+    optimizer: Callable[..., Any],
+    epochs: int,
+    batch: int | None = None,
+    member_batch: int | None = None,
+    rule: Rule | None = None,
+    validation: Any = None,
+    metrics: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Any] = (),
+    stop: str | Sequence[str] = (),
+    folder: Any = None,
+    resume: str | int | None = None,
+    keep: int | None = 3,
+    save_every: int | None = None,
+    validate_every: int = 1,
+    seed: int = 0,
+    shuffle: bool = True,
+    last: str = "keep",
+    slices: int | str = 1,
+    ema: float | None = None,
+    guard: str | None = "raise",
+    torn: str = "raise",
+    verify: int = 0,
+    strict: bool = True,
+    updates: Any = None,
+    givens: Any = None,
+    clip: Callable[..., Any] | None = None,
+    reduction: str | None = None,
+    compress: str | None = None,
+    mode: Any = None,
+    name: str | None = None,
+    progress: bool = True,
+) -> Trainer:
+    """Train parameters on data with all members of the group.
+
+    It makes a training function (`make_train_function`) and a `Trainer`, and trains.
+
+    Parameters
+    ----------
+    loss : 0-d variable
+    params : list of SharedVariable
+    inputs : variable, or list of them
+        The inputs of the loss that have rows.
+    data : array, Data or source; or a tuple of them, one for each input; or a Loader
+    optimizer : callable
+        An update rule ``(loss_or_grads, params) -> updates``: of pytensor-ml, as in
+        ``adamw(1e-3)``; one of `extensions.updates`, with its default rate; with another one by
+        ``functools.partial(updates.adam, learning_rate=0.01)``; or `scheduled`.
+    epochs : int
+    batch : int
+        The rows of a step, of all members together. The rate does not depend on their number.
+    member_batch : int
+        With a free rule, in place of `batch`: the rows of a step of one member.
+    rule : Rule, optional
+        Of `synkhronos.rules`: members train apart.
+    validation : as data, optional
+        Rows on which the loss and `metrics` are evaluated.
+    metrics : mapping, optional
+        As of `Trainer`. The loss is one of them, as "loss", unless there is another one of this
+        name: of the network without dropout, say.
+    ema : float, optional
+        Keep moving averages of the parameters with this decay, and validate with them.
+    guard : {"raise", "skip"} or None
+        What to do about a gradient that is not finite: raise `NonFinite`, which names the rows; or
+        leave out up to 5 such steps in a row. None: look at the loss alone, for 0 to 2 % less time.
+    verify : int
+        Make so many first steps again by serial PyTensor, on copies, and compare. Only for runs
+        that begin, and losses without random numbers.
+    strict : bool
+        Refuse a loss or a metric whose reduction over rows is neither proved nor named.
+    updates, givens, clip, reduction, compress, mode, name
+        As of `make_train_function`.
+    callbacks, stop, folder, keep, torn, progress
+        As of `Trainer`.
+    resume, save_every, validate_every, seed, shuffle, last, slices
+        As of `Trainer.fit`.
+
+    Returns
+    -------
+    Trainer
+        ``history``, ``evaluate(data)``, ``train``; and `fit`, to go on.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        Arguments are wrong, or contradict each other. Nothing has changed.
+    NonFinite, WorkerError, WorkerDied, StateTorn, KeyboardInterrupt, SystemExit
+        As of `Trainer.fit`.
+
+    Notes
+    -----
+    Cost: that of the training function's steps, and about 5 us of Python for each.
+
+    Examples
+    --------
+    >>> import functools, numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos.extensions import updates
+    >>> from synkhronos.training import fit
+    >>> _ = synk.fork(2)
+    >>> x, y = pt.dmatrix("x"), pt.dvector("y")
+    >>> w = pytensor.shared(np.zeros(3), name="w")
+    >>> rows = np.random.default_rng(0).normal(size=(300, 3))
+    >>> adam = functools.partial(updates.adam, learning_rate=0.05)
+    >>> run = fit(
+    ...     ((x @ w - y) ** 2).mean(), [w], [x, y], (rows, rows @ [1.0, 2.0, 3.0]),
+    ...     optimizer=adam, batch=20, epochs=20, progress=False,
+    ... )
+    >>> w.get_value().round(2).tolist(), len(run.history)
+    ([1.0, 2.0, 3.0], 20)
+    >>> synk.close()
+    """
+    wanted = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
+        raise InputError(f"fit: verify={shown(verify)}: a number of steps")
+    if verify and (rule is not None or resume is not None):
+        raise InputError("fit: verify= is for runs that begin, of members that train together")
+    in_dtype = _in_their_dtype(optimizer, params)
+    whole = in_dtype if ema is None else with_averages(in_dtype, ema)
+    if guard is not None and rule is None:
+        whole = guarded(whole)
+    proved: AbstractContextManager[None] = nullcontext()
+    if strict:
+        proved = refusing(ReductionWarning, _CURE)
+    with proved:
+        train = make_train_function(
+            loss,
+            params,
+            wanted,
+            None,
+            whole,
+            updates=updates,
+            givens=givens,
+            clip=clip,
+            reduction=reduction,
+            compress=compress,
+            rule=rule,
+            mode=mode,
+            name=name or "train",
+        )
+    told = list(callbacks)
+    if verify:
+        plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
+        told.insert(0, Twin(verify, loss, params, wanted, whole, **plain))
+    evaluated = {} if validation is None else {"loss": _named(loss, reduction), **(metrics or {})}
+    trainer = Trainer(
+        train,
+        metrics=evaluated or metrics,
+        callbacks=told,
+        stop=stop,
+        folder=folder,
+        keep=keep,
+        guard=guard,
+        torn=torn,
+        strict=strict,
+        givens=givens,
+        config={"optimizer": getattr(whole, "__name__", repr(whole)), "rule": rule, "ema": ema},
+        progress=progress,
+    )
+    trainer.fit(
+        data,
+        epochs=epochs,
+        batch=batch,
+        member_batch=member_batch,
+        validation=validation,
+        resume=resume,
+        seed=seed,
+        shuffle=shuffle,
+        last=last,
+        slices=slices,
+        validate_every=validate_every,
+        save_every=save_every,
+    )
+    return trainer
+
+
+def _named(loss: Any, reduction: str | None) -> Any:
+    return loss if reduction is None else (loss, reduction)
+
+
+def _in_their_dtype(
+    optimizer: Callable[..., Any], params: Sequence[SharedVariable]
+) -> Callable[..., Any]:
+    """The rule under floatX of its parameters, since rules of pytensor-ml cast rates to floatX."""
+    dtypes = {getattr(p.type, "dtype", None) for p in params}
+    if len(dtypes) != 1 or not callable(optimizer):
+        return optimizer
+    [dtype] = dtypes
+    if dtype not in ("float32", "float64"):
+        return optimizer
+
+    rule = rule_of(optimizer)
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        with pytensor.config.change_flags(floatX=dtype):
+            return rule(*args, **kwargs)
+
+    inner = rule.func if isinstance(rule, functools.partial) else rule
+    made.__name__ = getattr(inner, "__name__", repr(inner))
+
+    return made

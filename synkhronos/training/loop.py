@@ -1,0 +1,292 @@
+"""The loop of a run: steps, epochs, validation, checkpoints, and all who are told of them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import InputError, StateTorn, shown
+from synkhronos.extensions.checkpoints import Checkpoints
+from synkhronos.training.engines import FreeEngine, StepEngine
+from synkhronos.training.events import Event
+from synkhronos.training.feeds import Feed
+from synkhronos.training.history import History
+from synkhronos.training.nonfinite import Guard
+from synkhronos.training.recorder import Recorder
+from synkhronos.training.reporting import Reporting
+from synkhronos.training.signals import Signals
+
+_RECORD_SECONDS = 1.0  # between two lines of steps in the record
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for all runs of a trainer."""
+
+    folder: Path | None
+    keep: int | None
+    skips: bool
+    restores: bool
+    config: Mapping[str, Any]
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Due:
+    """When something is due: the end after `epochs`, and the others every so many epochs, steps."""
+
+    epochs: int
+    validate: int
+    save: int | None
+
+
+class Loop:
+    """One run of a trainer.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Its `position`, `subscribers`, `history`, `reason` and `completed` follow the run.
+    engine : StepEngine or FreeEngine
+    feed : Feed
+        What is trained on.
+    validated : Feed, or None
+        What metrics are evaluated on.
+    due : Due
+    options : Options
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        engine: StepEngine | FreeEngine,
+        feed: Feed,
+        validated: Feed | None,
+        due: Due,
+        options: Options,
+    ) -> None:
+        self._trainer = trainer
+        self._engine = engine
+        self._feed = feed
+        self._validated = validated
+        self._due = due
+        self._options = options
+        self._position = trainer.position
+        self._subscribers = trainer.subscribers
+        self._signals = Signals(options.folder is not None)
+        self._shows = Reporting(trainer.train, feed, self._position, due.epochs, options.progress)
+        self._checkpoints: Checkpoints | None = None
+        self._recorder: Recorder | None = None
+        self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
+        self._began = self._recorded = time.monotonic()
+
+    @property
+    def latest(self) -> tuple[tuple[Any, ...], Any]:
+        """The inputs of the latest step, and the rows of them."""
+        return self._engine.latest
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._shows.console.line(text)
+
+    @contextlib.contextmanager
+    def opened(self, resume: str | int | None) -> Iterator[None]:
+        """A context with the run's folder, if it has one; values are restored if asked."""
+        integer = isinstance(resume, int | np.integer) and not isinstance(resume, bool)
+        if resume is not None and resume != "auto" and not integer:
+            raise InputError(f'fit: resume={shown(resume)}: use "auto", a step, or None')
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._shows.console.close)
+            if self._options.folder is not None:
+                self._open(self._options.folder, resume, stack)
+            elif resume is not None:
+                raise InputError("fit: resume= needs the run's folder: give folder=")
+            yield
+
+    def _open(self, folder: Path, resume: str | int | None, stack: contextlib.ExitStack) -> None:
+        goes_on = resume is not None or self._position.step > 0
+        batches, train = self._feed.batches, self._trainer.train
+        config = {**self._options.config, "epochs": self._due.epochs, "batch": batches.size}
+        self._recorder = stack.enter_context(Recorder(folder, config, resume=goes_on))
+        place = self._recorder.checkpoints
+        self._checkpoints = Checkpoints(place, train, batches, self._options.keep)
+        if resume is not None and not self._position.step:
+            self._restore(None if resume == "auto" else int(resume))
+        elif goes_on:
+            self._checkpoints.adopt()
+
+    def _restore(self, step: int | None) -> None:
+        """Go back to the checkpoint of a step; None: to the latest one, if there is one."""
+        assert self._checkpoints is not None
+        assert self._recorder is not None
+        if step is None:
+            found = self._checkpoints.restore(missing="ignore")
+        else:
+            found = self._checkpoints.restore(step)
+        if found is None:
+            return
+        if "training" not in found:
+            raise InputError(
+                f"fit: the checkpoint of step {found['step']} in {self._checkpoints.folder} was "
+                "not saved by fit: restore it by extensions.checkpoints"
+            )
+        training = found["training"]
+        self._position.restore(training["position"])
+        self._states = training["callbacks"]
+        self._trainer.history = History.of(training["history"])
+        self._recorder.resumed(self._position.step)
+
+    def go(self) -> None:
+        """Train."""
+        trainer, position = self._trainer, self._position
+        trainer.reason, trainer.completed = "", False
+        trainer.history.repeatable = self._engine.repeatable
+        self._shows.begin(self._options.folder, isinstance(self._engine, FreeEngine))
+        self._guard = Guard(trainer.train, self._options.skips, self._options.folder)
+        with self._signals:
+            self._tell("start", {})
+            self._subscribers.restore(self._states)
+            try:
+                while position.epoch < self._due.epochs and not self._ending():
+                    if not self._steps_made():
+                        self._try_steps()
+                    if self._steps_made():
+                        self._end_epoch()
+                self._name_the_end()
+            finally:
+                self._end()
+        self._signals.act()
+
+    def _name_the_end(self) -> None:
+        """Say why the run ends."""
+        received = self._signals.received
+        usual = self._signals.name if received else "epochs"
+        self._trainer.reason = self._trainer.reason or usual
+        self._trainer.completed = not received
+
+    def _ending(self) -> bool:
+        return bool(self._trainer.reason or self._signals.received)
+
+    def _steps_made(self) -> bool:
+        """Whether all steps of the epoch are made, and it has not ended yet."""
+        position = self._position
+        return bool(position.rows) and self._feed.batches.state()["epoch"] > position.epoch
+
+    def _try_steps(self) -> None:
+        """Make steps; after a torn value go back to the latest checkpoint, if asked."""
+        try:
+            self._steps()
+        except StateTorn:
+            if not self._options.restores:
+                raise
+            assert self._checkpoints is not None
+            if not self._checkpoints.steps():
+                raise
+            self.say("a failure left values half written: back to the latest checkpoint")
+            self._restore(None)
+            self._subscribers.restore(self._states)
+            self._guard.look_again()
+
+    def _steps(self) -> None:
+        """Make the steps of the rest of the epoch; leave early if the run ends."""
+        position, batches, engine = self._position, self._feed.batches, self._engine
+        told = self._subscribers.wants("step")
+        every = self._due.save if self._checkpoints is not None else None
+        reports = engine.epoch(self._feed)
+        clock = time.monotonic()
+        try:
+            for report in reports:
+                now = time.monotonic()
+                position.add(report.rows, report.steps, now - clock)
+                clock = now
+                left_out = engine.repeatable and self._guard.left_out(
+                    report, position, engine.latest, self.say
+                )
+                if not left_out:
+                    position.add_loss(report.loss, report.rows)
+                    if told:
+                        self._tell("step", {"loss": report.loss, "rows": report.rows})
+                self._shows.step()
+                if now - self._recorded >= _RECORD_SECONDS:
+                    self._recorded = now
+                    self._record("step", loss=position.mean, rows=position.rows)
+                if self._ending():
+                    engine.stop()
+                    if engine.repeatable:
+                        break
+                elif every is not None and position.step % every == 0:
+                    self._save()
+                    clock = time.monotonic()
+        finally:
+            place = batches.state()
+            reports.close()
+            least = batches.size if batches.last == "drop" else 1
+            if engine.repeatable and batches.n - position.rows >= least:
+                place |= {"epoch": position.epoch, "row": position.rows}  # as steps were made
+            batches.restore(place)  # leaving a loop over batches would end its epoch
+        if self._ending() and not self._steps_made():
+            self._save()
+
+    def _end_epoch(self) -> None:
+        """Validate, tell, save, and begin the next epoch."""
+        trainer, position = self._trainer, self._position
+        self._engine.settle()
+        values: dict[str, Any] = {"loss": position.mean, "rows": position.rows}
+        values["seconds"] = position.seconds
+        last = position.epoch + 1 >= self._due.epochs
+        if self._validated is not None and (last or (position.epoch + 1) % self._due.validate == 0):
+            found = trainer.evaluated(self._validated)
+            validated = {f"val_{name}": value for name, value in found.items()}
+            self._tell("validated", validated)
+            self._record("validated", **validated)
+            values |= validated
+        if self._guard.counts:
+            values["skipped"] = self._guard.skipped
+        trainer.history.append(epoch=position.epoch, step=position.step, **values)
+        self._tell("epoch", values)
+        self._record("epoch", **values)
+        self._shows.epoch(values)
+        position.next_epoch()
+        self._save()
+
+    def _save(self) -> None:
+        if self._checkpoints is None:
+            return
+        assert self._recorder is not None
+        self._engine.settle()
+        training = {
+            "position": self._position.state(),
+            "callbacks": self._subscribers.state(),
+            "history": self._trainer.history.as_rows(),
+        }
+        path = self._checkpoints.save(self._position.step, training=training)
+        self._record("saved", path=str(path))
+        self._recorder.sync()
+        self._tell("saved", {"path": path})
+
+    def _end(self) -> None:
+        """Tell of the end; after an exception too."""
+        reason = self._trainer.reason
+        self._record("end", reason=reason)
+        if self._recorder is not None:
+            self._recorder.sync()
+        self._tell("end", {"reason": reason})
+        if self._trainer.completed:
+            self._shows.end(reason)
+
+    def _tell(self, kind: str, values: Mapping[str, Any]) -> None:
+        if self._subscribers.wants(kind):
+            position, seconds = self._position, time.monotonic() - self._began
+            event = Event(kind, self._trainer, position.step, position.epoch, values, seconds)
+            self._subscribers.tell(event)
+
+    def _record(self, kind: str, **values: Any) -> None:
+        if self._recorder is not None:
+            position = self._position
+            self._recorder.write(kind, step=position.step, epoch=position.epoch, **values)

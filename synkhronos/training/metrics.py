@@ -1,0 +1,300 @@
+"""Metrics that are exact over all rows: any number of members, parts and calls gives one value.
+
+A metric is an expression of one call over all rows (its reduction is proved), or a `Metric`: sums
+over rows, and a function of these sums. Sums add up over any number of calls, so a `Metric` also
+serves data that are larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from synkhronos._api.public_names import belong_to
+from synkhronos._errors import InputError, InputTypeError, shown
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Sums over rows, and the function that makes a value of them.
+
+    Parameters
+    ----------
+    sums : sequence of Variable
+        Each a sum over rows, of any shape.
+    finish : callable
+        From the sums over all rows, numpy arrays of float64 or of their own integer dtype, to the
+        value.
+
+    Raises
+    ------
+    InputTypeError
+        `sums` are not variables, or `finish` is not a function.
+
+    Examples
+    --------
+    The root of a mean of squares:
+
+    >>> import numpy as np, pytensor.tensor as pt
+    >>> from synkhronos.training.metrics import Metric
+    >>> error = pt.vector("error")
+    >>> rmse = Metric([(error**2).sum(), error.shape[0]], lambda s, n: np.sqrt(s / n))
+    """
+
+    sums: Sequence[Variable]
+    finish: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        found = self.sums
+        if not isinstance(found, list | tuple) or not all(isinstance(s, Variable) for s in found):
+            raise InputTypeError(
+                f"Metric: sums={shown(found)}: give a list of variables, each a sum over rows"
+            )
+        if not found or not callable(self.finish):
+            raise InputTypeError(
+                "Metric: give at least one sum, and a function that takes one argument for each"
+            )
+
+
+def accuracy(scores: Any, labels: Any) -> Metric:
+    """The share of rows whose highest score is at their label.
+
+    Parameters
+    ----------
+    scores : matrix (rows, classes)
+    labels : integer vector (rows)
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.accuracy(pt.matrix("scores"), pt.ivector("labels"))
+    """
+    scores, labels = _scores("accuracy", scores, labels)
+    right = pt.eq(scores.argmax(axis=1), labels)
+    return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio)
+
+
+def top_k(scores: Any, labels: Any, k: int) -> Metric:
+    """The share of rows whose label is among their k highest scores.
+
+    Parameters
+    ----------
+    scores : matrix (rows, classes)
+    labels : integer vector (rows)
+    k : int, at least 1
+        Of equal scores, those of lower classes count as higher.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.top_k(pt.matrix("scores"), pt.ivector("labels"), 5)
+    """
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise InputError(f"top_k: k={shown(k)}: an integer of at least 1")
+    scores, labels = _scores("top_k", scores, labels)
+    classes = pt.arange(scores.shape[1])
+    mine = (scores * pt.eq(classes[None, :], labels[:, None])).sum(axis=1, keepdims=True)
+    ahead = pt.gt(scores, mine)
+    level = pt.and_(pt.eq(scores, mine), pt.lt(classes[None, :], labels[:, None]))
+    right = pt.lt(pt.or_(ahead, level).sum(axis=1), k)
+    return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio)
+
+
+def confusion(scores: Any, labels: Any, classes: int) -> Metric:
+    """The confusion matrix: rows by label, columns by the class of the highest score.
+
+    Parameters
+    ----------
+    scores : matrix (rows, classes)
+    labels : integer vector (rows)
+    classes : int
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.confusion(pt.matrix("scores"), pt.ivector("labels"), 10)
+    """
+    scores, labels = _scores("confusion", scores, labels)
+    return Metric([_confusion(scores, labels, classes)], lambda table: table)
+
+
+def f1(scores: Any, labels: Any, classes: int, average: str | None = "macro") -> Metric:
+    """The harmonic mean of precision and recall.
+
+    Parameters
+    ----------
+    scores : matrix (rows, classes)
+    labels : integer vector (rows)
+    classes : int
+    average : {"macro", "micro", "weighted"} or None
+        "macro": the mean over classes; "weighted": weighted by the classes' rows; "micro": of all
+        decisions together; None: one value for each class. A class without rows and without
+        predictions has 0.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.f1(pt.matrix("scores"), pt.ivector("labels"), classes=3)
+    """
+    if average not in ("macro", "micro", "weighted", None):
+        raise InputError(f'f1: average={shown(average)}: use "macro", "micro", "weighted" or None')
+    scores, labels = _scores("f1", scores, labels)
+
+    def finish(table: np.ndarray) -> Any:
+        right, found, there = np.diag(table), table.sum(axis=0), table.sum(axis=1)
+        if average == "micro":
+            return right.sum() / max(there.sum(), 1)
+        each = 2 * right / np.maximum(found + there, 1)
+        if average is None:
+            return each
+        # as scikit-learn: classes that are neither labels nor predictions do not count
+        seen = (found + there) > 0
+        if not seen.any():
+            return 0.0
+        return each[seen].mean() if average == "macro" else np.average(each, weights=there)
+
+    return Metric([_confusion(scores, labels, classes)], finish)
+
+
+def mse(predicted: Any, target: Any) -> Metric:
+    """The mean of squared errors, over rows and columns.
+
+    Parameters
+    ----------
+    predicted, target : variables of one shape
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.mse(pt.vector("predicted"), pt.vector("target"))
+    """
+    error = _error("mse", predicted, target)
+    return Metric([pt.sqr(error).sum(), error.size], _ratio)
+
+
+def rmse(predicted: Any, target: Any) -> Metric:
+    """The root of the mean of squared errors.
+
+    Parameters
+    ----------
+    predicted, target : variables of one shape
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.rmse(pt.vector("predicted"), pt.vector("target"))
+    """
+    error = _error("rmse", predicted, target)
+    return Metric([pt.sqr(error).sum(), error.size], lambda s, n: np.sqrt(_ratio(s, n)))
+
+
+def mae(predicted: Any, target: Any) -> Metric:
+    """The mean of absolute errors.
+
+    Parameters
+    ----------
+    predicted, target : variables of one shape
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.mae(pt.vector("predicted"), pt.vector("target"))
+    """
+    error = _error("mae", predicted, target)
+    return Metric([abs(error).sum(), error.size], _ratio)
+
+
+def r2(predicted: Any, target: Any) -> Metric:
+    """The coefficient of determination: 1 minus the share of the variance that is not explained.
+
+    Parameters
+    ----------
+    predicted, target : vectors (rows)
+
+    Notes
+    -----
+    The variance follows from sums of the target and of its squares, in float64; with a mean of
+    10^6 standard deviations, 4 digits are left.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from synkhronos.training import metrics
+    >>> metric = metrics.r2(pt.vector("predicted"), pt.vector("target"))
+    """
+    error = _error("r2", predicted, target)
+    if error.type.ndim != 1:
+        raise InputTypeError(f"r2: the target has {error.type.ndim} dimensions: give vectors")
+    value = pt.cast(pt.as_tensor_variable(target), "float64")
+    sums = [pt.sqr(error).sum(), value.sum(), pt.sqr(value).sum(), _rows(value)]
+
+    def finish(left: Any, total: Any, squares: Any, n: Any) -> Any:
+        spread = squares - total**2 / n if n else 0.0
+        return 1 - left / spread if spread > 0 else (1.0 if left == 0 else 0.0)
+
+    return Metric(sums, finish)
+
+
+def _ratio(part: Any, whole: Any) -> Any:
+    return part / whole if whole else np.nan
+
+
+def _rows(variable: Any) -> Any:
+    """The number of rows, as a sum over rows, which members can add up."""
+    return pt.ones_like(variable, dtype="int64").sum()
+
+
+def _scores(what: str, scores: Any, labels: Any) -> tuple[Any, Any]:
+    scores, labels = pt.as_tensor_variable(scores), pt.as_tensor_variable(labels)
+    if scores.type.ndim != 2 or labels.type.ndim != 1 or labels.type.dtype[0] not in "iu":
+        raise InputTypeError(
+            f"{what}: scores are {scores.type} and labels {labels.type}: give a matrix (rows, "
+            "classes) and a vector of integers (rows)"
+        )
+    return scores, labels
+
+
+def _confusion(scores: Any, labels: Any, classes: Any) -> Any:
+    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 1:
+        raise InputError(f"classes={shown(classes)}: an integer of at least 1")
+    each = pt.arange(classes)
+    there = pt.eq(labels[:, None], each[None, :]).astype("float64")
+    found = pt.eq(scores.argmax(axis=1)[:, None], each[None, :]).astype("float64")
+    return there.T @ found
+
+
+def _error(what: str, predicted: Any, target: Any) -> Any:
+    predicted, target = pt.as_tensor_variable(predicted), pt.as_tensor_variable(target)
+    if predicted.type.ndim != target.type.ndim:
+        raise InputTypeError(
+            f"{what}: the prediction is {predicted.type}, the target {target.type}: give variables "
+            "of one shape"
+        )
+    return pt.cast(predicted, "float64") - pt.cast(target, "float64")
+
+
+__all__ = [
+    "Metric",
+    "accuracy",
+    "confusion",
+    "f1",
+    "mae",
+    "mse",
+    "r2",
+    "rmse",
+    "top_k",
+]
+
+belong_to(__name__, [globals()[name] for name in __all__])

@@ -1,0 +1,165 @@
+"""Gradients and losses that are not finite: what a run does, and the rows they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import NonFinite
+from synkhronos._plan.rows import edges
+from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.engines import Report
+from synkhronos.training.optimizers import skipped_in
+from synkhronos.training.position import Position
+
+_MOST_ROWS = 5  # that are looked for
+_MOST_SKIPPED = 5  # steps in a row
+
+Latest = tuple[tuple[Any, ...], Any]
+
+
+class Guard:
+    """Looks at each step: whether `guarded` has left it out, and whether the loss is finite.
+
+    Parameters
+    ----------
+    train : TrainFunction
+    skips : bool
+        Up to five steps in a row may be left out.
+    folder : Path, or None
+        For the rows that are found.
+
+    Attributes
+    ----------
+    skipped : int
+        Steps that were left out so far, also in earlier runs.
+    """
+
+    def __init__(self, train: TrainFunction, skips: bool, folder: Path | None) -> None:
+        self._train = train
+        self._skips = skips
+        self._folder = folder
+        self._count = skipped_in(train.state)
+        self._in_a_row = 0
+        self._statistics: list[tuple[Any, Any]] = []
+        self.look_again()
+
+    @property
+    def counts(self) -> bool:
+        """Whether steps can be left out and counted."""
+        return self._count is not None and self._skips
+
+    def look_again(self) -> None:
+        """Take the values of the variables, which may have been set, for those of before a step."""
+        self.skipped = self._counted()
+        self._keep_statistics()
+
+    def left_out(
+        self, report: Report, position: Position, latest: Latest, say: Callable[[str], None]
+    ) -> bool:
+        """Whether the step was left out; raises NonFinite if that is not allowed.
+
+        Parameters
+        ----------
+        report : Report
+            Of the step, which `position` contains already.
+        latest : tuple
+            Its inputs, and the rows of them.
+        """
+        if (found := self._counted()) != self.skipped:
+            self.skipped = found
+            self._in_a_row += 1
+            self._restore_statistics()
+            if not self._skips or self._in_a_row > _MOST_SKIPPED:
+                self._raise_held(position, latest)
+            say(f"step {position.step}: the gradient is not finite; the step was left out")
+            return True
+        self._in_a_row = 0
+        if not math.isfinite(report.loss):
+            raise NonFinite(
+                f"step {position.step} of epoch {position.epoch}: the loss is {report.loss}, and "
+                "the step has changed the parameters. Restore a checkpoint; to find the rows, make "
+                "the update rule guarded",
+                position.step,
+                position.epoch,
+            )
+        self._keep_statistics()
+        return False
+
+    def _counted(self) -> int:
+        return 0 if self._count is None else int(self._count.container.storage[0])
+
+    def _keep_statistics(self) -> None:
+        """Hold on to values that steps change beside those of the rule, such as running means."""
+        if self._count is not None:
+            # a step replaces these arrays, and does not write to them
+            self._statistics = [(v, v.container.storage[0]) for v in self._train.settings]
+
+    def _restore_statistics(self) -> None:
+        for variable, value in self._statistics:
+            if variable.container.storage[0] is not value:
+                variable.set_value(value)
+
+    def _raise_held(self, position: Position, latest: Latest) -> None:
+        args, batch = latest
+        position.step -= 1
+        order = np.arange(len(args[0])) if batch is None else np.asarray(batch)
+        rows = bad_rows(self._train, args, order)
+        found = ""
+        if rows:
+            numbers = ", ".join(map(str, rows))
+            where = "batch" if batch is None else "data"
+            found = f" It comes from row{'s' * (len(rows) > 1)} {numbers} of the {where}"
+            found += self._ranks_of(rows, order)
+            if self._folder is not None:
+                found += f", which {save_rows(self._folder, position.step, args, rows)} holds"
+            found += "."
+        raise NonFinite(
+            f"step {position.step} of epoch {position.epoch}: the gradient is not finite.{found} "
+            "All variables have the values of before the step: lower the rate, clip gradients, or "
+            'leave these rows out; guard="skip" leaves out such steps',
+            position.step,
+            position.epoch,
+            rows,
+        )
+
+    def _ranks_of(self, rows: Sequence[int], order: np.ndarray) -> str:
+        members = self._train.size
+        if members == 1:
+            return ""
+        borders = edges(len(order), members)[1:]
+        places = [int(np.flatnonzero(order == row)[0]) for row in rows]
+        ranks = sorted({int(np.searchsorted(borders, place, side="right")) for place in places})
+        return f" (rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))})"
+
+
+def bad_rows(train: TrainFunction, args: tuple[Any, ...], order: np.ndarray) -> list[int]:
+    """Those of these rows whose loss has a gradient that is not finite, found by halving.
+
+    At most five are found; and none if only several rows together overflow.
+    """
+    found: list[int] = []
+    stack = [order]
+    while stack and len(found) < _MOST_ROWS:
+        rows = stack.pop()
+        gradients = train.gradients(*args, batch=rows)
+        if all(bool(np.isfinite(g).all()) for g in gradients):
+            continue
+        if len(rows) == 1:
+            found.append(int(rows[0]))
+        else:
+            half = len(rows) // 2
+            stack += [rows[half:], rows[:half]]
+    return found
+
+
+def save_rows(folder: Path, step: int, args: tuple[Any, ...], rows: list[int]) -> Path:
+    """Write rows of the inputs to nonfinite-STEP.npz: `rows`, and `input0`, `input1`, ..."""
+    place = folder / f"nonfinite-{step}.npz"
+    arrays: dict[str, Any] = {f"input{i}": np.asarray(a)[rows] for i, a in enumerate(args)}
+    np.savez(place, rows=np.asarray(rows, np.int64), **arrays)
+    return place

@@ -1,0 +1,70 @@
+"""Where a run is: its step, its epoch, and the sums of the epoch that has begun."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Position:
+    """Counts of a run, and the sum of the losses of the current epoch.
+
+    Attributes
+    ----------
+    step : int
+        Steps so far.
+    epoch : int
+        The current epoch, from 0; between epochs, the next one.
+    rows : int
+        Rows of the epoch so far.
+    all_rows : int
+        Rows of all epochs so far.
+    loss, counted : float, int
+        The sum of the losses of rows, and the rows in it: those of steps with a finite loss.
+    seconds : float
+        Of training, in the epoch so far.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    rows: int = 0
+    all_rows: int = 0
+    loss: float = 0.0
+    counted: int = 0
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean loss of the epoch so far."""
+        return self.loss / self.counted if self.counted else math.nan
+
+    def add(self, rows: int, steps: int, seconds: float) -> None:
+        """Count steps."""
+        self.step += steps
+        self.rows += rows
+        self.all_rows += rows
+        self.seconds += seconds
+
+    def add_loss(self, loss: float, rows: int) -> None:
+        """Count the mean loss of these rows, if it is known and finite."""
+        if math.isfinite(loss):
+            self.loss += loss * rows
+            self.counted += rows
+
+    def next_epoch(self) -> None:
+        """Begin the next epoch."""
+        self.epoch += 1
+        self.rows = self.counted = 0
+        self.loss = self.seconds = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """The counts, for JSON, which keeps floats to the last bit."""
+        return dict(vars(self))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        for name in vars(self):
+            setattr(self, name, state[name])

@@ -1,0 +1,121 @@
+"""What a person reads of a run: its begin, its progress, each epoch, and where time went."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import InputError
+from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training._console import Console
+from synkhronos.training.feeds import Feed
+from synkhronos.training.position import Position
+
+_SLOW_READING = 0.1  # of the time, from which on it is named first
+_SMALL_STEPS = 0.5  # of the time between steps, from which on batches are small
+
+
+class Reporting:
+    """Shows a run by its console.
+
+    Parameters
+    ----------
+    train : TrainFunction
+    feed : Feed
+    position : Position
+    epochs : int
+    enabled : bool
+    """
+
+    def __init__(
+        self, train: TrainFunction, feed: Feed, position: Position, epochs: int, enabled: bool
+    ) -> None:
+        self.console = Console(enabled=enabled)
+        self._train = train
+        self._feed = feed
+        self._position = position
+        self._epochs = epochs
+        self._validated: dict[str, float] = {}
+        self._compiling: float | None = None
+        self._began = time.monotonic()
+
+    def begin(self, folder: Path | None, apart: bool) -> None:
+        """Say what is trained, by whom, on what."""
+        train, batches, step = self._train, self._feed.batches, self._position.step
+        weights = sum(int(np.prod(np.shape(p.get_value(borrow=True)))) for p in train.params)
+        state = sum(np.asarray(v.get_value(borrow=True)).nbytes for v in train.state)
+        parts = [
+            f"{weights:,} weights, {state / 1e6:.1f} MB of rule state",
+            f"{train.size} member{'s' * (train.size > 1)}",
+            f"batch {batches.size:,}{' of each member' * apart} of {batches.n:,} rows",
+            f"seed {batches.seed}",
+        ]
+        if folder is not None:
+            parts.append(str(folder))
+        if step:
+            parts.append(f"resumed at step {step:,}")
+        self.console.banner([" | ".join(parts)])
+        if not train.compiled:
+            self.console.line(f"compiling {train.name} ...")
+            self._compiling = time.monotonic()
+
+    def step(self) -> None:
+        """Show how far the run is."""
+        position = self._position
+        if self._compiling is not None:
+            seconds, self._compiling = time.monotonic() - self._compiling, None
+            self.console.line(f"... took {seconds:.1f} s with the first step")
+        self.console.progress(
+            epoch=position.epoch + 1,
+            epochs=self._epochs,
+            done=position.rows,
+            total=self._feed.batches.n,
+            rows=position.all_rows,
+            values=self._values,
+        )
+
+    def _values(self) -> Mapping[str, float]:
+        return {"loss": self._position.mean, **self._validated}
+
+    def epoch(self, values: Mapping[str, Any]) -> None:
+        """Show the values of an epoch."""
+        numbers = {k: v for k, v in values.items() if isinstance(v, float) and k != "seconds"}
+        self._validated = {k: v for k, v in numbers.items() if k.startswith("val_")}
+        text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        number = f"{self._position.epoch + 1}/{self._epochs}"
+        self.console.line(f"epoch {number}: {text}, {values['seconds']:.1f} s")
+
+    def end(self, reason: str) -> None:
+        """Say why the run has ended, where its time went, and what would make it faster."""
+        text = f"ended after {self._position.step:,} steps: {reason}"
+        with contextlib.suppress(InputError):  # no step was measured
+            report = self._train.report()
+            shares = {
+                "compute": report.share("scatter", "compute", "copy", "update"),
+                "wait": report.share("wait", "reduce"),
+                "between steps": report.share("between"),
+            }
+            reading = self._feed.waited / max(time.monotonic() - self._began, 1e-9)
+            if self._feed.fixed is None:
+                shares["of it reading"] = reading
+            split = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            text += f"; {split}. {self._hint(report, reading, shares['between steps'])}"
+        self.console.line(text.rstrip())
+
+    def _hint(self, report: Any, reading: float, between: float) -> str:
+        if reading > _SLOW_READING:
+            return "Members waited for rows: read more batches ahead, or from faster files."
+        if between > _SMALL_STEPS:
+            enough = report.enough_rows
+            size = (
+                ""
+                if enough is None
+                else f": with {enough:,} rows, members compute 80 % of the time"
+            )
+            return f"Steps are short beside what surrounds them; use larger batches{size}."
+        return str(report.verdict)

@@ -1,0 +1,97 @@
+"""Signals while a run trains: the step at hand ends, then a checkpoint is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+AGAIN = 75  # the exit code for "stopped, run again", as sysexits.h has it (EX_TEMPFAIL)
+GRACE = 30.0  # seconds from a SIGTERM until the process ends without a checkpoint
+
+
+class Signals:
+    """A context in which signals are noted, so that the step at hand can end.
+
+    These are SIGINT, and in a run with a folder SIGTERM and SIGUSR1.
+    A second SIGINT is a KeyboardInterrupt at once. After SIGTERM or SIGUSR1, the process ends after
+    30 seconds in any case. Other threads than the main one cannot handle signals; there, nothing
+    changes.
+
+    Parameters
+    ----------
+    saved : bool
+        Whether checkpoints are written, so that SIGTERM and SIGUSR1 are noted too.
+
+    Attributes
+    ----------
+    received : int
+        The number of the signal; 0 if there was none.
+    """
+
+    def __init__(self, saved: bool) -> None:
+        self.received = 0
+        self._noted = [signal.SIGINT]
+        if saved:
+            self._noted += [signal.SIGTERM, signal.SIGUSR1]
+        self._before: dict[int, Any] = {}
+        self._alarm = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._noted:
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                if signal.getsignal(number) == usual:  # else it is the user's
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def name(self) -> str:
+        """The name of the signal."""
+        return signal.Signals(self.received).name
+
+    def act(self) -> None:
+        """Raise what the signal means, at the end of the run."""
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received:
+            raise SystemExit(AGAIN)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.received:
+            raise KeyboardInterrupt
+        if self.received:
+            return
+        self.received = number
+        if number != signal.SIGINT and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+            self._alarm = True
+            signal.signal(signal.SIGALRM, self._too_late)
+            signal.setitimer(signal.ITIMER_REAL, GRACE)
+        again = "; again: at once" if number == signal.SIGINT else f", within {GRACE:.0f} s"
+        _say(f"{self.name}: the run ends after this step{again}")
+
+    def _too_late(self, number: int, frame: FrameType | None) -> None:
+        _say(f"the step has not ended within {GRACE:.0f} s: the run ends without a checkpoint")
+        signal.signal(self.received, signal.SIG_DFL)
+        os.kill(os.getpid(), self.received)
+
+
+def _say(text: str) -> None:
+    """Write a line; by the kernel's call, since the signal may have interrupted a print."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{text}\n".encode())

@@ -1,0 +1,392 @@
+"""The trainer: epochs of steps, with validation, callbacks, checkpoints, and a record."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.group import current
+from synkhronos._errors import (
+    InputError,
+    InputTypeError,
+    options_checked,
+    shown,
+)
+from synkhronos.extensions.batches import Batches
+from synkhronos.extensions.checkpoints import Checkpoints
+from synkhronos.extensions.free_function import FreeFunction
+from synkhronos.extensions.loader import Loader
+from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.callbacks import stop_of
+from synkhronos.training.engines import engine_of
+from synkhronos.training.evaluation import Evaluation
+from synkhronos.training.events import Subscribers
+from synkhronos.training.feeds import Feed, listed, rows_of
+from synkhronos.training.history import History
+from synkhronos.training.loop import Due, Loop, Options
+from synkhronos.training.optimizers import averages_of
+from synkhronos.training.position import Position
+
+
+class Trainer:
+    """Trains by a training function: epochs, validation, callbacks, checkpoints, a record.
+
+    `fit` makes one; or give it your own training function. A second call of `fit` goes on where the
+    first one has ended.
+
+    Parameters
+    ----------
+    train : TrainFunction, RoundFunction or FreeFunction
+        Of `make_train_function`.
+    metrics : mapping, optional
+        Of name to expression of the inputs of `train`, pair (expression, reduction), or `Metric`:
+        what is evaluated over the validation rows. Values have these names with the prefix "val_".
+        With an update rule made by `ema`, averages replace the parameters.
+    callbacks : sequence
+        Functions of an `Event`, or objects with methods ``on_epoch`` and the like.
+    stop : str or sequence of str
+        When to stop: "val_acc,>,0.97" at a target; "val_loss,<,5" after 5 validations without a
+        lower value; "~<" for smoothed values.
+    folder : path, optional
+        Of the run: checkpoints, ``metrics.jsonl`` and ``run.json``. Needs safetensors.
+    keep : int or None
+        The number of checkpoints to keep, the latest ones. None: all.
+    guard : {"raise", "skip"} or None
+        With an update rule made by `guarded`: raise `NonFinite` at the first step whose gradient is
+        not finite, or leave out up to 5 such steps in a row. Without one, and with None: raise if
+        the loss is not finite.
+    torn : {"raise", "restore"}
+        After `StateTorn`: raise it, or go on from the latest checkpoint.
+    strict : bool
+        Refuse metrics whose reduction over rows is neither proved nor named.
+    givens : mapping, optional
+        Replacements in the graphs of the metrics.
+    config : mapping, optional
+        What ``run.json`` keeps.
+    progress : bool
+        Show a line of progress, and what goes on.
+
+    Attributes
+    ----------
+    train : TrainFunction
+    history : History
+        A row for each epoch.
+    step, epoch : int
+        Steps so far, and the current epoch, from 0.
+    reason : str
+        Why the run has ended: what `stop` was told, "epochs" or the name of a signal. Empty while
+        it goes on, and after an exception.
+    completed : bool
+        Whether the run has ended by `stop` or after all epochs.
+    position, subscribers
+        Counts of the run, and its callbacks.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is wrong.
+    BackendMissing
+        There is a folder, and safetensors is not installed.
+
+    Notes
+    -----
+    Cost: the trainer's own Python takes about 5 us for a step, and it starts no thread.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos.extensions import make_train_function, updates
+    >>> from synkhronos.training import Trainer
+    >>> x, w = pt.dvector("x"), pytensor.shared(np.zeros(()), name="w")
+    >>> error = ((w - x) ** 2).mean()
+    >>> with synk.Group(2):
+    ...     train = make_train_function(error, [w], x, None, updates.sgd, 0.25)
+    ...     trainer = Trainer(train, metrics={"error": error}, progress=False)
+    ...     history = trainer.fit(np.full(8, 3.0), batch=4, epochs=2, validation=np.full(3, 3.0))
+    >>> [round(v, 3) for v in history["val_error"]], trainer.step
+    ([0.562, 0.035], 4)
+    """
+
+    @options_checked
+    def __init__(
+        self,
+        train: TrainFunction,
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] = (),
+        stop: str | Sequence[str] = (),
+        folder: Any = None,
+        keep: int | None = 3,
+        guard: str | None = "raise",
+        torn: str = "raise",
+        strict: bool = True,
+        givens: Mapping[Any, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> None:
+        if not isinstance(train, TrainFunction):
+            raise InputTypeError(
+                f"Trainer: {shown(train)} is not a training function of make_train_function"
+            )
+        _check_one_of("guard", guard, ("raise", "skip", None))
+        _check_one_of("torn", torn, ("raise", "restore"))
+        if torn == "restore" and folder is None:
+            raise InputError('Trainer: torn="restore" needs a folder of checkpoints: give folder=')
+        self.train = train
+        self.history = History()
+        self.reason = ""
+        self.completed = False
+        self.position = Position()
+        self._options = Options(
+            folder=None if folder is None else Path(folder),
+            keep=keep,
+            skips=guard == "skip",
+            restores=torn == "restore",
+            config=dict(config or {}),
+            progress=progress,
+        )
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        self.subscribers = Subscribers([*callbacks, *map(stop_of, stops)])
+        self._evaluation: Evaluation | None = None
+        if metrics:
+            replaced = {**averages_of(train.state), **(givens or {})}
+            self._evaluation = Evaluation(train.inputs, metrics, replaced, strict)
+        if self._options.folder is not None:
+            Checkpoints(self._options.folder, train)  # raises before anything is computed
+        self._batches: Batches | None = None
+        self._loop: Loop | None = None
+
+    def __repr__(self) -> str:
+        return f"<synkhronos.training.Trainer of {self.train!r}, step {self.step}>"
+
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self.position.step
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0."""
+        return self.position.epoch
+
+    @property
+    def latest(self) -> tuple[tuple[Any, ...], Any]:
+        """The inputs of the latest step, and the rows of them (None: all); for callbacks."""
+        return ((), None) if self._loop is None else self._loop.latest
+
+    def stop(self, reason: str = "stop() was called") -> None:
+        """End the run after the step at hand; for callbacks.
+
+        Parameters
+        ----------
+        reason : str
+        """
+        self.reason = self.reason or str(reason)
+
+    def say(self, text: str) -> None:
+        """Show a line above the line of progress.
+
+        Parameters
+        ----------
+        text : str
+        """
+        if self._loop is not None:
+            self._loop.say(text)
+
+    def values(self) -> dict[Any, Any]:
+        """Copies of the values of all variables that training changes, but for generators."""
+        train = self.train
+        return {v: v.get_value() for v in (*train.params, *train.state, *train.settings)}
+
+    def checkpoints_in(self, name: str) -> Checkpoints | None:
+        """Checkpoints of this run in a folder of their own, all of which are kept.
+
+        Parameters
+        ----------
+        name : str
+            Of the folder in the run's folder.
+
+        Returns
+        -------
+        Checkpoints, or None
+            None if the run has no folder.
+        """
+        if self._options.folder is None:
+            return None
+        made = Checkpoints(self._options.folder / name, self.train, keep=None)
+        made.adopt()  # the run's folder is locked, and was checked at the start
+        return made
+
+    def evaluate(self, data: Any, batch: int | None = None) -> dict[str, Any]:
+        """Evaluate the metrics over all rows.
+
+        Parameters
+        ----------
+        data : array, Data or source; or a tuple of them, one for each input
+        batch : int, optional
+            Rows of a batch, where data are read from a source. Default: 1024.
+
+        Returns
+        -------
+        dict
+            By name, without prefix: a float or an array.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            There are no metrics, or data do not fit.
+        """
+        if self._evaluation is None:
+            raise InputError("evaluate: there are no metrics: give metrics= to the Trainer")
+        with contextlib.closing(self._validation_feed(data, batch)) as feed:
+            return self.evaluated(feed)
+
+    def evaluated(self, feed: Feed) -> dict[str, Any]:
+        """The metrics over all rows of a feed."""
+        assert self._evaluation is not None
+        if feed.fixed is not None:
+            return self._evaluation(*feed.fixed)
+        return self._evaluation.over(feed)
+
+    def _validation_feed(self, data: Any, batch: int | None) -> Feed:
+        given, inputs = listed(data), self.train.inputs
+        n = rows_of(given, inputs, "validation")
+        return Feed(given, Batches(n, min(n, batch or 1024), shuffle=False), inputs)
+
+    @options_checked
+    def fit(
+        self,
+        data: Any,
+        *,
+        epochs: int,
+        batch: int | None = None,
+        member_batch: int | None = None,
+        validation: Any = None,
+        resume: str | int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        last: Any = "keep",
+        slices: int | str = 1,
+        validate_every: int = 1,
+        save_every: int | None = None,
+    ) -> History:
+        """Train until there were so many epochs, or until something stops the run.
+
+        Parameters
+        ----------
+        data : array, Data or source; or a tuple of them, one for each input; or a Loader
+            Arrays are copied to shared memory once. Sources (h5py datasets, `training.sources`)
+            are read in batches, by a thread.
+        epochs : int
+            In all, with those of earlier calls and of the run that is resumed.
+        batch : int
+            The rows of a step, of all members together.
+        member_batch : int
+            With a free rule, in place of `batch`: the rows of a step of one member.
+        validation : as data, optional
+            Rows on which `metrics` are evaluated.
+        resume : "auto", int or None
+            "auto": go on from the latest checkpoint in the folder, if there is one. int: from that
+            of this step. None: begin; an error if the folder holds a run.
+        seed, shuffle, last
+            As of `extensions.Batches`.
+        slices : int or "auto"
+            Each member computes its gradient in so many slices, one after the other. The step is
+            the same.
+        validate_every : int
+            Epochs.
+        save_every : int, optional
+            Steps between two checkpoints inside of epochs. One is always saved at the end of each
+            epoch, and of the run.
+
+        Returns
+        -------
+        History
+
+        Raises
+        ------
+        InputError, InputTypeError
+            An argument is wrong. Nothing has changed.
+        NonFinite
+            A gradient or a loss is not finite. With `guarded`, all variables have the values of
+            before this step. Rows that were found are also in ``nonfinite-STEP.npz`` in the folder.
+        KeyboardInterrupt
+            Ctrl-C: the step has ended, and a checkpoint was written. The second Ctrl-C ends the run
+            at once.
+        SystemExit
+            SIGTERM or SIGUSR1 in a run with a folder: as Ctrl-C, with exit code 75.
+        Exception
+            Of a member, a source or a callback. A further `fit` goes on after the last whole step.
+        """
+        current("fit")
+        _check_counts(epochs=epochs, validate_every=validate_every)
+        if save_every is not None:
+            _check_counts(save_every=save_every)
+        feed = self._feed(data, batch, member_batch, seed, shuffle, last)
+        with contextlib.ExitStack() as stack:
+            stack.callback(feed.close)
+            validated = None
+            if validation is not None:
+                if self._evaluation is None:
+                    raise InputError("fit: validation= without metrics: give metrics=")
+                validated = self._validation_feed(validation, feed.batches.size)
+                stack.callback(validated.close)
+            engine = engine_of(self.train, slices)
+            due = Due(epochs, validate_every, save_every)
+            loop = Loop(self, engine, feed, validated, due, self._options)
+            stack.enter_context(loop.opened(resume))
+            self._loop = loop
+            stack.callback(setattr, self, "_loop", None)
+            loop.go()
+        return self.history
+
+    def _feed(
+        self, data: Any, batch: Any, member_batch: Any, seed: int, shuffle: bool, last: Any
+    ) -> Feed:
+        inputs = self.train.inputs
+        if isinstance(data, Loader):
+            if batch is not None or member_batch is not None:
+                raise InputError("fit: a Loader has its own batches: leave batch= out")
+            return Feed.of_loader(data)
+        given = listed(data)
+        n = rows_of(given, inputs, "fit")
+        size = self._batch_size(batch, member_batch)
+        made = Batches(n, size, seed, shuffle, last)
+        before = self._batches
+        if before is not None:
+            place, new = before.state(), made.state()
+            same = all(place[key] == new[key] for key in ("n", "seed", "shuffle"))
+            made.restore(place if same else {**new, "epoch": self.epoch})
+        self._batches = made
+        return Feed(given, made, inputs)
+
+    def _batch_size(self, batch: Any, member_batch: Any) -> Any:
+        apart = isinstance(self.train, FreeFunction)
+        wanted, other = (member_batch, batch) if apart else (batch, member_batch)
+        name = "member_batch" if apart else "batch"
+        if other is not None or wanted is None:
+            why = (
+                f"with {getattr(self.train, 'rule', None)} each member makes steps of its own"
+                if apart
+                else "batch is the number of rows of all members together"
+            )
+            raise InputError(f"fit: give {name}=, and not the other one: {why}")
+        return wanted
+
+
+def _check_one_of(name: str, value: Any, known: Sequence[Any]) -> None:
+    if value not in known:
+        raise InputError(
+            f"Trainer: {name}={shown(value)}: use one of {', '.join(map(repr, known))}"
+        )
+
+
+def _check_counts(**given: Any) -> None:
+    for name, value in given.items():
+        integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not integer or value < 1:
+            raise InputError(f"fit: {name}={shown(value)}: an integer of at least 1")

@@ -1,0 +1,526 @@
+"""fit: equal to serial training for any split; stops, guards, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synkhronos as synk
+from synkhronos import rules
+from synkhronos.extensions import Batches, Loader, make_train_function, updates
+from synkhronos.training import (
+    Best,
+    EarlyStopping,
+    Event,
+    Metric,
+    Plateau,
+    Target,
+    Trainer,
+    averages_of,
+    ema,
+    fit,
+    guarded,
+    metrics,
+    scheduled,
+)
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(103, 6))
+LABELS = (ROWS @ RNG.normal(size=(6, 3))).argmax(axis=1).astype("int32")
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler() -> Iterator[None]:
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+class Net:
+    """A softmax over three classes."""
+
+    def __init__(self) -> None:
+        self.x, self.y = pt.dmatrix("x"), pt.ivector("y")
+        self.w = pytensor.shared(np.zeros((6, 3)), name="w")
+        self.scores = pt.special.log_softmax(self.x @ self.w, axis=1)
+        self.loss = -self.scores[pt.arange(self.y.shape[0]), self.y].mean()
+        self.given = self.loss, [self.w], [self.x, self.y]
+
+
+ADAM = functools.partial(updates.adam, learning_rate=0.05)
+
+
+def around(rule: Any) -> Any:
+    """A rate that follows the step, a bound of the norm, a mean of the parameters."""
+
+    def rate(step: Any) -> Any:
+        return 0.1 / (1 + 0.1 * step)
+
+    def bounded(grads: Any, params: Any, **options: Any) -> Any:
+        return rule(updates.total_norm_constraint(grads, 0.2), params, **options)
+
+    return ema(scheduled(bounded, rate), 0.8)
+
+
+@pytest.mark.parametrize("slices", [1, 3, 7])
+def test_equal_to_serial_steps(group: synk.Group, slices: int) -> None:
+    """With a schedule, clipping, averages and a guard; an odd last batch."""
+    net = Net()
+    run = fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=around(updates.adam.rule),
+        batch=20,
+        epochs=2,
+        slices=slices,
+        progress=False,
+    )
+    assert run.step == 12
+    serial = Net()
+    made: dict[Any, Any] = {}
+
+    def rule(loss: Any, params: Any) -> Any:
+        made.update(around(updates.adam.rule)([pytensor.grad(loss, p) for p in params], params))
+        return made
+
+    step = pytensor.function(
+        [serial.x, serial.y], serial.loss, updates=rule(serial.loss, [serial.w])
+    )
+    for _, rows in zip(range(2), [Batches(103, 20)] * 2, strict=True):
+        losses = [float(step(ROWS[r], LABELS[r])) * len(r) for r in rows]
+    np.testing.assert_allclose(net.w.get_value(), serial.w.get_value(), rtol=1e-10, atol=1e-12)
+    [average], [other] = averages_of(run.train.state).values(), averages_of(made).values()
+    np.testing.assert_allclose(average.get_value(), other.get_value(), rtol=1e-10, atol=1e-12)
+    assert run.history["loss"][-1] == pytest.approx(sum(losses) / 103, rel=1e-10)
+
+
+def test_validation_uses_averages(group2: synk.Group) -> None:
+    net = Net()
+    run = fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        ema=0.9,
+        batch=30,
+        epochs=2,
+        validation=(ROWS[:50], LABELS[:50]),
+        metrics={"accuracy": metrics.accuracy(net.scores, net.y)},
+        progress=False,
+    )
+    average = averages_of(run.train.state)[net.w].get_value()
+    assert not np.allclose(average, net.w.get_value())
+    found = (ROWS[:50] @ average).argmax(axis=1) == LABELS[:50]
+    assert run.history[-1]["val_accuracy"] == found.mean()
+    assert run.evaluate((ROWS[:50], LABELS[:50]))["accuracy"] == found.mean()
+
+
+def test_events_and_history(group2: synk.Group) -> None:
+    """In order; a function is told of all, an object of what it has methods for."""
+    net, seen, epochs = Net(), [], []
+
+    class Mine:
+        def on_epoch(self, event: Event) -> None:
+            epochs.append((event.epoch, event.values["loss"]))
+
+    def told(event: Event) -> None:
+        seen.append(event.kind)
+
+    run = fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        batch=60,
+        epochs=2,
+        validation=(ROWS, LABELS),
+        callbacks=[told, Mine()],
+        progress=False,
+    )
+    epoch = ["step", "step", "validated", "epoch"]
+    assert seen == ["start", *epoch, *epoch, "end"]
+    assert [e for e, _ in epochs] == [0, 1] == run.history["epoch"]
+    assert [loss for _, loss in epochs] == run.history["loss"]
+    assert run.history["rows"] == [103, 103]
+    assert run.reason == "epochs"
+    assert run.completed
+
+
+def test_a_callback_that_raises_is_named(group2: synk.Group) -> None:
+    """And a further fit goes on after the last step."""
+    net = Net()
+    failing = [True]
+
+    def mine(event: Event) -> None:
+        if event.kind == "step" and event.step == 3 and failing:
+            raise RuntimeError("mine")
+
+    train = make_train_function(net.loss, [net.w], [net.x, net.y], None, ADAM)
+    trainer = Trainer(train, callbacks=[mine], progress=False)
+    with pytest.raises(RuntimeError, match="mine") as caught:
+        trainer.fit((ROWS, LABELS), batch=20, epochs=1)
+    assert "callback mine at the event 'step' of step 3" in caught.value.__notes__[0]
+    failing.clear()
+    trainer.fit((ROWS, LABELS), batch=20, epochs=1)
+    assert trainer.step == 6
+    other = Net()
+    fit(
+        *other.given, (ROWS, LABELS), optimizer=ADAM, guard=None, batch=20, epochs=1, progress=False
+    )
+    np.testing.assert_array_equal(net.w.get_value(), other.w.get_value())
+
+
+def test_a_failing_step_is_made_again(group2: synk.Group) -> None:
+    """A member raises in the last batch; nothing has changed, and a further fit repeats it."""
+    net = Net()
+    labels = LABELS.copy()
+    train = make_train_function(net.loss, [net.w], [net.x, net.y], None, ADAM)
+    trainer = Trainer(train, progress=False)
+    last = list(Batches(103, 20))[-1]
+    labels[last[-1]] = 99  # there is no such column
+    with pytest.raises(synk.WorkerError):
+        trainer.fit((ROWS, labels), batch=20, epochs=1)
+    assert trainer.step == 5
+    trainer.fit((ROWS, LABELS), batch=20, epochs=1)
+    other = Net()
+    fit(
+        *other.given, (ROWS, LABELS), optimizer=ADAM, guard=None, batch=20, epochs=1, progress=False
+    )
+    np.testing.assert_array_equal(net.w.get_value(), other.w.get_value())
+    assert trainer.history["rows"] == [103]
+
+
+@pytest.mark.parametrize(
+    ("stop", "epochs", "reason"),
+    [
+        ("val_accuracy,>,0.8", 1, "target was 0.8"),
+        ("val_zero,<,2", 3, "not been better than 0 for 2 times"),
+        ("loss,<,50", 4, "epochs"),
+    ],
+)
+def test_stops(group2: synk.Group, stop: str, epochs: int, reason: str) -> None:
+    net = Net()
+    run = fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        batch=10,
+        epochs=4,
+        validation=(ROWS, LABELS),
+        metrics={"accuracy": metrics.accuracy(net.scores, net.y), "zero": 0 * net.x.sum()},
+        stop=stop,
+        progress=False,
+    )
+    assert len(run.history) == epochs
+    assert reason in run.reason
+
+
+class Fake:
+    """A trainer as callbacks see it."""
+
+    reason = ""
+
+    def stop(self, reason: str) -> None:
+        self.reason = reason
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def looks(callback: Any, values: list[float]) -> str:
+    """What a callback says after these values."""
+    trainer = Fake()
+    for step, value in enumerate(values):
+        callback.on_validated(Event("validated", trainer, step, step, {"val_loss": value}, 0.0))
+        if trainer.reason:
+            return f"{step}: {trainer.reason}"
+    return ""
+
+
+def test_early_stopping_counts() -> None:
+    nan = float("nan")
+    assert not looks(EarlyStopping("val_loss", 2), [3, 2, 2.5, 1, nan, 0.5])
+    assert looks(EarlyStopping("val_loss", 2), [3, nan, nan]).startswith("2:")
+    assert looks(EarlyStopping("val_loss", 2, by=1), [3, 2.5, 2.2]).startswith("2:")
+    assert looks(EarlyStopping("val_loss", 1, smooth=True), [1, 0.5, 3, 0.1]).startswith("2:")
+    assert looks(EarlyStopping("val_loss", 1, mode="max"), [1, 2, 1]).startswith("2:")
+    first, second = EarlyStopping("val_loss", 3), EarlyStopping("val_loss", 3)
+    looks(first, [1, 2, 2])
+    second.restore(first.state())
+    assert looks(second, [2]).startswith("0:")
+    assert looks(Target("val_loss", 0.5), [1, 0.5]).startswith("1:")
+
+
+def test_a_plateau_lowers_the_rate() -> None:
+    rate = pytensor.shared(np.float32(1), name="rate")
+    looks(Plateau(rate, "val_loss", factor=0.5, patience=2, least=0.2), [1, 1, 1, 1, 1])
+    assert rate.get_value() == np.float32(0.25)
+    looks(Plateau(rate, "val_loss", factor=0.5, patience=1, least=0.2), [1, 1, 1])
+    assert rate.get_value() == np.float32(0.2)
+
+
+def test_the_best_values_come_back(group2: synk.Group) -> None:
+    """In memory; only after a normal end."""
+    net, found = Net(), []
+
+    def note(event: Event) -> None:
+        if event.kind == "epoch":
+            found.append((event.values["val_loss"], net.w.get_value()))
+
+    fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=functools.partial(updates.sgd, learning_rate=9.0),
+        batch=10,
+        epochs=4,
+        validation=(ROWS, LABELS),
+        callbacks=[Best("val_loss", restore=True), note],
+        progress=False,
+    )
+    best = min(range(4), key=lambda i: found[i][0])
+    assert best != 3
+    np.testing.assert_array_equal(net.w.get_value(), found[best][1])
+
+
+def test_nan_rows_are_named(group2: synk.Group, tmp_path: Any) -> None:
+    """NonFinite: all values are those of before the step; the row, the rank, the file."""
+    net = Net()
+    rows = ROWS.copy()
+    rows[77, 2] = np.nan
+    seen = []
+
+    def note(event: Event) -> None:
+        if event.kind == "step":
+            seen.append(net.w.get_value())
+
+    with pytest.raises(synk.NonFinite, match=r"row 77 of the data \(rank [01]\)") as caught:
+        fit(
+            *net.given,
+            (rows, LABELS),
+            optimizer=ADAM,
+            batch=20,
+            epochs=1,
+            folder=tmp_path / "run",
+            callbacks=[note],
+            progress=False,
+        )
+    assert caught.value.rows == [77]
+    assert caught.value.step == len(seen)
+    np.testing.assert_array_equal(net.w.get_value(), seen[-1] if seen else np.zeros((6, 3)))
+    with np.load(tmp_path / "run" / f"nonfinite-{len(seen)}.npz") as kept:
+        np.testing.assert_array_equal(kept["input0"], rows[[77]])
+        assert kept["rows"].tolist() == [77]
+
+
+def test_steps_can_be_left_out(group2: synk.Group) -> None:
+    """guard="skip": as without these batches, also for running means; six in a row end it."""
+    net = Net()
+    rows = ROWS.copy()
+    rows[77, 2] = np.nan
+    mean = pytensor.shared(np.zeros(6), name="mean")
+    kept = [(mean, 0.9 * mean + 0.1 * net.x.mean(axis=0), "avg", "all")]
+    run = fit(
+        *net.given,
+        (rows, LABELS),
+        optimizer=ADAM,
+        batch=20,
+        epochs=2,
+        guard="skip",
+        updates=kept,
+        progress=False,
+    )
+    assert run.history["skipped"] == [1, 2]
+    other = Net()
+    theirs = pytensor.shared(np.zeros(6), name="mean")
+    new = [(theirs, 0.9 * theirs + 0.1 * other.x.mean(axis=0), "avg", "all")]
+    train = make_train_function(
+        other.loss, [other.w], [other.x, other.y], None, guarded(ADAM), updates=new
+    )
+    batches = Batches(103, 20)
+    for _ in range(2):
+        for batch in batches:
+            if 77 not in batch:
+                train(rows, LABELS, batch=batch)
+    np.testing.assert_array_equal(net.w.get_value(), other.w.get_value())
+    np.testing.assert_array_equal(mean.get_value(), theirs.get_value())
+    rows[:] = np.nan
+    with pytest.raises(synk.NonFinite, match="gradient"):
+        fit(
+            *Net().given,
+            (rows, LABELS),
+            optimizer=ADAM,
+            batch=10,
+            epochs=1,
+            guard="skip",
+            progress=False,
+        )
+
+
+def test_without_a_guard_the_loss_is_looked_at(group2: synk.Group) -> None:
+    net = Net()
+    rows = ROWS.copy()
+    rows[77, 2] = np.nan
+    with pytest.raises(synk.NonFinite, match="the loss is nan"):
+        fit(
+            *net.given,
+            (rows, LABELS),
+            optimizer=ADAM,
+            batch=50,
+            epochs=1,
+            guard=None,
+            progress=False,
+        )
+
+
+def test_strict_refuses_what_is_not_proved(group2: synk.Group) -> None:
+    net = Net()
+    spread = net.scores.std()
+    options: dict[str, Any] = {"optimizer": ADAM, "batch": 50, "epochs": 1, "progress": False}
+    whole = {**options, "validation": (ROWS, LABELS)}
+    with pytest.raises(synk.InputError, match="no reduction over the rows"):
+        fit(*net.given, (ROWS, LABELS), **whole, metrics={"spread": spread})
+    with pytest.raises(synk.InputError, match="no reduction can be proved"):
+        fit(net.loss + spread, *net.given[1:], (ROWS, LABELS), **options)
+    assert (net.w.get_value() == 0).all()
+    with pytest.warns(synk.ReductionWarning):
+        fit(*net.given, (ROWS, LABELS), **whole, strict=False, metrics={"spread": spread})
+
+
+def test_verify_finds_a_wrong_reduction(group2: synk.Group) -> None:
+    """And says how near equal ones are."""
+    net = Net()
+    options: dict[str, Any] = {"optimizer": ADAM, "batch": 50, "epochs": 1, "progress": False}
+    fit(*net.given, (ROWS, LABELS), **options, verify=2)
+    net = Net()
+    wrong = net.loss * net.x.shape[0] ** 0.5
+    with (
+        pytest.warns(synk.ReductionWarning),
+        pytest.raises(synk.SynkhronosError, match="verify: the loss of step 1 differs"),
+    ):
+        fit(
+            wrong,
+            *net.given[1:],
+            (ROWS, LABELS),
+            **options,
+            verify=2,
+            reduction="avg",
+            strict=False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch": None}, "give batch="),
+        ({"member_batch": 3}, "rows of all members"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"stop": "val_acc"}, "val_acc,>,0.97"),
+        ({"resume": "auto"}, "needs the run's folder"),
+        ({"guard": "no"}, "guard='no'"),
+        ({"callbacks": [3]}, "not a function of an event"),
+        ({"torn": "restore"}, "needs a folder"),
+        ({"data": (ROWS,)}, "1 arrays for the inputs x, y"),
+        ({"data": (ROWS, LABELS[:9])}, "x: 103, y: 9"),
+        ({"data": (ROWS[:0], LABELS[:0])}, "no rows"),
+        ({"epoch": 3}, "did you mean epochs"),
+        ({"verify": -1}, "verify=-1"),
+    ],
+)
+def test_bad_arguments(group2: synk.Group, change: dict[str, Any], text: str) -> None:
+    net = Net()
+    data = change.pop("data", (ROWS, LABELS))
+    given = {"optimizer": ADAM, "batch": 10, "epochs": 1, "progress": False, **change}
+    with pytest.raises((synk.InputError, synk.InputTypeError), match=text):
+        fit(*net.given, data, **given)
+    assert (net.w.get_value() == 0).all()
+
+
+@pytest.mark.parametrize("rule", [rules.Average(period=4), rules.EASGD(period=4)])
+def test_rules(group2: synk.Group, rule: Any) -> None:
+    """The same fit; free rules take the rows of a member's step."""
+    net = Net()
+    free = not rule.meets
+    run = fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        rule=rule,
+        epochs=3,
+        validation=(ROWS, LABELS),
+        metrics={"accuracy": metrics.accuracy(net.scores, net.y)},
+        progress=False,
+        **({"member_batch": 10} if free else {"batch": 20}),
+    )
+    assert run.history["rows"] == [103] * 3
+    assert run.history["val_accuracy"][-1] > 0.6
+    assert run.history.repeatable is not free
+    assert np.isfinite(run.history["loss"]).all()
+
+
+def test_rows_of_sources(group2: synk.Group) -> None:
+    """A source gives the same steps as the array; so does a Loader; metrics add up over batches."""
+
+    class Source:
+        shape, dtype = ROWS.shape, ROWS.dtype
+
+        def __len__(self) -> int:
+            return len(ROWS)
+
+        def __getitem__(self, rows: Any) -> Any:
+            return ROWS[rows]
+
+    found = []
+    for data in ((ROWS, LABELS), (Source(), LABELS), None):
+        net = Net()
+        given = data or Loader([ROWS, LABELS], Batches(103, 20))
+        run = fit(
+            *net.given,
+            given,
+            optimizer=ADAM,
+            batch=20 if data else None,
+            epochs=2,
+            validation=data or (ROWS, LABELS),
+            metrics={"f1": metrics.f1(net.scores, net.y, 3)},
+            progress=False,
+        )
+        found.append((net.w.get_value(), run.history["val_loss"], run.history["val_f1"]))
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    with pytest.raises(synk.InputError, match="'root' cannot be added up"):
+        fit(
+            *net.given,
+            (Source(), LABELS),
+            optimizer=ADAM,
+            batch=20,
+            epochs=1,
+            validation=(Source(), LABELS),
+            metrics={"root": (net.x**2).mean() ** 0.5},
+            progress=False,
+        )
+
+
+def test_what_is_shown(
+    group2: synk.Group, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    net = Net()
+    fit(*net.given, (ROWS, LABELS), optimizer=ADAM, batch=20, epochs=1)
+    out = "".join(capfd.readouterr())
+    assert "18 weights" in out
+    assert "2 members" in out
+    assert "batch 20 of 103 rows" in out
+    assert "compiling train ..." in out
+    assert "epoch 1/1: loss " in out
+    assert "ended after 6 steps: epochs" in out
+
+
+def test_a_metric_of_sums() -> None:
+    with pytest.raises(synk.InputTypeError, match="list of variables"):
+        Metric(3, print)  # type: ignore[arg-type]
+    with pytest.raises(synk.InputTypeError, match="at least one sum"):
+        Metric([], print)
