@@ -52,6 +52,7 @@ FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/extensions/test_checkpoints.py"
 GPUS = "tests/transport/test_jax_gpus.py"
+RESIDENT_ROUNDS = "tests/extensions/test_jax_resident_rounds.py"
 FREE_FAULTS = "tests/faults/test_free_faults.py"
 FREE_TURNS = "tests/extensions/test_free_turns.py"
 NODES = "tests/mpi/test_node_faults.py"
@@ -305,6 +306,27 @@ MUTANTS = (
         "                mark_torn(entry)\n        self.in_place = ()",
         "                pass\n        self.in_place = ()",
         f"{FAULTS} tests/faults/test_restarts.py -k 'reduction_writes or half'",
+    ),
+    Mutant(
+        "what a failed command of steps overwrote on GPUs is put back",
+        "extensions/_rounds/resident.py",
+        "            for held, value in values:\n                held[0] = value",
+        "            pass",
+        RESIDENT_ROUNDS,
+    ),
+    Mutant(
+        "a meeting of members on GPUs reads their values of now",
+        "extensions/_rounds/local.py",
+        "        self._bring([kind for kind in KINDS if meeting.reads(kind)])",
+        "        pass",
+        RESIDENT_ROUNDS,
+    ),
+    Mutant(
+        "a value on a GPU is not the common array of the node",
+        "extensions/_step/resident.py",
+        "                    entry.lent, entry.view = entry.view, None",
+        "                    pass",
+        "tests/extensions/test_jax_resident.py -k two_modes",
     ),
     Mutant(
         "writing in place begins when all have come",
