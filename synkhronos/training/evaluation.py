@@ -18,7 +18,15 @@ _CURE = (
     'A metric must be exact for any split: name its reduction, as in (variable, "avg"), make it a '
     "Metric of sums over rows, or pass strict=False"
 )
-_ADDED = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+# how values of several calls make one, by reduction; those of None do not depend on rows
+_ADDED: dict[str | None, Any] = {
+    "avg": np.add,  # weighted by rows
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "prod": np.multiply,
+    None: lambda before, now: now,
+}
 
 
 class Evaluation:
@@ -114,20 +122,18 @@ class Evaluation:
                 np.asarray(v, np.float64) * n if mode == "avg" else np.asarray(v)
                 for v, mode in zip(self._function(*args, batch=batch), modes, strict=True)
             ]
-            kinds = ["sum" if mode == "avg" else mode for mode in modes]
-            totals = (
-                [_ADDED[k](t, v) for t, v, k in zip(totals, values, kinds, strict=True)]
-                if rows
-                else values
-            )
-            rows += n
+            if rows:
+                pairs = zip(modes, totals, values, strict=True)
+                values = [_ADDED[mode](total, value) for mode, total, value in pairs]
+            totals, rows = values, rows + n
         return self._finished(
             [t / rows if mode == "avg" else t for t, mode in zip(totals, modes, strict=True)]
         )
 
     def _check_many(self, modes: Sequence[Any]) -> None:
         for name, mode in zip(self._owners(), modes, strict=True):
-            if mode not in (*_ADDED, "avg"):
+            named_none = mode is None and isinstance(self._metrics[name], tuple)
+            if mode not in _ADDED or named_none:
                 raise InputError(
                     f"the metric {name!r} cannot be added up over several calls, and these data "
                     "are read in batches: make it a Metric, of sums over rows and a function of "

@@ -1,0 +1,127 @@
+"""Metrics equal scikit-learn's: 1,003 rows, in one call and in many, by any number of members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import sklearn.metrics as theirs
+
+import synkhronos as synk
+from synkhronos.extensions import Batches
+from synkhronos.training import Evaluation, metrics
+from synkhronos.training.feeds import Feed
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 5, 1003).astype("int32")
+LABELS[LABELS == 3] = 2  # a class without rows
+SCORES = RNG.normal(size=(1003, 5)) + 2 * np.eye(5)[LABELS]
+SCORES[:, 4] -= 9  # and one without predictions
+TARGETS = RNG.normal(size=1003) + 10
+PREDICTED = TARGETS + RNG.normal(size=1003)
+CHOSEN = SCORES.argmax(axis=1)
+
+s, y = pt.dmatrix("scores"), pt.ivector("labels")
+p, t = pt.dvector("predicted"), pt.dvector("target")
+OURS: dict[str, Any] = {
+    "accuracy": metrics.accuracy(s, y),
+    "top_1": metrics.top_k(s, y, 1),
+    "top_2": metrics.top_k(s, y, 2),
+    "confusion": metrics.confusion(s, y, 5),
+    "f1": metrics.f1(s, y, 5),
+    "f1 micro": metrics.f1(s, y, 5, "micro"),
+    "f1 weighted": metrics.f1(s, y, 5, "weighted"),
+    "mse": metrics.mse(p, t),
+    "rmse": metrics.rmse(p, t),
+    "mae": metrics.mae(p, t),
+    "r2": metrics.r2(p, t),
+}
+FOUND = {
+    "accuracy": theirs.accuracy_score(LABELS, CHOSEN),
+    "top_1": theirs.accuracy_score(LABELS, CHOSEN),
+    "top_2": theirs.top_k_accuracy_score(LABELS, SCORES, k=2, labels=range(5)),
+    "confusion": theirs.confusion_matrix(LABELS, CHOSEN, labels=range(5)),
+    "f1": theirs.f1_score(LABELS, CHOSEN, average="macro", zero_division=0),
+    "f1 micro": theirs.f1_score(LABELS, CHOSEN, average="micro"),
+    "f1 weighted": theirs.f1_score(LABELS, CHOSEN, average="weighted", zero_division=0),
+    "mse": theirs.mean_squared_error(TARGETS, PREDICTED),
+    "rmse": theirs.root_mean_squared_error(TARGETS, PREDICTED),
+    "mae": theirs.mean_absolute_error(TARGETS, PREDICTED),
+    "r2": theirs.r2_score(TARGETS, PREDICTED),
+}
+INPUTS = [s, y, p, t]
+DATA = (SCORES, LABELS, PREDICTED, TARGETS)
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler() -> Iterator[None]:
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+def test_equal_to_scikit_learn(group: synk.Group) -> None:
+    evaluate = Evaluation(INPUTS, OURS)
+    several = evaluate.over(Feed(DATA, Batches(1003, 97), INPUTS))
+    for found in (evaluate(*DATA), several):
+        assert list(found) == list(FOUND)
+        for name, value in FOUND.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
+
+
+def test_expressions_over_several_calls(group2: synk.Group) -> None:
+    """Means, sums, extremes, and values that no row changes."""
+    w = pytensor.shared(np.full(3, 2.0))
+    expressions = {"mean": p.mean(), "sum": (p**2).sum(), "max": p.max(), "min": p.min()}
+    constant = {"norm": (w**2).sum()}
+    evaluate = Evaluation([p], {**expressions, **constant})
+    whole = evaluate(PREDICTED)
+    parts = evaluate.over(Feed([PREDICTED], Batches(1003, 97), [p]))
+    assert whole.keys() == parts.keys()
+    for name, value in whole.items():
+        assert parts[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_few_rows(group2: synk.Group) -> None:
+    """One row, so that a member has none; a constant target; all scores equal."""
+    evaluate = Evaluation(INPUTS, OURS)
+    one = evaluate(SCORES[:1], LABELS[:1], PREDICTED[:1], TARGETS[:1])
+    assert one["accuracy"] == float(CHOSEN[0] == LABELS[0])
+    assert one["r2"] == 0.0
+    level = evaluate(0 * SCORES, LABELS, TARGETS, 0 * TARGETS + 1)
+    assert level["top_2"] == (LABELS < 2).mean()
+    assert level["r2"] == theirs.r2_score(0 * TARGETS + 1, TARGETS)
+    same = evaluate(SCORES, LABELS, 0 * TARGETS + 1, 0 * TARGETS + 1)
+    assert same["r2"] == 1.0
+
+
+def test_f1_of_each_class(group2: synk.Group) -> None:
+    [found] = Evaluation([s, y], {"f1": metrics.f1(s, y, 5, None)})(SCORES, LABELS).values()
+    each = theirs.f1_score(LABELS, CHOSEN, average=None, labels=range(5), zero_division=0)
+    np.testing.assert_allclose(found, each, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: metrics.accuracy(p, y),
+        lambda: metrics.accuracy(s, p),
+        lambda: metrics.top_k(s, y, 0),
+        lambda: metrics.confusion(s, y, 0),
+        lambda: metrics.f1(s, y, 5, "mean"),
+        lambda: metrics.mse(s, t),
+        lambda: metrics.r2(s, s),
+    ],
+)
+def test_what_does_not_fit(wrong: Any) -> None:
+    with pytest.raises((synk.InputError, synk.InputTypeError)):
+        wrong()
+
+
+def test_metrics_must_be_metrics(group2: synk.Group) -> None:
+    for wrong in ({}, [p.mean()], {"a": 3}, {"a": (p, "avg", 1)}):
+        with pytest.raises(synk.InputTypeError, match="metric"):
+            Evaluation([p], wrong)  # type: ignore[arg-type]
