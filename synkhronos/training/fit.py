@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -24,6 +25,8 @@ from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
 from synkhronos.training.trainer import Trainer
 from synkhronos.training.twin import Twin
+
+log = logging.getLogger("synkhronos")
 
 _CURE = (
     'fit trains exactly or not at all: name the reduction, as in reduction="avg", or pass '
@@ -181,6 +184,11 @@ def fit(
         plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
         told.insert(0, Twin(verify, loss, params, wanted, whole, **plain))
     evaluated = {} if validation is None else {"loss": _named(loss, reduction), **(metrics or {})}
+    if "loss" in evaluated and "loss" not in (metrics or {}) and train.streams:
+        log.warning(
+            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). Give "
+            'the one without them: metrics={"loss": ...}'
+        )
     trainer = Trainer(
         train,
         metrics=evaluated or metrics,

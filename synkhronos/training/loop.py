@@ -248,7 +248,8 @@ class Loop:
             values |= validated
         if self._guard.counts:
             values["skipped"] = self._guard.skipped
-        trainer.history.append(epoch=position.epoch, step=position.step, **values)
+        numbers = {name: value for name, value in values.items() if not np.ndim(value)}
+        trainer.history.append(epoch=position.epoch, step=position.step, **numbers)
         self._tell("epoch", values)
         self._record("epoch", **values)
         self._shows.epoch(values)

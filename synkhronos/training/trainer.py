@@ -74,7 +74,7 @@ class Trainer:
     ----------
     train : TrainFunction
     history : History
-        A row for each epoch.
+        A row for each epoch. Metrics that are arrays are in events and ``metrics.jsonl`` only.
     step, epoch : int
         Steps so far, and the current epoch, from 0.
     reason : str

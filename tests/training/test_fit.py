@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from synkhronos.training import (
     fit,
     guarded,
     metrics,
+    read_metrics,
     scheduled,
 )
 
@@ -118,6 +120,47 @@ def test_validation_uses_averages(group2: synk.Group) -> None:
     found = (ROWS[:50] @ average).argmax(axis=1) == LABELS[:50]
     assert run.history[-1]["val_accuracy"] == found.mean()
     assert run.evaluate((ROWS[:50], LABELS[:50]))["accuracy"] == found.mean()
+
+
+def test_metrics_that_are_arrays(group2: synk.Group, tmp_path: Path) -> None:
+    """Events and the record have them, the history has numbers."""
+    net, tables = Net(), []
+
+    def note(event: Event) -> None:
+        if event.kind == "epoch":
+            tables.append(event.values["val_table"])
+
+    run = fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        batch=60,
+        epochs=1,
+        validation=(ROWS, LABELS),
+        metrics={"table": metrics.confusion(net.scores, net.y, 3)},
+        callbacks=[note],
+        folder=tmp_path / "run",
+        progress=False,
+    )
+    assert tables[0].sum() == 103
+    [line] = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
+    assert line["val_table"] == tables[0].tolist()
+    assert "val_table" not in run.history.columns
+
+
+def test_a_validation_with_dropout_is_told(
+    group2: synk.Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = Net()
+    noise = pytensor.shared(np.random.default_rng(0), name="noise")
+    drop = pt.random.normal(size=net.x.shape, rng=noise, return_next_rng=True)[1]
+    options: dict[str, Any] = {"optimizer": ADAM, "batch": 60, "epochs": 1, "progress": False}
+    whole = {**options, "validation": (ROWS, LABELS), "guard": None, "strict": False}
+    loss = net.loss + (net.x * drop).mean()
+    fit(loss, *net.given[1:], (ROWS, LABELS), **whole, metrics={"loss": net.loss})
+    assert "val_loss" not in caplog.text
+    fit(loss, *net.given[1:], (ROWS, LABELS), **whole)
+    assert "val_loss is of the loss as it is trained" in caplog.text
 
 
 def test_events_and_history(group2: synk.Group) -> None:
