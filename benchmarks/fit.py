@@ -14,6 +14,7 @@ import functools
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def mlp(rule: Any) -> tuple[Any, list[Any]]:
     x, y = pt.fmatrix("x"), pt.ivector("y")
     sizes = [784, 800, 800, 10]
     params, h = [], x
-    for k, (i, o) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for k, (i, o) in enumerate(pairwise(sizes)):
         w = pytensor.shared(rng.normal(0, i**-0.5, (i, o)).astype("f4"), name=f"w{k}")
         b = pytensor.shared(np.zeros(o, "f4"), name=f"b{k}")
         params += [w, b]

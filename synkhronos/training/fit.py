@@ -186,8 +186,8 @@ def fit(
     evaluated = {} if validation is None else {"loss": _named(loss, reduction), **(metrics or {})}
     if "loss" in evaluated and "loss" not in (metrics or {}) and train.streams:
         log.warning(
-            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). Give "
-            'the one without them: metrics={"loss": ...}'
+            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). "
+            'Give the one without them: metrics={"loss": ...}'
         )
     trainer = Trainer(
         train,
