@@ -41,6 +41,18 @@ class _Watch:
     def __repr__(self) -> str:
         return f"<synkhronos {type(self).__name__} of {self.metric}, {self.mode}>"
 
+    def on_start(self, event: Event) -> None:
+        """Refuse a name that no value of this run has."""
+        known = event.values["columns"]
+        if self.metric not in known:
+            missing = self.metric.startswith("val_") and not any(
+                name.startswith("val_") for name in known
+            )
+            raise InputError(
+                f"{type(self).__name__}: there is no value {self.metric!r}; there are "
+                f"{', '.join(known)}{'; validation= gives others' * missing}"
+            )
+
     def on_validated(self, event: Event) -> None:
         if self.metric.startswith("val_"):
             self._see(event)
@@ -50,11 +62,6 @@ class _Watch:
             self._see(event)
 
     def _see(self, event: Event) -> None:
-        if self.metric not in event.values:
-            raise InputError(
-                f"{type(self).__name__}: there is no value {self.metric!r}; there are "
-                f"{', '.join(sorted(event.values))}"
-            )
         value = event.values[self.metric]
         if np.ndim(value):
             raise InputError(f"{type(self).__name__}: {self.metric} is an array, not a number")
@@ -253,6 +260,7 @@ class Best(_Watch):
 
     def on_start(self, event: Event) -> None:
         """Open the folder."""
+        super().on_start(event)
         self._files = event.trainer.checkpoints_in("best")
 
     def look(self, value: float, event: Event) -> None:

@@ -28,9 +28,10 @@ class Event:
     epoch : int
         The number of the epoch, from 0; that of the one that has ended, for "epoch".
     values : dict
-        "step": loss, rows. "validated": val_loss and the other metrics, with the prefix "val_".
-        "epoch": loss (the mean over the rows of the epoch, each before its update), rows, seconds,
-        and the values of the validation. "saved": path. "end": reason.
+        "start": columns, the names of the values of an epoch. "step": loss, rows. "validated":
+        val_loss and the other metrics, with the prefix "val_". "epoch": loss (the mean over the
+        rows of the epoch, each before its update), rows, seconds, and the values of the validation.
+        "saved": path. "end": reason.
     seconds : float
         Since the start of the run.
     """
@@ -62,10 +63,12 @@ class Subscribers:
 
     def _add(self, callback: Any) -> None:
         name = getattr(callback, "__name__", None) or type(callback).__name__
+        if isinstance(callback, type):
+            raise InputTypeError(f"callbacks: {shown(callback)} is a class: make an object of it")
         methods = {kind: getattr(callback, f"on_{kind}", None) for kind in KINDS}
         told = {kind: method for kind, method in methods.items() if callable(method)}
         if not told:
-            if isinstance(callback, type) or not callable(callback):
+            if not callable(callback):
                 raise InputTypeError(
                     f"callbacks: {shown(callback)} is not a function of an event, and has no "
                     f"method on_{', on_'.join(KINDS)}"

@@ -42,7 +42,7 @@ class Feed:
         self._loader: Loader | None = None
         if _in_memory(given):
             self.fixed = tuple(
-                v if isinstance(v, Data) else make_data(v, var=variable)
+                v if isinstance(v, Data) else _shared(v, variable)
                 for v, variable in zip(given, inputs, strict=True)
             )
         else:
@@ -112,6 +112,20 @@ def rows_of(given: Sequence[Any], inputs: Sequence[Any], what: str) -> int:
 def listed(given: Any) -> list[Any]:
     """The data as a list: of one array, or of a tuple or list of them."""
     return list(given) if isinstance(given, tuple | list) else [given]
+
+
+def _shared(array: np.ndarray, variable: Any) -> Data:
+    """Data of an array, whose dtype must be held without loss."""
+    try:
+        return make_data(array, var=variable)
+    except InputTypeError:
+        wanted = variable.type.dtype
+        if np.can_cast(array.dtype, wanted):
+            raise
+        raise InputTypeError(
+            f"the array for {variable} is {array.dtype}, and {variable.type} does not take it "
+            f'without loss: give array.astype("{wanted}")'
+        ) from None
 
 
 def _in_memory(given: Sequence[Any]) -> bool:

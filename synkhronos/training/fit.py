@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._errors import (
     InputError,
+    InputTypeError,
     ReductionWarning,
     options_checked,
     refusing,
@@ -156,6 +157,11 @@ def fit(
         raise InputError(f"fit: verify={shown(verify)}: a number of steps")
     if verify and (rule is not None or resume is not None):
         raise InputError("fit: verify= is for runs that begin, of members that train together")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise InputTypeError(
+            f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
+            '{"acc": accuracy}'
+        )
     in_dtype = _in_their_dtype(optimizer, params)
     whole = in_dtype if ema is None else with_averages(in_dtype, ema)
     if guard is not None and rule is None:
@@ -179,10 +185,10 @@ def fit(
             mode=mode,
             name=name or "train",
         )
-    told = list(callbacks)
+    told = callbacks
     if verify:
         plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
-        told.insert(0, Twin(verify, loss, params, wanted, whole, **plain))
+        told = [Twin(verify, loss, params, wanted, whole, **plain), *callbacks]
     evaluated = {} if validation is None else {"loss": _named(loss, reduction), **(metrics or {})}
     if "loss" in evaluated and "loss" not in (metrics or {}) and train.streams:
         log.warning(

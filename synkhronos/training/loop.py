@@ -150,7 +150,7 @@ class Loop:
         self._shows.begin(self._options.folder, isinstance(self._engine, FreeEngine))
         self._guard = Guard(trainer.train, self._options.skips, self._options.folder)
         with self._signals:
-            self._tell("start", {})
+            self._tell("start", {"columns": self._columns()})
             self._subscribers.restore(self._states)
             try:
                 while position.epoch < self._due.epochs and not self._ending():
@@ -162,6 +162,13 @@ class Loop:
             finally:
                 self._end()
         self._signals.act()
+
+    def _columns(self) -> list[str]:
+        """The names of the values of an epoch."""
+        names = ["loss", "rows", "seconds"]
+        if self._validated is not None:
+            names += [f"val_{name}" for name in self._trainer.metrics]
+        return names + ["skipped"] * self._guard.counts
 
     def _name_the_end(self) -> None:
         """Say why the run ends."""

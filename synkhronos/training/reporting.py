@@ -41,6 +41,7 @@ class Reporting:
         self._position = position
         self._epochs = epochs
         self._validated: dict[str, float] = {}
+        self._first = 0  # the step at which the run began
         self._compiling: float | None = None
         self._began = time.monotonic()
 
@@ -57,6 +58,7 @@ class Reporting:
         ]
         if folder is not None:
             parts.append(str(folder))
+        self._first = step
         if step:
             parts.append(f"resumed at step {step:,}")
         self.console.banner([" | ".join(parts)])
@@ -93,11 +95,16 @@ class Reporting:
     def end(self, reason: str) -> None:
         """Say why the run has ended, where its time went, and what would make it faster."""
         text = f"ended after {self._position.step:,} steps: {reason}"
+        if self._position.step == self._first:
+            made = f"; {self._position.epoch} epochs were made before, and epochs= counts them"
+            self.console.line(text + made * (reason == "epochs"))
+            return
         with contextlib.suppress(InputError):  # no step was measured
             report = self._train.report()
             shares = {
-                "compute": report.share("scatter", "compute", "copy", "update"),
-                "wait": report.share("wait", "reduce"),
+                "compute": report.share("scatter", "compute"),
+                "exchange": report.share("copy", "reduce", "update"),
+                "wait": report.share("wait"),
                 "between steps": report.share("between"),
             }
             reading = self._feed.waited / max(time.monotonic() - self._began, 1e-9)

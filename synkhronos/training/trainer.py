@@ -150,6 +150,8 @@ class Trainer:
             progress=progress,
         )
         stops = [stop] if isinstance(stop, str) else list(stop)
+        if not isinstance(callbacks, list | tuple):
+            raise InputTypeError(f"Trainer: callbacks={shown(callbacks)}: give a list of them")
         self.subscribers = Subscribers([*callbacks, *map(stop_of, stops)])
         self._evaluation: Evaluation | None = None
         if metrics:
@@ -172,6 +174,11 @@ class Trainer:
     def epoch(self) -> int:
         """The current epoch, from 0."""
         return self.position.epoch
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        return [] if self._evaluation is None else self._evaluation.names
 
     @property
     def latest(self) -> tuple[tuple[Any, ...], Any]:

@@ -562,6 +562,56 @@ def test_what_is_shown(
     assert "ended after 6 steps: epochs" in out
 
 
+def test_a_run_that_has_ended_says_so(
+    group2: synk.Group, capfd: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    run = fit(*net.given, (ROWS, LABELS), optimizer=ADAM, batch=50, epochs=2)
+    capfd.readouterr()
+    run.fit((ROWS, LABELS), batch=50, epochs=2)
+    out = "".join(capfd.readouterr())
+    assert "ended after 6 steps: epochs; 2 epochs were made before, and epochs= counts them" in out
+    assert len(run.history) == 2
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a name of no value": (
+        {"stop": "val_acc,>,0.9"},
+        "no value 'val_acc'; there are loss.*val_los",
+    ),
+    "no validation": (
+        {"callbacks": [Best("val_loss")], "validation": None},
+        "there are loss, rows, seconds; validation= gives others",
+    ),
+    "a class": ({"callbacks": [EarlyStopping]}, "is a class"),
+    "a function": ({"callbacks": print}, "give a list of them"),
+    "metrics without names": ({"metrics": [pt.dscalar()]}, "give a dict of names"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_mistakes_are_found_before_the_first_step(group2: synk.Group, which: str) -> None:
+    options, message = WRONG[which]
+    net = Net()
+    whole = {"epochs": 1, "validation": (ROWS, LABELS), "progress": False, **options}
+    with pytest.raises((synk.InputError, synk.InputTypeError), match=message):
+        fit(*net.given, (ROWS, LABELS), optimizer=ADAM, batch=50, **whole)
+    assert (net.w.get_value() == 0).all()
+
+
+def test_labels_of_another_dtype(group2: synk.Group) -> None:
+    net = Net()
+    with pytest.raises(synk.InputTypeError, match=r'array for y is int64.*astype\("int32"\)'):
+        fit(
+            *net.given,
+            (ROWS, LABELS.astype("int64")),
+            optimizer=ADAM,
+            batch=50,
+            epochs=1,
+            progress=False,
+        )
+
+
 def test_a_metric_of_sums() -> None:
     with pytest.raises(synk.InputTypeError, match="list of variables"):
         Metric(3, print)  # type: ignore[arg-type]
