@@ -94,8 +94,8 @@ def hdf5(
     Notes
     -----
     Cost: a block is decoded for any of its rows, and the last `keep` blocks stay in memory. A block
-    is one chunk along the rows, or several that have 256 KB together. h5py holds Python's
-    interpreter lock while it decodes, so the master's own part waits meanwhile.
+    is one chunk along the rows, or several that have 256 KB together. All reads by h5py in a
+    process wait for each other, also those of other files.
 
     Examples
     --------

@@ -1,0 +1,192 @@
+"""Rows a second of an MLP's training, with rows from files and from memory.
+
+784-800-800-10, float32, one training step a batch. The rows are like MNIST's: four fifths are zero.
+All contenders train the same network in one group, and take turns; the table gives medians over the
+rounds, and ratios within rounds. "Decoding" is the time that one thread needs to read all rows once
+without training, as a part of the time that training takes with rows in memory.
+
+    python benchmarks/sources.py [--rows 20000] [--batch 512] [--members 2] [--rounds 7]
+                                 [--prefetch 4] [--window 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from common import describe_machine, show
+
+import synkhronos as synk
+from synkhronos.extensions import Batches, Loader, make_train_function, updates
+from synkhronos.training import sources
+
+SIZES = (784, 800, 800, 10)
+CHUNK = 500  # rows
+
+
+def network() -> tuple[Any, Any, list[Any], Any]:
+    """Inputs, labels (one-hot), parameters and the loss."""
+    rng = np.random.default_rng(1)
+    x, y = pt.fmatrix("x"), pt.fmatrix("y")
+    params, h = [], x
+    for i, (a, b) in enumerate(itertools.pairwise(SIZES)):
+        w = pytensor.shared((rng.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32))
+        params += [w, pytensor.shared(np.zeros(b, np.float32))]
+        h = (pt.maximum(h, 0) if i else h) @ w + params[-1]
+    return x, y, params, -(pt.special.log_softmax(h, axis=1) * y).sum(axis=1).mean()
+
+
+def images(rows: int) -> np.ndarray:
+    """As those of MNIST: bytes divided by 255, most of them 0."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (rows, 784), dtype=np.uint8)
+    pixels[rng.random(pixels.shape, dtype=np.float32) < 0.8] = 0
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def write_all(folder: Path, x: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """Files of each format, and what makes their sources."""
+    import h5py
+    import pyarrow as pa
+    from pyarrow import parquet
+    from zarr.api import asynchronous
+
+    np.save(folder / "x.npy", x)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("plain", data=x, chunks=(CHUNK, 784))
+        file.create_dataset("gzip", data=x, chunks=(CHUNK, 784), compression="gzip", shuffle=True)
+
+    async def write() -> None:
+        made = await asynchronous.create_array(
+            str(folder / "x.zarr"), shape=x.shape, dtype=x.dtype, chunks=(CHUNK, 784)
+        )
+        await made.setitem(..., x)
+
+    asyncio.run(write())
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 784)
+    parquet.write_table(pa.table({"x": lists}), folder / "x.parquet", row_group_size=CHUNK)
+    return {
+        "npy, mapped": lambda: sources.npy(folder / "x.npy"),
+        "HDF5, chunks": lambda: sources.hdf5(folder / "x.h5", "plain"),
+        "HDF5, chunks, gzip": lambda: sources.hdf5(folder / "x.h5", "gzip"),
+        "zarr, zstd": lambda: sources.zarr(folder / "x.zarr"),
+        "Parquet, snappy": lambda: sources.parquet(folder / "x.parquet", "x"),
+    }
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("rows", 20_000), ("batch", 512), ("members", 2), ("rounds", 7)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--prefetch", type=int, default=4)
+    parser.add_argument("--window", type=int, default=8)
+    args = parser.parse_args()
+    describe_machine()
+    x = images(args.rows)
+    y = np.eye(10, dtype=np.float32)[np.random.default_rng(1).integers(0, 10, args.rows)]
+    synk.fork(args.members)
+    vx, vy, params, loss = network()
+    train = make_train_function(loss, params, vx, vy, updates.sgd, learning_rate=0.01)
+    with tempfile.TemporaryDirectory() as name:
+        run(args, Path(name), x, y, train)
+    synk.close()
+
+
+def run(args: Any, folder: Path, x: np.ndarray, y: np.ndarray, train: Any) -> None:
+    made = write_all(folder, x)
+    data = synk.data(x), synk.data(y)
+    plain = Batches(args.rows, args.batch, last="drop")
+
+    def in_memory() -> None:
+        for rows in plain:
+            train(*data, batch=rows)
+
+    epochs: dict[str, Callable[[], None]] = {"memory, batch=": in_memory}
+    waited: dict[str, Callable[[], float]] = {}
+    decoding: dict[str, float] = {}
+    everything: dict[str, Any] = {"memory, Loader": x, **{n: make() for n, make in made.items()}}
+    for label, source in everything.items():
+        blocks = getattr(source, "blocks", None)
+        order = Batches(args.rows, args.batch, last="drop", blocks=blocks, window=args.window)
+        loader = Loader([source, y], order, prefetch=args.prefetch)
+
+        def epoch(loader: Loader = loader) -> None:
+            for batch in loader:
+                train(*batch)
+
+        epochs[label] = epoch
+        waited[label] = lambda loader=loader: loader.waited
+        if blocks is not None:
+            decoding[label] = median(
+                seconds(lambda s=source, o=order: read_all(s, o)) for _ in range(3)
+            )
+    for call in epochs.values():
+        call()  # compiles, and fills the page cache
+    found: dict[str, list[float]] = {label: [] for label in epochs}
+    before = {label: get() for label, get in waited.items()}
+    for turn in range(args.rounds):
+        for label in rotated(epochs, turn):
+            found[label].append(seconds(epochs[label]))
+    report(args, found, {n: get() - before[n] for n, get in waited.items()}, decoding)
+
+
+def read_all(source: Any, order: Batches) -> None:
+    with source.reading():
+        for rows in order:
+            source[rows]
+
+
+def rotated(labels: dict[str, Any], turn: int) -> Iterator[str]:
+    start = turn % len(labels)
+    return itertools.chain(list(labels)[start:], list(labels)[:start])
+
+
+def report(
+    args: Any,
+    found: dict[str, list[float]],
+    waited: dict[str, float],
+    decoding: dict[str, float],
+) -> None:
+    base = next(iter(found))
+    rows = args.rows // args.batch * args.batch
+    table = []
+    for label, took in found.items():
+        ratios = [b / t for b, t in zip(found[base], took, strict=True)]
+        table.append(
+            [
+                label,
+                f"{rows / median(took):,.0f}",
+                f"{median(ratios):.1%}".replace("%", " %"),
+                f"{min(ratios):.0%} to {max(ratios):.0%}".replace("%", " %"),
+                f"{waited.get(label, 0) / sum(took):.0%}".replace("%", " %"),
+                f"{decoding[label] / median(found[base]):.0%}".replace("%", " %")
+                if label in decoding
+                else "",
+            ]
+        )
+    title = (
+        f"batches of {args.batch}, {args.members} members, prefetch {args.prefetch}, "
+        f"window {args.window}, chunks of {CHUNK} rows"
+    )
+    columns = ["rows from", "rows/s", "of memory", "all rounds", "loop waited", "decoding"]
+    show(title, columns, table)
+
+
+if __name__ == "__main__":
+    main()
