@@ -2,8 +2,10 @@
 
 784-800-800-10, float32, one training step a batch. The rows are like MNIST's: four fifths are zero.
 All contenders train the same network in one group, and take turns; the table gives medians over the
-rounds, and ratios within rounds. "Decoding" is the time that one thread needs to read all rows once
-without training, as a part of the time that training takes with rows in memory.
+rounds, and ratios within rounds. "Processor time" is that of all members together, against rows in
+memory: beside other work it tells more than the rate. "Decoding" is the time that one thread needs
+to read all rows once without training, as a part of the time that training takes with rows in
+memory.
 
     python benchmarks/sources.py [--rows 20000] [--batch 512] [--members 2] [--rounds 7]
                                  [--prefetch 4] [--window 8]
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +87,17 @@ def write_all(folder: Path, x: np.ndarray) -> dict[str, Callable[[], Any]]:
     }
 
 
+def processor_seconds() -> float:
+    """Of all members so far."""
+    group = synk.current_group()
+    ticks = 0
+    for rank in range(group.size):
+        pid = os.getpid() if rank == group.master else group.channel.pid(rank)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def seconds(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     call()
@@ -139,11 +153,14 @@ def run(args: Any, folder: Path, x: np.ndarray, y: np.ndarray, train: Any) -> No
     for call in epochs.values():
         call()  # compiles, and fills the page cache
     found: dict[str, list[float]] = {label: [] for label in epochs}
+    used: dict[str, list[float]] = {label: [] for label in epochs}
     before = {label: get() for label, get in waited.items()}
     for turn in range(args.rounds):
         for label in rotated(epochs, turn):
+            began = processor_seconds()
             found[label].append(seconds(epochs[label]))
-    report(args, found, {n: get() - before[n] for n, get in waited.items()}, decoding)
+            used[label].append(processor_seconds() - began)
+    report(args, found, used, {n: get() - before[n] for n, get in waited.items()}, decoding)
 
 
 def read_all(source: Any, order: Batches) -> None:
@@ -160,6 +177,7 @@ def rotated(labels: dict[str, Any], turn: int) -> Iterator[str]:
 def report(
     args: Any,
     found: dict[str, list[float]],
+    used: dict[str, list[float]],
     waited: dict[str, float],
     decoding: dict[str, float],
 ) -> None:
@@ -174,6 +192,7 @@ def report(
                 f"{rows / median(took):,.0f}",
                 f"{median(ratios):.1%}".replace("%", " %"),
                 f"{min(ratios):.0%} to {max(ratios):.0%}".replace("%", " %"),
+                f"{median(used[label]) / median(used[base]):.0%}".replace("%", " %"),
                 f"{waited.get(label, 0) / sum(took):.0%}".replace("%", " %"),
                 f"{decoding[label] / median(found[base]):.0%}".replace("%", " %")
                 if label in decoding
@@ -184,7 +203,15 @@ def report(
         f"batches of {args.batch}, {args.members} members, prefetch {args.prefetch}, "
         f"window {args.window}, chunks of {CHUNK} rows"
     )
-    columns = ["rows from", "rows/s", "of memory", "all rounds", "loop waited", "decoding"]
+    columns = [
+        "rows from",
+        "rows/s",
+        "of memory",
+        "all rounds",
+        "processor time",
+        "loop waited",
+        "decoding",
+    ]
     show(title, columns, table)
 
 

@@ -9,15 +9,8 @@ The data are MNIST, from the first of these places that has it:
 """
 
 import argparse
-import gzip
-import logging
 import math
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 import models
 import numpy as np
@@ -25,150 +18,20 @@ import pytensor
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from synkhronos.training.sources import known
+
 console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 say = console.print
 
 # The data.
 
-MIRRORS = [
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-]
-SHA256 = {
-    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-}
-FILES = [f"{name}.gz" for name in SHA256]
-# asked in a separate process, which a time limit can end in spite of slow resolvers or mirrors
-ANSWERS = """
-import sys, requests
-requests.head(sys.argv[1], timeout=3, allow_redirects=True).raise_for_status()
-"""
-PATIENCE = 3  # seconds for a mirror to answer
-
-
-class Split(NamedTuple):
-    """Images, one row each, values from 0 to 1, float32; and labels, int32."""
-
-    train: tuple[np.ndarray, np.ndarray]
-    validation: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
-
 
 def load():
     """Load MNIST or its substitute, and print which; the same rows in every run."""
-    lacking = []
-    data, where = _local(lacking) or _downloaded(lacking) or _digits(lacking)
+    data = known("mnist", instead="digits")
     numbers = [f"{len(labels):,}" for _, labels in data]
-    say("{}: {} images to train, {} to validate, {} to test".format(where, *numbers))
+    say("{}: {} images to train, {} to validate, {} to test".format(data.where, *numbers))
     return data
-
-
-def _local(lacking):
-    name = os.environ.get("SYNKHRONOS_DATA")
-    if not name:
-        return None
-    root = Path(name)
-    folders = [root, *sorted(p for p in root.glob("*") if p.is_dir())]
-    for files, what in [(FILES, "MNIST"), (FILES[2:], "the test set of MNIST")]:
-        for folder in folders:
-            if all((folder / name).exists() for name in files):
-                return _read([folder / name for name in files]), f"{what} in {folder}"
-    lacking.append(f"SYNKHRONOS_DATA={name} holds no files of MNIST")
-    return None
-
-
-def _downloaded(lacking):
-    try:
-        import pooch
-    except ImportError:
-        lacking.append("pooch is not installed")
-        return None
-    pooch.get_logger().setLevel(logging.WARNING)
-    folder = Path(pooch.os_cache("synkhronos")) / "mnist"
-    have = all((folder / name).exists() for name in FILES)
-    for mirror in MIRRORS:
-        if not have and not _answers(mirror + FILES[-1]):
-            lacking.append(f"{mirror.split('/')[2]} does not answer")
-            continue
-        if not have:
-            say(f"downloading MNIST from {mirror}")
-        try:
-            paths = [
-                pooch.retrieve(
-                    mirror + name,
-                    f"sha256:{known}",
-                    name,
-                    folder,
-                    downloader=pooch.HTTPDownloader(timeout=10),
-                )
-                for name, known in zip(FILES, SHA256.values(), strict=True)
-            ]
-        except (OSError, ValueError) as exc:  # the connection, the checksum
-            lacking.append(f"{mirror.split('/')[2]}: {type(exc).__name__}")
-            continue
-        return _read(paths), f"MNIST in {folder}"
-    return None
-
-
-def _answers(url):
-    command = [sys.executable, "-c", ANSWERS, url]
-    try:
-        return not subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode
-    except subprocess.TimeoutExpired:
-        return False
-
-
-def _digits(lacking):
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    pair = (images[order] / 16).astype("float32"), labels[order].astype("int32")
-    data = Split(*(_rows(pair, *edges) for edges in [(1297,), (1297, 1547), (1547, None)]))
-    return data, f"no MNIST ({'; '.join(lacking)}), scikit-learn's digits of 8x8 pixels instead"
-
-
-def _read(paths):
-    """Divide images into training, validation and test.
-
-    With four files, the last sixth of the training set is for validation. With two files, the first
-    8/10 are for training. These images are sorted by their writers, so the others are used for
-    validation and for test alternately.
-    """
-    arrays = [read_idx(path) for path in paths]
-    pairs = []
-    for images, labels in zip(arrays[::2], arrays[1::2], strict=True):
-        if images.ndim != 3 or labels.shape != images.shape[:1]:
-            raise ValueError(f"{paths[0]}: images of shape {images.shape}, labels {labels.shape}")
-        rows = images.reshape(len(images), -1).astype("float32") / np.float32(255)
-        pairs.append((rows, labels.astype("int32")))
-    n = len(pairs[0][1])
-    if len(pairs) == 2:
-        first = n * 5 // 6
-        return Split(_rows(pairs[0], first), _rows(pairs[0], first, None), pairs[1])
-    first = n * 8 // 10
-    held_out = (_rows(pairs[0], start, None, 2) for start in (first, first + 1))
-    return Split(_rows(pairs[0], first), *held_out)
-
-
-def _rows(pair, *edges):
-    images, labels = pair
-    return images[slice(*edges)], labels[slice(*edges)]
-
-
-def read_idx(path):
-    """The array in a gzipped IDX file of bytes."""
-    with gzip.open(path) as file:
-        raw = file.read()
-    zeros, kind, ndim = raw[:2], raw[2], raw[3]
-    shape = np.frombuffer(raw, ">u4", ndim, 4)
-    values = np.frombuffer(raw, np.uint8, offset=4 + 4 * ndim)
-    if zeros != bytes(2) or kind != 8 or len(values) != math.prod(shape.tolist()):
-        raise ValueError(f"{path} is not a whole IDX file")
-    return values.reshape(shape)
 
 
 # The command line.

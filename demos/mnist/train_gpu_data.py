@@ -68,7 +68,9 @@ def main():
     x = pytensor.shared(np.zeros((1, data.train[0].shape[1]), "float32"), name="images")
     y = pytensor.shared(np.zeros(1, "int32"), name="labels")
     synk.scatter([x, y], list(data.train))
-    validation, test = ([synk.data(array) for array in pair] for pair in data[1:])
+    validation, test = (
+        [synk.data(array) for array in pair] for pair in (data.validation, data.test)
+    )
 
     net = models.build(args.sizes, data.train[0].shape[1], args.seed)
     rate = mnist.start(args, net, members)

@@ -60,6 +60,11 @@ EXTRAS = {
     "nccl4py": ("arrays between GPUs", "cuda12"),
     "safetensors": ("checkpoints", "checkpoints"),
     "rich": ("tables at a terminal", "demo"),
+    "h5py": ("HDF5 files, sources.hdf5", "data"),
+    "zarr": ("zarr arrays, sources.zarr", "data"),
+    "pyarrow": ("Parquet files, sources.parquet", "data"),
+    "pillow": ("folders of images, sources.images", "data"),
+    "fsspec": ("remote files of sources", "data"),
     "torch": ("", ""),
 }
 DESCRIPTORS = 256  # a soft limit below this gets a note

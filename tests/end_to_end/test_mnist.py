@@ -21,6 +21,9 @@ from mnist_files import FILES, shared_data
 from pytensor.graph.traversal import ancestors
 from user_scripts import LIMIT, run_script
 
+import synkhronos as synk
+from synkhronos.training.sources import _known
+
 pytestmark = pytest.mark.together
 DEMOS = Path(__file__).parents[2] / "demos" / "mnist"
 PLAIN, DROPOUT = "custom_mlp:2,64,0,0 777 2", "custom_mlp:2,16,0.2,0.5 1000 1"
@@ -228,7 +231,7 @@ def test_damaged_files_are_refused(
     raw = gzip.decompress((tmp_path / FILES[0]).read_bytes())
     (tmp_path / FILES[0]).write_bytes(gzip.compress(damage(raw)))
     monkeypatch.setenv("SYNKHRONOS_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=re.escape(f"{FILES[0]} is not a whole IDX file")):
+    with pytest.raises(synk.SourceError, match=re.escape(f"{FILES[0]} is not a whole IDX file")):
         mnist.load()
 
 
@@ -266,19 +269,24 @@ class Pooch(ModuleType):
 
 
 def test_downloads_come_from_the_first_mirror_that_has_them(
-    mnist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mnist: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pooch = Pooch(tmp_path, one=ConnectionError(), two=None)
     monkeypatch.setitem(sys.modules, "pooch", pooch)
-    monkeypatch.setattr(mnist, "MIRRORS", ["http://one/", "http://two/"])
-    monkeypatch.setattr(mnist, "_answers", lambda url: True)
+    monkeypatch.setattr(_known, "MIRRORS", ["http://one/", "http://two/"])
+    monkeypatch.setattr(_known, "answers", lambda url: True)
     assert numbers(mnist.load().test) == list(range(100, 120))
     assert pooch.asked == [f"one/{FILES[0]}", *(f"two/{name}" for name in FILES)]
-    assert "downloading MNIST from http://two/" in capsys.readouterr().out
+    assert "downloading MNIST from http://two/" in caplog.text
+    capsys.readouterr()
 
     # kept for the next time, when no mirror needs to answer
-    monkeypatch.setattr(mnist, "MIRRORS", ["http://two/"])
-    monkeypatch.setattr(mnist, "_answers", lambda url: False)
+    monkeypatch.setattr(_known, "MIRRORS", ["http://two/"])
+    monkeypatch.setattr(_known, "answers", lambda url: False)
     mnist.load()
     assert capsys.readouterr().out.startswith(f"MNIST in {tmp_path}")
 
@@ -290,12 +298,12 @@ def test_digits_where_downloads_fail(
     pooch = Pooch(tmp_path, one=ValueError("hash"))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"127.0.0.1:{silent.getsockname()[1]}"
-        answers = mnist._answers
+        answers = _known.answers
         monkeypatch.setenv("SYNKHRONOS_DATA", str(tmp_path))
         monkeypatch.setitem(sys.modules, "pooch", pooch)
-        monkeypatch.setattr(mnist, "MIRRORS", ["http://one/", f"http://{host}/"])
-        monkeypatch.setattr(mnist, "PATIENCE", 0.5)
-        monkeypatch.setattr(mnist, "_answers", lambda url: "one" in url or answers(url))
+        monkeypatch.setattr(_known, "MIRRORS", ["http://one/", f"http://{host}/"])
+        monkeypatch.setattr(_known, "PATIENCE", 0.5)
+        monkeypatch.setattr(_known, "answers", lambda url: "one" in url or answers(url))
         begin = time.perf_counter()
         data = mnist.load()
         assert time.perf_counter() - begin < 5

@@ -8,13 +8,14 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing, InputError, SourceError, shown
+from synkhronos._errors import BackendMissing, InputError, SourceError, options_checked, shown
 
 log = logging.getLogger("synkhronos")
 
@@ -35,13 +36,16 @@ _ANSWERS = """
 import sys, requests
 requests.head(sys.argv[1], timeout=3, allow_redirects=True).raise_for_status()
 """
-_PATIENCE = 3  # seconds for a mirror to answer
+PATIENCE = 3  # seconds for a mirror to answer
 
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-class Split(NamedTuple):
+@dataclass(frozen=True)
+class Split:
     """A data set in three parts; each is (rows, labels): float32 from 0 to 1, and int32.
+
+    An iteration gives the three parts.
 
     Attributes
     ----------
@@ -55,8 +59,12 @@ class Split(NamedTuple):
     test: Pair
     where: str
 
+    def __iter__(self) -> Iterator[Pair]:
+        return iter((self.train, self.validation, self.test))
 
-def known(name: str) -> Split:
+
+@options_checked
+def known(name: str, instead: str | None = None) -> Split:
     """Load a data set into memory: the same rows in the same order each time.
 
     Parameters
@@ -66,6 +74,8 @@ def known(name: str) -> Split:
         names, or a folder in it; else a download (extra: data), which is kept for later runs and
         checked by SHA-256. Without the files of its training set, most of the test set is trained
         on. "digits": 8 x 8 pixels, which are a part of scikit-learn.
+    instead : {"mnist", "digits"}, optional
+        Another to load if this one is nowhere; `where` then says why.
 
     Returns
     -------
@@ -84,7 +94,7 @@ def known(name: str) -> Split:
     Examples
     --------
     >>> from synkhronos.training import sources
-    >>> (x, y), *_ = sources.known("digits")
+    >>> x, y = sources.known("digits").train
     >>> x.shape, x.dtype.name, y[:5].tolist()
     ((1297, 64), 'float32', [6, 6, 6, 2, 5])
     """
@@ -93,9 +103,13 @@ def known(name: str) -> Split:
     if name == "mnist":
         lacking: list[str] = []
         found = _in_folder(lacking) or _downloaded(lacking)
-        if found is None:
-            raise SourceError(f"known: no MNIST ({'; '.join(lacking)})")
-        return found
+        if found is not None:
+            return found
+        why = f"no MNIST ({'; '.join(lacking)})"
+        if instead is None:
+            raise SourceError(f"known: {why}")
+        other = known(instead)
+        return replace(other, where=f"{why}, {other.where} instead")
     raise InputError(f'known: {shown(name)}: there are "mnist" and "digits"')
 
 
@@ -124,7 +138,7 @@ def _downloaded(lacking: list[str]) -> Split | None:
     have = all((folder / name).exists() for name in FILES)
     for mirror in MIRRORS:
         host = mirror.split("/")[2]
-        if not have and not _answers(mirror + FILES[-1]):
+        if not have and not answers(mirror + FILES[-1]):
             lacking.append(f"{host} does not answer")
             continue
         if not have:
@@ -147,10 +161,10 @@ def _downloaded(lacking: list[str]) -> Split | None:
     return None
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     command = [sys.executable, "-c", _ANSWERS, url]
     try:
-        return not subprocess.run(command, capture_output=True, timeout=_PATIENCE).returncode
+        return not subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode
     except subprocess.TimeoutExpired:
         return False
 

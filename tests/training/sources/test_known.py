@@ -36,8 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_files_of_a_folder(folder: Path) -> None:
     found = sources.known("mnist")
     assert isinstance(found, sources.Split)
-    assert [x.shape for x, _ in found[:3]] == [(10, 784), (2, 784), (5, 784)]
-    assert [y.tolist() for _, y in found[1:3]] == [[0, 1], [0, 1, 2, 3, 4]]
+    assert [x.shape for x, _ in found] == [(10, 784), (2, 784), (5, 784)]
+    assert [y.tolist() for _, y in (found.validation, found.test)] == [[0, 1], [0, 1, 2, 3, 4]]
     assert found.where == f"MNIST in {folder}"
     x, y = found.train
     assert (x.dtype, y.dtype) == (np.float32, np.int32)
@@ -48,7 +48,7 @@ def test_the_test_set_only(folder: Path) -> None:
     for path in folder.glob("train*"):
         path.unlink()
     found = sources.known("mnist")
-    assert [len(y) for _, y in found[:3]] == [4, 1, 0]
+    assert [len(y) for _, y in found] == [4, 1, 0]
     assert found.where == f"the test set of MNIST in {folder}"
 
 
@@ -62,10 +62,14 @@ def test_a_damaged_file_is_named(folder: Path, harm: Any) -> None:
 
 def test_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNKHRONOS_DATA", str(tmp_path))
-    monkeypatch.setattr(_known, "_answers", lambda url: False)
+    monkeypatch.setattr(_known, "answers", lambda url: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(synk.SourceError, match=r"no MNIST .*holds no files of MNIST.*not answer"):
         sources.known("mnist")
+    other = sources.known("mnist", instead="digits")
+    assert len(other.train[1]) == 1297
+    assert other.where.startswith(f"no MNIST (SYNKHRONOS_DATA={tmp_path} holds")
+    assert other.where.endswith("scikit-learn's digits of 8x8 pixels instead")
     real = builtins.__import__
 
     def without(name: str, *more: Any) -> Any:
@@ -85,7 +89,7 @@ def test_a_download_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     pooch = pytest.importorskip("pooch")
     monkeypatch.delenv("SYNKHRONOS_DATA", raising=False)
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path)
-    monkeypatch.setattr(_known, "_answers", lambda url: False)
+    monkeypatch.setattr(_known, "answers", lambda url: False)
     (tmp_path / "mnist").mkdir()
     for name in _known.FILES:
         (tmp_path / "mnist" / name).write_bytes(b"not the original")
@@ -100,6 +104,6 @@ def test_a_download_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_digits_and_other_names() -> None:
     found = sources.known("digits")
-    assert [x.shape for x, _ in found[:3]] == [(1297, 64), (250, 64), (250, 64)]
+    assert [x.shape for x, _ in found] == [(1297, 64), (250, 64), (250, 64)]
     with pytest.raises(synk.InputError, match="there are"):
         sources.known("cifar")
