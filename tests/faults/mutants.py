@@ -58,6 +58,7 @@ FREE_TURNS = "tests/extensions/test_free_turns.py"
 NODES = "tests/mpi/test_node_faults.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 RECORDER = "tests/training/test_recorder.py"
+SOURCES = "tests/training/sources/test_files.py"
 
 MUTANTS = (
     Mutant(
@@ -447,6 +448,27 @@ MUTANTS = (
         "        new.replace(folder / _RUN)",
         "        (folder / _RUN).write_text(new.read_text())",
         f"{RECORDER} -k 'replaced'",
+    ),
+    Mutant(
+        "no file of a source is open when nobody reads",
+        "training/sources/_files.py",
+        "                    opened.close(self._format)",
+        "                    pass",
+        f"{SOURCES} -k open_only",
+    ),
+    Mutant(
+        "a fork opens the files of a source anew",
+        "training/sources/_files.py",
+        "if self._open.pid != os.getpid():",
+        "if False:",
+        f"{SOURCES} -k fork_opens",
+    ),
+    Mutant(
+        "what a left loop has read is not taken for the next one's",
+        "extensions/_reading/nodes.py",
+        "if found != job:",
+        "if False:",
+        "tests/mpi/test_node_loader.py -k exactly",
     ),
 )
 

@@ -225,15 +225,20 @@ def test_files_are_open_only_while_rows_are_read(kind: str, tmp_path: Path) -> N
     assert set(reasons_against_fork()) <= set(before)
 
 
-def test_a_fork_opens_files_of_its_own(tmp_path: Path) -> None:
-    source = FORMATS["npz"][2](written("npz", tmp_path))
+@pytest.mark.parametrize("kind", ["npy", "hdf5 gzip"])
+def test_a_fork_opens_files_of_its_own(kind: str, tmp_path: Path) -> None:
+    """Those of the parent stay open in it, and are not read through."""
+    source = FORMATS[kind][2](written(kind, tmp_path))
     with source.reading():
         source[[0]]
+        before = source._opened()
         pid = os.fork()
         if not pid:
             same = np.array_equal(source[[19, 0]], X[[19, 0]])
-            os._exit(0 if same else 1)
+            own = source._opened() is not before
+            os._exit(0 if same and own else 1)
         assert os.waitpid(pid, 0)[1] == 0
+        assert source._opened() is before
 
 
 @pytest.mark.parametrize("kind", ["hdf5 gzip", "zarr"])
