@@ -7,12 +7,14 @@ second for the master to read. Then it drops lines and counts them.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import struct
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from synkhronos._transport.channels.control_words import (
@@ -192,7 +194,32 @@ class OutputReader:
         return bytes(ring[start:]) + bytes(ring[:stop])
 
 
+Listener = Callable[[int, str], None]
+
+_listeners: list[Listener] = []
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """A context in which a function is also told of each line that a worker of this node gives.
+
+    Its arguments are the rank and the line, which is a log record if it begins with its level.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
 def _show(rank: int, kind: int, text: str) -> None:
+    for listener in _listeners:
+        if kind == _LOG:
+            head, _, message = text.partition("\n")
+            level, _, name = head.partition(" ")
+            listener(rank, f"{logging.getLevelName(int(level))} {name}: {message}")
+        else:
+            listener(rank, text)
     if kind == _LOG:
         head, _, message = text.partition("\n")
         level, _, name = head.partition(" ")

@@ -18,6 +18,7 @@ from synkhronos.training.events import Event
 from synkhronos.training.feeds import Feed
 from synkhronos.training.history import History
 from synkhronos.training.nonfinite import Guard
+from synkhronos.training.rank_logs import logs_of_workers
 from synkhronos.training.recorder import Recorder
 from synkhronos.training.reporting import Reporting
 from synkhronos.training.signals import Signals
@@ -114,6 +115,7 @@ class Loop:
         batches, train = self._feed.batches, self._trainer.train
         config = {**self._options.config, "epochs": self._due.epochs, "batch": batches.size}
         self._recorder = stack.enter_context(Recorder(folder, config, resume=goes_on))
+        stack.enter_context(logs_of_workers(self._recorder.logs))
         place = self._recorder.checkpoints
         self._checkpoints = Checkpoints(place, train, batches, self._options.keep)
         if resume is not None and not self._position.step:

@@ -148,6 +148,38 @@ def test_metrics_that_are_arrays(group2: synk.Group, tmp_path: Path) -> None:
     assert "val_table" not in run.history.columns
 
 
+class Prints(pytensor.graph.Op):
+    """The identity; a member that computes it prints and logs."""
+
+    __props__ = ()
+    itypes, otypes = [pt.dmatrix], [pt.dmatrix]
+
+    def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
+        print("computing", len(inputs[0]))
+        logging.getLogger("mine").warning("logged")
+        outputs[0][0] = inputs[0].copy()
+
+
+def test_what_workers_print_is_kept(group2: synk.Group, tmp_path: Path) -> None:
+    net = Net()
+    seen = pt.mean(Prints()(net.x))
+    fit(
+        *net.given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        batch=60,
+        epochs=1,
+        validation=(ROWS, LABELS),
+        metrics={"seen": (seen, "avg")},
+        folder=tmp_path / "run",
+        progress=False,
+    )
+    [file] = (tmp_path / "run" / "log").iterdir()
+    assert file.name == "rank-1.log"
+    lines = [line.split(" ", 2)[2] for line in file.read_text().splitlines()]
+    assert lines == ["computing 51", "WARNING mine: logged"]
+
+
 def test_a_validation_with_dropout_is_told(
     group2: synk.Group, caplog: pytest.LogCaptureFixture
 ) -> None:
