@@ -105,6 +105,11 @@ class Batches:
         """The number of the current epoch; between two loops, that of the next one."""
         return self._epoch
 
+    @property
+    def row(self) -> int:
+        """The rows of the current epoch in the batches so far, that at hand included."""
+        return self._row
+
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         return self._count(0)

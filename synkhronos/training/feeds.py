@@ -28,6 +28,8 @@ class Feed:
     batches : Batches
     inputs : sequence of Variable
         What the arrays are for.
+    prefetch, read
+        As of `Loader`.
 
     Attributes
     ----------
@@ -36,7 +38,14 @@ class Feed:
         All rows, where they are in shared memory.
     """
 
-    def __init__(self, given: Sequence[Any], batches: Batches, inputs: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        given: Sequence[Any],
+        batches: Batches,
+        inputs: Sequence[Any],
+        prefetch: int = 2,
+        read: Any = "master",
+    ) -> None:
         self.batches = batches
         self.fixed: tuple[Data, ...] | None = None
         self._loader: Loader | None = None
@@ -46,7 +55,8 @@ class Feed:
                 for v, variable in zip(given, inputs, strict=True)
             )
         else:
-            self._loader = Loader([_source(v) for v in given], batches)
+            sources = [_source(v) for v in given]
+            self._loader = Loader(sources, batches, prefetch=prefetch, read=read)
 
     @classmethod
     def of_loader(cls, loader: Loader) -> Feed:
@@ -107,6 +117,15 @@ def rows_of(given: Sequence[Any], inputs: Sequence[Any], what: str) -> int:
     if not lengths or not lengths[0]:
         raise InputError(f"{what}: there are no rows")
     return lengths[0]
+
+
+def blocks_of(given: Sequence[Any]) -> Sequence[int] | None:
+    """The blocks in which the rows of the first source are stored that has several."""
+    for source in given:
+        blocks = getattr(source, "blocks", None)
+        if blocks is not None and len(blocks) > 1:
+            return list(blocks)
+    return None
 
 
 def listed(given: Any) -> list[Any]:

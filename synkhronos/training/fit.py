@@ -60,6 +60,8 @@ def fit(
     shuffle: bool = True,
     last: str = "keep",
     slices: int | str = 1,
+    prefetch: int = 2,
+    read: str = "master",
     ema: float | None = None,
     guard: str | None = "raise",
     torn: str = "raise",
@@ -115,7 +117,7 @@ def fit(
         As of `make_train_function`.
     callbacks, stop, folder, keep, torn, progress
         As of `Trainer`.
-    resume, save_every, validate_every, seed, shuffle, last, slices
+    resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read
         As of `Trainer.fit`.
 
     Returns
@@ -222,6 +224,8 @@ def fit(
         slices=slices,
         validate_every=validate_every,
         save_every=save_every,
+        prefetch=prefetch,
+        read=read,
     )
     return trainer
 

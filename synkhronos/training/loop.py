@@ -208,10 +208,10 @@ class Loop:
         told = self._subscribers.wants("step")
         every = self._due.save if self._checkpoints is not None else None
         reports = engine.epoch(self._feed)
-        clock = time.monotonic()
+        clock, row = time.monotonic(), batches.row
         try:
             for report in reports:
-                now = time.monotonic()
+                now, row = time.monotonic(), batches.row
                 position.add(report.rows, report.steps, now - clock)
                 clock = now
                 left_out = engine.repeatable and self._guard.left_out(
@@ -232,12 +232,14 @@ class Loop:
                 elif every is not None and position.step % every == 0:
                     self._save()
                     clock = time.monotonic()
-        finally:
             place = batches.state()
+        except BaseException:
+            place = batches.state()
+            if engine.repeatable and row != batches.row:  # the latest batch made no step
+                place |= {"epoch": position.epoch, "row": row}
+            raise
+        finally:
             reports.close()
-            least = batches.size if batches.last == "drop" else 1
-            if engine.repeatable and batches.n - position.rows >= least:
-                place |= {"epoch": position.epoch, "row": position.rows}  # as steps were made
             batches.restore(place)  # leaving a loop over batches would end its epoch
         if self._ending() and not self._steps_made():
             self._save()

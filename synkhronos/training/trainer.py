@@ -25,7 +25,7 @@ from synkhronos.training.callbacks import stop_of
 from synkhronos.training.engines import engine_of
 from synkhronos.training.evaluation import Evaluation
 from synkhronos.training.events import Subscribers
-from synkhronos.training.feeds import Feed, listed, rows_of
+from synkhronos.training.feeds import Feed, blocks_of, listed, rows_of
 from synkhronos.training.history import History
 from synkhronos.training.loop import Due, Loop, Options
 from synkhronos.training.optimizers import averages_of
@@ -280,6 +280,8 @@ class Trainer:
         slices: int | str = 1,
         validate_every: int = 1,
         save_every: int | None = None,
+        prefetch: int = 2,
+        read: str = "master",
     ) -> History:
         """Train until there were so many epochs, or until something stops the run.
 
@@ -287,7 +289,8 @@ class Trainer:
         ----------
         data : array, Data or source; or a tuple of them, one for each input; or a Loader
             Arrays are copied to shared memory once. Sources (h5py datasets, `training.sources`)
-            are read in batches, by a thread.
+            are read in batches, by a thread. If the first source has `blocks`, rows are shuffled by
+            blocks, so that each block is decoded once in an epoch.
         epochs : int
             In all, with those of earlier calls and of the run that is resumed.
         batch : int
@@ -309,6 +312,8 @@ class Trainer:
         save_every : int, optional
             Steps between two checkpoints inside of epochs. One is always saved at the end of each
             epoch, and of the run.
+        prefetch, read
+            Of sources, as of `extensions.Loader`.
 
         Returns
         -------
@@ -333,7 +338,7 @@ class Trainer:
         _check_counts(epochs=epochs, validate_every=validate_every)
         if save_every is not None:
             _check_counts(save_every=save_every)
-        feed = self._feed(data, batch, member_batch, seed, shuffle, last)
+        feed = self._feed(data, batch, member_batch, seed, shuffle, last, prefetch, read)
         with contextlib.ExitStack() as stack:
             stack.callback(feed.close)
             validated = None
@@ -352,7 +357,15 @@ class Trainer:
         return self.history
 
     def _feed(
-        self, data: Any, batch: Any, member_batch: Any, seed: int, shuffle: bool, last: Any
+        self,
+        data: Any,
+        batch: Any,
+        member_batch: Any,
+        seed: int,
+        shuffle: bool,
+        last: Any,
+        prefetch: int,
+        read: str,
     ) -> Feed:
         inputs = self.train.inputs
         if isinstance(data, Loader):
@@ -362,14 +375,15 @@ class Trainer:
         given = listed(data)
         n = rows_of(given, inputs, "fit")
         size = self._batch_size(batch, member_batch)
-        made = Batches(n, size, seed, shuffle, last)
+        made = Batches(n, size, seed, shuffle, last, blocks=blocks_of(given) if shuffle else None)
         before = self._batches
         if before is not None:
-            place, new = before.state(), made.state()
-            same = all(place[key] == new[key] for key in ("n", "seed", "shuffle"))
-            made.restore(place if same else {**new, "epoch": self.epoch})
+            try:
+                made.restore(before.state())
+            except InputError:  # of other rows
+                made.restore({**made.state(), "epoch": self.epoch})
         self._batches = made
-        return Feed(given, made, inputs)
+        return Feed(given, made, inputs, prefetch, read)
 
     def _batch_size(self, batch: Any, member_batch: Any) -> Any:
         apart = isinstance(self.train, FreeFunction)

@@ -579,6 +579,37 @@ def test_rows_of_sources(group2: synk.Group) -> None:
         )
 
 
+def test_rows_in_blocks_are_shuffled_by_blocks(group2: synk.Group) -> None:
+    """The order of Batches with the source's blocks; a failing read does not lose a batch."""
+    reads: list[Any] = []
+
+    class Stored:
+        shape, dtype, blocks = ROWS.shape, ROWS.dtype, (50, 53)
+
+        def __len__(self) -> int:
+            return len(ROWS)
+
+        def __getitem__(self, rows: Any) -> Any:
+            reads.append(rows)
+            if len(reads) == 4:
+                raise OSError("unplugged")
+            return ROWS[rows]
+
+    net = Net()
+    train = make_train_function(net.loss, [net.w], [net.x, net.y], None, ADAM)
+    trainer = Trainer(train, progress=False)
+    with pytest.raises(OSError, match="unplugged"):
+        trainer.fit((Stored(), LABELS), batch=20, epochs=1)
+    assert trainer.step < 6
+    trainer.fit((Stored(), LABELS), batch=20, epochs=1)
+    assert trainer.history["rows"] == [103]
+    other = Net()
+    step = make_train_function(other.loss, [other.w], [other.x, other.y], None, ADAM)
+    for rows in Batches(103, 20, blocks=(50, 53)):
+        step(ROWS, LABELS, batch=rows)
+    np.testing.assert_array_equal(net.w.get_value(), other.w.get_value())
+
+
 def test_what_is_shown(
     group2: synk.Group, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
