@@ -155,10 +155,7 @@ def fit(
     >>> synk.close()
     """
     wanted = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
-        raise InputError(f"fit: verify={shown(verify)}: a number of steps")
-    if verify and (rule is not None or resume is not None):
-        raise InputError("fit: verify= is for runs that begin, of members that train together")
+    _check_verify(verify, rule, resume)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
@@ -228,6 +225,13 @@ def fit(
         read=read,
     )
     return trainer
+
+
+def _check_verify(verify: Any, rule: Rule | None, resume: Any) -> None:
+    if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
+        raise InputError(f"fit: verify={shown(verify)}: a number of steps")
+    if verify and (rule is not None or resume is not None):
+        raise InputError("fit: verify= is for runs that begin, of members that train together")
 
 
 def _named(loss: Any, reduction: str | None) -> Any:
