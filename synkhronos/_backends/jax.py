@@ -582,6 +582,26 @@ def shared_cache() -> Iterator[None]:
         compilation_cache.reset_cache()
 
 
+def set_precision(name: str | None) -> str | None:
+    """Set the precision of matrix products of float32 in programs from now on.
+
+    Parameters
+    ----------
+    name : str, or None
+        Of ``jax_default_matmul_precision``. None: JAX's default.
+
+    Returns
+    -------
+    str, or None
+        What it was.
+    """
+    import jax
+
+    before: str | None = jax.config.jax_default_matmul_precision
+    jax.config.update("jax_default_matmul_precision", name)
+    return before
+
+
 def _configure(jax: Any, values: dict[str, Any]) -> None:
     for name, value in values.items():
         jax.config.update(name, value)

@@ -151,9 +151,19 @@ class TrainFunction(Advised):
         return self._function.label
 
     @property
+    def group(self) -> Group:
+        """The group that trains."""
+        return self._group
+
+    @property
     def size(self) -> int:
         """The number of members."""
         return self._group.size
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether members compute on GPUs."""
+        return self._resident
 
     @property
     def compiled(self) -> bool:

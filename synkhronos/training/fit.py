@@ -62,6 +62,7 @@ def fit(
     slices: int | str = 1,
     prefetch: int = 2,
     read: str = "master",
+    precision: str | None = None,
     ema: float | None = None,
     guard: str | None = "raise",
     torn: str = "raise",
@@ -117,7 +118,7 @@ def fit(
         As of `make_train_function`.
     callbacks, stop, folder, keep, torn, progress
         As of `Trainer`.
-    resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read
+    resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read, precision
         As of `Trainer.fit`.
 
     Returns
@@ -223,6 +224,7 @@ def fit(
         save_every=save_every,
         prefetch=prefetch,
         read=read,
+        precision=precision,
     )
     return trainer
 

@@ -30,6 +30,7 @@ from synkhronos.training.history import History
 from synkhronos.training.loop import Due, Loop, Options
 from synkhronos.training.optimizers import averages_of
 from synkhronos.training.position import Position
+from synkhronos.training.precision import check_precision, precision_of
 
 
 class Trainer:
@@ -282,6 +283,7 @@ class Trainer:
         save_every: int | None = None,
         prefetch: int = 2,
         read: str = "master",
+        precision: str | None = None,
     ) -> History:
         """Train until there were so many epochs, or until something stops the run.
 
@@ -314,6 +316,9 @@ class Trainer:
             epoch, and of the run.
         prefetch, read
             Of sources, as of `extensions.Loader`.
+        precision : {"tf32", "bf16"}, optional
+            On GPUs, compute products of float32 matrices with 10 or 7 bits of precision; parameters
+            and updates stay float32. Use a training function that has made no step before.
 
         Returns
         -------
@@ -338,6 +343,7 @@ class Trainer:
         _check_counts(epochs=epochs, validate_every=validate_every)
         if save_every is not None:
             _check_counts(save_every=save_every)
+        check_precision(self.train, precision)
         feed = self._feed(data, batch, member_batch, seed, shuffle, last, prefetch, read)
         with contextlib.ExitStack() as stack:
             stack.callback(feed.close)
@@ -351,6 +357,7 @@ class Trainer:
             due = Due(epochs, validate_every, save_every)
             loop = Loop(self, engine, feed, validated, due, self._options)
             stack.enter_context(loop.opened(resume))
+            stack.enter_context(precision_of(self.train, precision))
             self._loop = loop
             stack.callback(setattr, self, "_loop", None)
             loop.go()
