@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-from free_runs import TURN_RULES, Slowed, batches_of, counting
+from free_runs import MASTER, TURN_RULES, Slowed, batches_of, counting
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions._free.rows import BatchOrder, RowsOfBatches
+from synkhronos.extensions._free.rows import BatchOrder, Claims, RowsOfBatches
 
 PLAIN = rules.Downpour(1, scale="none")
 
@@ -158,3 +159,24 @@ def test_no_contribution_is_lost_at_the_end_of_a_round(group2: synk.Group) -> No
     with train.start(data, batches_of(200, 5)) as run:
         run.wait()
     assert (w.get_value() < 0).all()
+
+
+def test_a_contribution_that_nobody_has_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a round: another member was present when it was made, and has no rows."""
+    claim = Claims.next
+
+    def late(claims: Any, stopped: Any) -> int | None:
+        if os.getpid() != MASTER:
+            time.sleep(0.1)
+        found = claim(claims, stopped)
+        if found is None and os.getpid() == MASTER:
+            time.sleep(0.02)  # the other has come
+        return found
+
+    monkeypatch.setattr(Claims, "next", late)
+    with synk.Group(2):
+        inside, between = rules.Downpour(2, quorum=2), rules.Average(period=1)
+        train, w, data = counting(rules.Nodes(inside, between), 15)
+        with train.start(data, batches_of(15, 5)) as run:  # rounds of two batches and of one
+            run.wait()
+        assert (w.get_value() < 0).all()

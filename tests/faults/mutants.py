@@ -54,6 +54,7 @@ CHECKPOINTS = "tests/extensions/test_checkpoints.py"
 GPUS = "tests/transport/test_jax_gpus.py"
 RESIDENT_ROUNDS = "tests/extensions/test_jax_resident_rounds.py"
 FREE_FAULTS = "tests/faults/test_free_faults.py"
+FREE_ROWS = "tests/extensions/test_free_rows.py"
 FREE_TURNS = "tests/extensions/test_free_turns.py"
 NODES = "tests/mpi/test_node_faults.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
@@ -392,6 +393,13 @@ MUTANTS = (
         "counts[k], states[k])",
         "counts[k], states[0])",
         f"{FREE_FAULTS} -k 'go_on and spare'",
+    ),
+    Mutant(
+        "a quorum that is not full at the end of a round is applied",
+        "extensions/_free/node_rounds.py",
+        "            participant.conclude()\n",
+        "            pass\n",
+        f"{FREE_ROWS} -k closed",
     ),
     Mutant(
         "tickets of turns",
