@@ -15,6 +15,7 @@ turns; the tables give medians over the rounds, and ratios within rounds.
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 from statistics import median
@@ -30,6 +31,8 @@ from pytensor.graph.op import Op
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import Batches, make_train_function, updates
+from synkhronos.extensions._free.participant import BLOCK
+from synkhronos.extensions._step.elementwise import ElementwiseUpdate
 from synkhronos.rules import EASGD, GEM, Downpour
 from synkhronos.rules._base import Turn
 
@@ -169,21 +172,44 @@ def equal(rounds: int, seconds: float) -> None:
 def exchange(rounds: int) -> None:
     """The pass of an exchange over 5.2 MB, against a copy."""
     rng = np.random.default_rng(0)
-    w, c, new, read, m, last, source, target = (
-        rng.normal(size=EXCHANGED).astype("f4") for _ in range(8)
+    w, read, m, last, source, target = (rng.normal(size=EXCHANGED).astype("f4") for _ in range(6))
+    centre, new = (
+        [np.abs(rng.normal(size=EXCHANGED)).astype("f4") for _ in range(3)] for _ in range(2)
     )
-    turn = Turn(staleness=1, rows=1.0, present=2, counts=[])
     passes: dict[str, Callable[[], None]] = {
         "copy": lambda: np.copyto(target, source),
         "check that w is finite": lambda: bool(np.isfinite(w.sum())) and None,
     }
-    for rule, own in ((EASGD(1), []), (Downpour(1), [read]), (GEM(1), [read, m, last])):
+    momentum = functools.partial(updates.momentum, learning_rate=0.5)
+    adam = functools.partial(updates.adam, learning_rate=0.001)
+    contenders: list[tuple[str, Any, list[Any], Any]] = [
+        ("EASGD", EASGD(1), [], None),
+        ("Downpour", Downpour(1), [read], None),
+        ("Downpour, momentum at the centre", Downpour(1), [read], momentum),
+        ("Downpour, adam at the centre", Downpour(1), [read], adam),
+        ("GEM", GEM(1), [read, m, last], None),
+    ]
+    for name, rule, own, optimizer in contenders:
+        turn, states = Turn(staleness=1, rows=1.0, present=2, counts=[]), 0
+        if optimizer is not None:
+            update = ElementwiseUpdate.of_vector(optimizer, w, name)
+            turn.optimizer = update.step(np.ones(len(update.recipe.scalars)))
+            states = len(update.recipe.states)
         made = rule.for_members(2)
+        vectors = [w, *own, *centre[: 1 + states], *new[: 1 + states]]
 
-        def one(made: Any = made, own: Any = own) -> None:
-            made.exchange(turn, w, own, [c], [new])
+        def one(
+            made: Any = made,
+            vectors: Any = vectors,
+            turn: Any = turn,
+            n: int = 1 + len(own),
+            k: int = 1 + states,
+        ) -> None:
+            for lo in range(0, EXCHANGED, BLOCK):
+                v = [each[lo : lo + BLOCK] for each in vectors]
+                made.exchange(turn, v[0], v[1:n], v[n : n + k], v[n + k :])
 
-        passes[type(rule).__name__] = one
+        passes[name] = one
     for call in passes.values():
         call()
     found: dict[str, list[float]] = {name: [] for name in passes}
