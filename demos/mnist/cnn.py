@@ -17,7 +17,7 @@ from synkhronos.nn import Conv2D, MaxPool2D, state_updates
 
 
 class Net:
-    """As `models.Net`: x, y, params, loss, draws and accuracy."""
+    """As `models.Net`: x, y, params, loss, draws, accuracy and metrics."""
 
     def __init__(self, model, pixels, classes, seed):
         self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
@@ -50,6 +50,7 @@ class Net:
         self.draws = state_updates(self.loss)
         answers = rewrite_for_prediction(scores).argmax(axis=1)
         self.accuracy = pt.eq(answers, self.y).astype("float32").mean()
+        self.metrics = {"loss": rewrite_for_prediction(self.loss), "accuracy": self.accuracy}
 
     def size(self):
         return sum(p.get_value(borrow=True).size for p in self.params)

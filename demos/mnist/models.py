@@ -101,6 +101,7 @@ class Net:
     loss : mean cross-entropy, with dropout
     draws : updates of the random generators, to use together with the loss
     accuracy : share of right answers, without dropout
+    metrics : accuracy, and the loss without dropout, by name
     """
 
     def __init__(self, model, pixels, seed):
@@ -128,8 +129,10 @@ class Net:
         log_p = self._log_p(model, sizes, drop)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
         self.draws = [] if state is stream else [(stream, state)]
-        answers = self._log_p(model, sizes, lambda rate, units, width: units).argmax(axis=1)
-        self.accuracy = pt.eq(answers, self.y).astype("float32").mean()
+        whole = self._log_p(model, sizes, lambda rate, units, width: units)
+        self.accuracy = pt.eq(whole.argmax(axis=1), self.y).astype("float32").mean()
+        loss = -whole[pt.arange(self.y.shape[0]), self.y].mean()
+        self.metrics = {"loss": loss, "accuracy": self.accuracy}
 
     def _log_p(self, model, sizes, drop):
         layer = drop(model.drop_in, self.x, sizes[0])

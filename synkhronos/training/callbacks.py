@@ -23,7 +23,7 @@ _SMOOTH = 0.2  # the weight of the newest value in a smoothed one
 class _Watch:
     """The base of callbacks that look at one value of each validation or epoch.
 
-    Values with the prefix "val_" come with validations, all others with epochs.
+    Values with the prefix ``val_`` come with validations, all others with epochs.
     """
 
     def __init__(self, metric: str, mode: str | None) -> None:
@@ -83,7 +83,7 @@ class EarlyStopping(_Watch):
     metric : str
         Such as "val_loss".
     patience : int, at least 1
-        Validations (or epochs, of a value without "val_") without a better value.
+        Validations (or epochs, of a value without ``val_``) without a better value.
     mode : {"min", "max"}, optional
         Which values are better. Default: lower ones of losses and errors, higher ones of others.
     by : float

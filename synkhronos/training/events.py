@@ -29,7 +29,7 @@ class Event:
         The number of the epoch, from 0; that of the one that has ended, for "epoch".
     values : dict
         "start": columns, the names of the values of an epoch. "step": loss, rows. "validated":
-        val_loss and the other metrics, with the prefix "val_". "epoch": loss (the mean over the
+        val_loss and the other metrics, with the prefix ``val_``. "epoch": loss (the mean over the
         rows of the epoch, each before its update), rows, seconds, and the values of the validation.
         "saved": path. "end": reason.
     seconds : float

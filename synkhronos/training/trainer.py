@@ -45,8 +45,8 @@ class Trainer:
         Of `make_train_function`.
     metrics : mapping, optional
         Of name to expression of the inputs of `train`, pair (expression, reduction), or `Metric`:
-        what is evaluated over the validation rows. Values have these names with the prefix "val_".
-        With an update rule made by `ema`, averages replace the parameters.
+        what is evaluated over the validation rows. Values have these names with the prefix
+        ``val_``. With an update rule made by `ema`, averages replace the parameters.
     callbacks : sequence
         Functions of an `Event`, or objects with methods ``on_epoch`` and the like.
     stop : str or sequence of str

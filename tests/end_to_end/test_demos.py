@@ -185,6 +185,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
         "README.rst",
         *thorough(
             "docs/tutorials/function.rst",
+            "docs/tutorials/fit.rst",
             "docs/tutorials/training_loop.rst",
             "docs/tutorials/pymc_model.rst",
             "docs/explanation/training_step.rst",
@@ -193,7 +194,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
     ],
 )
 def test_examples(text):
-    if text.endswith("networks.rst"):
+    if text.endswith(("networks.rst", "fit.rst")):
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
     if text in ("README.rst", "docs/tutorials/pymc_model.rst"):
         pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
