@@ -5,7 +5,7 @@ averages the gradients of all members, and every member makes the same step with
 table start from the same weights and use the same batches, so all have to end with the same
 weights. At the end `fit` trains the network in one call, and shows its progress.
 
-    python demos/digits.py [--members 1 2] [--steps 150] [--batch 1024] [--hidden 512]
+    python demos/digits.py [--members 1 2] [--steps 100] [--batch 1024] [--hidden 512]
 """
 
 import argparse

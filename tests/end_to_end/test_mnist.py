@@ -138,6 +138,40 @@ def test_digits_where_there_is_no_mnist(curves: dict[str, Curve]) -> None:
     assert curves["digits"].accuracies[-1] > 80
 
 
+# both programs with a small network, on a few rows
+BOTH = """
+import os, runpy, sys
+os.environ["PYTENSOR_FLAGS"] = os.environ.get("PYTENSOR_FLAGS", "") + ",cxx=,mode=FAST_COMPILE"
+os.environ["SYNKHRONOS_DATA"] = {data!r}
+sys.path[:0] = [{demos!r}, {stubs!r}]
+import models, mnist, numpy as np, synkhronos as synk
+models.CNN = models.Cnn(1, 8, 0.5)
+few = [(x[:n], y[:n]) for (x, y), n in zip(mnist.load(), (130, 31, 31))]
+mnist.load = lambda: type("Few", (tuple,), dict(zip(("train", "validation", "test"), few)))(few)
+values = []
+for demo in ("train_fit", "train_loop"):
+    made = runpy.run_path(os.path.join({demos!r}, demo + ".py"))
+    synk.close()
+    values.append([p.get_value() for p in made["net"].params])
+assert all(np.array_equal(a, b) for a, b in zip(*values, strict=True))
+assert not np.array_equal(values[0][0], models.build(models.CNN, few[0][0].shape[1], 0).params[0])
+"""
+
+
+@pytest.mark.skipif("cnn serial" not in CURVES, reason="pytensor-ml is missing (synkhronos[nn])")
+def test_fit_and_a_loop_end_with_the_same_bits(tmp_path: Path, stubs: str) -> None:
+    """With dropout, a schedule, averages, and a shorter last batch."""
+    text = BOTH.format(data=shared_data(), demos=str(DEMOS), stubs=stubs)
+    tests = TEST.findall(run_script(tmp_path, text))
+    assert len(tests) == 2
+    assert tests[0] == tests[1]
+
+
+def test_the_program_with_fit_has_twelve_lines() -> None:
+    _, _, program = (DEMOS / "train_fit.py").read_text().split('"""')
+    assert len([line for line in program.splitlines() if line.strip()]) == 12
+
+
 @pytest.mark.parametrize("demo", ["train_serial", "train_gpu_data"])
 def test_a_bad_model_ends_before_it_begins(demo: str) -> None:
     """As a user runs it."""
