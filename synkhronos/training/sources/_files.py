@@ -28,6 +28,7 @@ from synkhronos.training.sources._paths import listed, on_this_machine
 log = logging.getLogger("synkhronos")
 
 SMALL_BLOCK = 1 << 18  # bytes; stored chunks that are smaller are read together
+MAPPED_BLOCK = 1 << 24  # bytes that a disk reads about as fast per byte as more
 _OPEN_FILES = 16  # of one source at a time
 _KINDS = "biufc"  # of dtypes that Data can hold
 
@@ -48,14 +49,14 @@ class Format(ABC):
     ----------
     name : str
         Of the reader, for messages.
-    mapped : bool
-        Whether `read` returns views of a mapped file, which cost nothing.
+    kept : bool
+        Whether decoded blocks are worth keeping. Views of mapped files never are.
     fetched : bool
         Whether a remote path is copied to this machine before it is opened.
     """
 
     name: str
-    mapped = False
+    kept = True
     fetched = True
 
     @abstractmethod
@@ -284,7 +285,7 @@ class FileSource:
                 f"{self._rows_of(block)} are {found.dtype} of shape {found.shape}; the file had "
                 f"{self.dtype} of shape {wanted} when the source was made. Make the source anew"
             )
-        if not self._format.mapped:
+        if self._format.kept and not isinstance(found, np.memmap):  # else a file would stay open
             while len(opened.decoded) >= self._options.keep:
                 opened.decoded.popitem(last=False)
             opened.decoded[block] = found

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import BackendMissing, options_checked
-from synkhronos.training.sources._files import Described, FileSource, Format, Options, even_blocks
+from synkhronos.training.sources._files import (
+    MAPPED_BLOCK,
+    Described,
+    FileSource,
+    Format,
+    Options,
+    even_blocks,
+)
 
 
 @dataclass(frozen=True)
@@ -24,23 +31,32 @@ class Hdf5(Format):
         with _library().File(path, "r") as file:
             found = self._of(file)
             row_bytes = int(np.prod(found.shape[1:], dtype=np.int64)) * found.dtype.itemsize
-            unit = found.chunks[0] if found.chunks else 1
-            blocks = even_blocks(len(found), row_bytes, unit)
+            if found.chunks:
+                blocks = even_blocks(len(found), row_bytes, found.chunks[0])
+            else:
+                blocks = even_blocks(len(found), row_bytes, least=MAPPED_BLOCK)
             return Described(blocks, found.shape[1:], found.dtype)
 
     def open(self, path: str) -> Any:
         file = _library().File(path, "r")
         try:
-            return file, self._of(file)
+            found = self._of(file)
+            offset = _plain_offset(file, found)
+            if offset is None:
+                return found
+            mapped = np.memmap(path, found.dtype, "r", offset, found.shape)
         except BaseException:
             file.close()
             raise
+        file.close()
+        return mapped
 
     def close(self, handle: Any) -> None:
-        handle[0].close()
+        if not isinstance(handle, np.memmap):
+            handle.file.close()
 
     def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
-        return handle[1][start:stop]
+        return handle[start:stop]
 
     def _of(self, file: Any) -> Any:
         found = file.get(self.dataset)
@@ -49,6 +65,13 @@ class Hdf5(Format):
         if not found.shape:
             raise ValueError(f"{self.dataset!r} has no rows")
         return found
+
+
+def _plain_offset(file: Any, dataset: Any) -> int | None:
+    """Where in the file the rows are, if they are there as in memory, one after the other."""
+    if dataset.chunks or dataset.external or dataset.is_virtual or file.userblock_size:
+        return None
+    return dataset.id.get_offset()
 
 
 def _library() -> Any:
@@ -95,7 +118,8 @@ def hdf5(
     -----
     Cost: a block is decoded for any of its rows, and the last `keep` blocks stay in memory. A block
     is one chunk along the rows, or several that have 256 KB together. All reads by h5py in a
-    process wait for each other, also those of other files.
+    process wait for each other, also those of other files. Datasets without chunks are mapped, and
+    only the rows that are asked for are read.
 
     Examples
     --------

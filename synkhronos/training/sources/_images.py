@@ -24,7 +24,7 @@ class Images(Format):
     resize: tuple[int, int] | None  # height and width
 
     name = "images"
-    mapped = True  # nothing to keep: a row is asked for once an epoch
+    kept = False  # a row is asked for once an epoch
 
     def describe(self, path: str) -> Described:
         size = self.resize

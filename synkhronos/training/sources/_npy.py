@@ -8,21 +8,25 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import options_checked
-from synkhronos.training.sources._files import Described, FileSource, Format, Options, even_blocks
-
-_MAPPED_BLOCK = 1 << 24  # bytes that a disk reads about as fast per byte as more
+from synkhronos.training.sources._files import (
+    MAPPED_BLOCK,
+    Described,
+    FileSource,
+    Format,
+    Options,
+    even_blocks,
+)
 
 
 class Npy(Format):
     """Files of one array each; they are mapped, and only the rows that are asked for are read."""
 
     name = "npy"
-    mapped = True
 
     def describe(self, path: str) -> Described:
         array = self.open(path)
         row_bytes = array[:1].nbytes
-        blocks = even_blocks(len(array), row_bytes, least=_MAPPED_BLOCK)
+        blocks = even_blocks(len(array), row_bytes, least=MAPPED_BLOCK)
         return Described(blocks, array.shape[1:], array.dtype)
 
     def open(self, path: str) -> Any:
