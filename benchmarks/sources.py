@@ -1,14 +1,15 @@
 """Rows a second of an MLP's training, with rows from files and from memory.
 
 784-800-800-10, float32, one training step a batch. The rows are like MNIST's: four fifths are zero.
+With `--bytes` they are uint8 in files and in memory, and the network divides them by 255.
 All contenders train the same network in one group, and take turns; the table gives medians over the
 rounds, and ratios within rounds. "Processor time" is that of all members together, against rows in
 memory: beside other work it tells more than the rate. "Decoding" is the time that one thread needs
 to read all rows once without training, as a part of the time that training takes with rows in
 memory.
 
-    python benchmarks/sources.py [--rows 20000] [--batch 512] [--members 2] [--rounds 7]
-                                 [--prefetch 4] [--window 8]
+    python benchmarks/sources.py [--rows 60000] [--batch 512] [--members 2] [--rounds 7]
+                                 [--prefetch 4] [--window 8] [--bytes]
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ SIZES = (784, 800, 800, 10)
 CHUNK = 500  # rows
 
 
-def network() -> tuple[Any, Any, list[Any], Any]:
+def network(dtype: np.dtype) -> tuple[Any, Any, list[Any], Any]:
     """Inputs, labels (one-hot), parameters and the loss."""
     rng = np.random.default_rng(1)
-    x, y = pt.fmatrix("x"), pt.fmatrix("y")
-    params, h = [], x
+    x, y = pt.matrix("x", dtype=dtype.name), pt.fmatrix("y")
+    params, h = [], x if dtype == np.float32 else x.astype("float32") * np.float32(1 / 255)
     for i, (a, b) in enumerate(itertools.pairwise(SIZES)):
         w = pytensor.shared((rng.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32))
         params += [w, pytensor.shared(np.zeros(b, np.float32))]
@@ -49,12 +50,12 @@ def network() -> tuple[Any, Any, list[Any], Any]:
     return x, y, params, -(pt.special.log_softmax(h, axis=1) * y).sum(axis=1).mean()
 
 
-def images(rows: int) -> np.ndarray:
+def images(rows: int, whole: bool) -> np.ndarray:
     """As those of MNIST: bytes divided by 255, most of them 0."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (rows, 784), dtype=np.uint8)
     pixels[rng.random(pixels.shape, dtype=np.float32) < 0.8] = 0
-    return pixels.astype(np.float32) / np.float32(255)
+    return pixels if whole else pixels.astype(np.float32) / np.float32(255)
 
 
 def write_all(folder: Path, x: np.ndarray) -> dict[str, Callable[[], Any]]:
@@ -106,16 +107,17 @@ def seconds(call: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("rows", 20_000), ("batch", 512), ("members", 2), ("rounds", 7)):
+    for name, default in (("rows", 60_000), ("batch", 512), ("members", 2), ("rounds", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--prefetch", type=int, default=4)
     parser.add_argument("--window", type=int, default=8)
+    parser.add_argument("--bytes", action="store_true")
     args = parser.parse_args()
     describe_machine()
-    x = images(args.rows)
+    x = images(args.rows, args.bytes)
     y = np.eye(10, dtype=np.float32)[np.random.default_rng(1).integers(0, 10, args.rows)]
     synk.fork(args.members)
-    vx, vy, params, loss = network()
+    vx, vy, params, loss = network(x.dtype)
     train = make_train_function(loss, params, vx, vy, updates.sgd, learning_rate=0.01)
     with tempfile.TemporaryDirectory() as name:
         run(args, Path(name), x, y, train)
@@ -200,8 +202,8 @@ def report(
             ]
         )
     title = (
-        f"batches of {args.batch}, {args.members} members, prefetch {args.prefetch}, "
-        f"window {args.window}, chunks of {CHUNK} rows"
+        f"{'uint8' if args.bytes else 'float32'}, batches of {args.batch}, {args.members} members, "
+        f"prefetch {args.prefetch}, window {args.window}, chunks of {CHUNK} rows"
     )
     columns = [
         "rows from",
