@@ -6,14 +6,27 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from launching import Launcher
 
 DELAY, RATE = "0.2ms", "1gbit"  # one way; of each direction
+
+END = "wire"  # the device's name in both hosts
+
+# MPI would find the memory that both hosts have in common, and leave the wire alone
+_WIRED = {
+    "UCX_TLS": "tcp",
+    "UCX_NET_DEVICES": END,
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_btl_tcp_if_include": END,
+}
 
 # what the launcher takes for ssh: [options] host command...
 _REMOTE = """#!/bin/bash
@@ -32,9 +45,28 @@ class Hosts:
     first: tuple[str, ...]
     remote: Path
 
+    def launcher(self, mpi: Launcher) -> Launcher:
+        """The same, run in the first host; it starts one process on each."""
+        return Launcher(
+            mpi.kind,
+            (*self.first, *mpi.command, *self._options(mpi)),
+            {**mpi.environment, **_WIRED, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+
+    def _options(self, mpi: Launcher) -> list[str]:
+        if mpi.kind == "mpich":
+            remote = ["-launcher", "ssh", "-launcher-exec", str(self.remote)]
+            where = ["-hosts", ",".join(self.addresses), "-localhost", self.addresses[0]]
+            return [*remote, *where, "-ppn", "1"]
+        remote = ["--prtemca", "plm_ssh_agent", str(self.remote)]
+        exported = [
+            word for name in (*mpi.environment, *_WIRED, "PYTHONPATH") for word in ("-x", name)
+        ]
+        return [*remote, "--host", ",".join(self.addresses), "--map-by", "ppr:1:node", *exported]
+
 
 @contextmanager
-def two_hosts(folder: Path) -> Iterator[Hosts]:
+def two_hosts(folder: Path, rate: str = RATE) -> Iterator[Hosts]:
     """Make them; skips the test, with the reason, where that is not allowed."""
     if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
         pytest.skip("network namespaces need root, and the programs ip and tc")
@@ -46,17 +78,18 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
         for space in spaces:
             _run("ip", "netns", "add", space)
             made.append(space)
-        ends = [f"sk{os.getpid()}{side}" for side in "ab"]
         _run(
-            *("ip", "link", "add", ends[0], "netns", spaces[0]),
-            *("type", "veth", "peer", "name", ends[1], "netns", spaces[1]),
+            *("ip", "link", "add", END, "netns", spaces[0]),
+            *("type", "veth", "peer", "name", END, "netns", spaces[1]),
         )
-        for space, end, address in zip(spaces, ends, addresses, strict=True):
+        for space, address in zip(spaces, addresses, strict=True):
             inside = ("ip", "netns", "exec", space)
-            _run(*inside, "ip", "address", "add", f"{address}/24", "dev", end)
-            _run(*inside, "ip", "link", "set", end, "up")
+            _run(*inside, "ip", "address", "add", f"{address}/24", "dev", END)
+            _run(*inside, "ip", "link", "set", END, "up")
             _run(*inside, "ip", "link", "set", "lo", "up")
-            _slow_down(inside, end)
+            _slow_down(inside, rate)
+        for space in spaces:
+            _await_link(space)
         remote = folder / "remote"
         remote.write_text(_REMOTE.format(name=name))
         remote.chmod(remote.stat().st_mode | stat.S_IXUSR)
@@ -66,11 +99,20 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
             _run("ip", "netns", "delete", space)
 
 
-def _slow_down(inside: tuple[str, ...], end: str) -> None:
+def _slow_down(inside: tuple[str, ...], rate: str) -> None:
     """A delay and a bandwidth, or where the kernel has no netem the bandwidth alone."""
-    add = ("tc", "qdisc", "add", "dev", end, "root")
-    if not _done(*inside, *add, "netem", "delay", DELAY, "rate", RATE):
-        _run(*inside, *add, "tbf", "rate", RATE, "burst", "256kb", "latency", "50ms")
+    add = ("tc", "qdisc", "add", "dev", END, "root")
+    if not _done(*inside, *add, "netem", "delay", DELAY, "rate", rate):
+        _run(*inside, *add, "tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+
+
+def _await_link(space: str) -> None:
+    """Wait for the kernel's word that the link is up, which MPI heeds; it may take a second."""
+    show = ("ip", "-netns", space, "link", "show", "dev", END)
+    until = time.monotonic() + 10
+    while b"state UP" not in subprocess.check_output(show):
+        assert time.monotonic() < until, "the link does not come up"
+        time.sleep(0.05)
 
 
 def _run(*command: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
-from hosts import Hosts, two_hosts
+from hosts import two_hosts
 from launching import Job, Launcher
 
 PROGRAM = """
@@ -47,29 +46,13 @@ print("trained", flush=True)
 """
 
 
-def options(mpi: Launcher, hosts: Hosts) -> list[str]:
-    """The launcher's own, one process on each host."""
-    if mpi.kind == "mpich":
-        remote = ["-launcher", "ssh", "-launcher-exec", str(hosts.remote)]
-        where = ["-hosts", ",".join(hosts.addresses), "-localhost", hosts.addresses[0], "-ppn", "1"]
-        return [*remote, *where]
-    remote = ["--prtemca", "plm_ssh_agent", str(hosts.remote)]
-    exported = [word for name in (*mpi.environment, "PYTHONPATH") for word in ("-x", name)]
-    return [*remote, "--host", ",".join(hosts.addresses), "--map-by", "ppr:1:node", *exported]
-
-
 @pytest.mark.slow
 def test_two_hosts(mpi: Launcher, tmp_path: Path) -> None:
     """All collectives and a training run, over a wire of 1 Gbit/s."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)
     with two_hosts(tmp_path) as hosts:
-        how = Launcher(
-            mpi.kind,
-            (*hosts.first, *mpi.command, *options(mpi, hosts)),
-            {**mpi.environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-        )
-        made = Job(how, 2, [sys.executable, str(script)], tmp_path)
+        made = Job(hosts.launcher(mpi), 2, [sys.executable, str(script)], tmp_path)
         try:
             assert made.wait() == 0, made.text
             assert f"second host: node 1 (host-{hosts.addresses[1]})" in made.text

@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +24,9 @@ class Line:
         self.rank, self.size = rank, len(boxes)
         self._boxes = boxes
         self._draw = random.Random(seed * 1000 + rank)
+
+    def listen(self, sources: Sequence[int]) -> None:
+        pass
 
     def send(self, to: int, message: bytes) -> None:
         if self._draw.random() < 0.1:

@@ -16,7 +16,7 @@ import contextlib
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class MessageTransport(Protocol):
 
     rank: int
     size: int
+
+    def listen(self, sources: Sequence[int]) -> None:
+        """Receive messages of these leaders from now on, beside those of earlier calls."""
 
     def send(self, to: int, message: bytes) -> None:
         """Send without waiting."""
@@ -110,6 +113,7 @@ class Leaders:
         self._parent = (transport.rank - 1) // ARITY if transport.rank else None
         first = ARITY * transport.rank + 1
         self._children = [r for r in range(first, first + ARITY) if r < transport.size]
+        transport.listen([*([] if self._parent is None else [self._parent]), *self._children])
         self._from_children = {r: _FromChild() for r in self._children}
         self._from_root = _FromRoot()
         self._counts: dict[int, tuple[int, bytes]] = {}  # progress by child, with its command
