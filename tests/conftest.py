@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from gpu_commands import Exchange
@@ -27,6 +28,14 @@ NODES = nodes.serve_first()
 MEMBERS = int(os.environ.get("SYNK_TEST_MEMBERS", "1"))
 MANY_SECONDS = 3600  # the limit of a test with --many
 SIZES = (1, 2, 3) if NODES == 1 else (NODES * MEMBERS,)
+
+# how long an example takes depends on what else the machine does
+hypothesis.settings.register_profile(
+    "shared machine",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("shared machine")
 
 # a test run in the background starts with SIGINT ignored, and its scripts would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
