@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, StateTorn, shown
+from synkhronos._engine.variables import check_whole
+from synkhronos._errors import InputError, StateTorn, WorkerError, shown
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.training.engines import FreeEngine, StepEngine
 from synkhronos.training.events import Event
@@ -85,6 +86,7 @@ class Loop:
         self._checkpoints: Checkpoints | None = None
         self._recorder: Recorder | None = None
         self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
+        self._torn_at = -1  # the step after which values were half written
         self._began = self._recorded = time.monotonic()
 
     @property
@@ -191,16 +193,28 @@ class Loop:
         """Make steps; after a torn value go back to the latest checkpoint, if asked."""
         try:
             self._steps()
-        except StateTorn:
-            if not self._options.restores:
+        except (StateTorn, WorkerError):
+            again = self._position.step == self._torn_at  # it would fail for ever
+            if not self._options.restores or again or not self._is_torn():
                 raise
             assert self._checkpoints is not None
             if not self._checkpoints.steps():
                 raise
+            self._torn_at = self._position.step
             self.say("a failure left values half written: back to the latest checkpoint")
             self._restore(None)
             self._subscribers.restore(self._states)
             self._guard.look_again()
+
+    def _is_torn(self) -> bool:
+        """Whether a value is half written."""
+        train = self._trainer.train
+        try:
+            for variable in (*train.params, *train.state, *train.settings):
+                check_whole(variable)
+        except StateTorn:
+            return True
+        return False
 
     def _steps(self) -> None:
         """Make the steps of the rest of the epoch; leave early if the run ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import random
@@ -21,6 +22,8 @@ from user_scripts import LIMIT
 
 import synkhronos as synk
 from synkhronos.extensions import updates
+from synkhronos.extensions._step.update import FlatUpdate
+from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.training import (
     Event,
     Trainer,
@@ -38,7 +41,7 @@ import synkhronos as synk
 from synkhronos.extensions import updates
 from synkhronos.training import Best, EarlyStopping, Plateau, fit, scheduled
 
-def run(folder, callbacks=(), resume="auto", members=2):
+def run(folder, callbacks=(), resume="auto", members=2, **options):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(103, 6))
     targets = rows @ rng.normal(size=6) + rng.normal(size=103)
@@ -58,7 +61,7 @@ def run(folder, callbacks=(), resume="auto", members=2):
             validation=(rows, targets), metrics={"loss": ((x @ w - y) ** 2).mean()},
             callbacks=[Plateau(factor, patience=2), Best(keep=2),
                        EarlyStopping(patience=5), *callbacks],
-            folder=folder, resume=resume, save_every=2, progress=False,
+            folder=folder, resume=resume, save_every=2, progress=False, **options,
         )
         values = {v.name: v.get_value() for v in made.values()}
         stream = noise.get_value().bit_generator.state["state"]
@@ -125,6 +128,50 @@ def test_resumed_after_a_signal(
     assert lines[-1]["reason"] == number.name
     same(run(tmp_path / "run"), unbroken)
     assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+
+
+def test_a_full_disk(tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OSError; the earlier checkpoints are whole, and the run goes on from them."""
+    saves = []
+    write = Checkpoints._save_arrays
+
+    def full(self: Checkpoints, *args: Any) -> None:
+        write(self, *args)
+        saves.append(args)
+        if len(saves) == 7:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "_save_arrays", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path / "run")
+    monkeypatch.undo()
+    same(run(tmp_path / "run"), unbroken)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_back_to_a_checkpoint_after_a_torn_update(
+    tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    """A worker raises in the middle of an update: once, or again and again."""
+    apply, flag, steps = FlatUpdate.apply, tmp_path / "failed", [0]
+
+    def failing(self: FlatUpdate, given: Any, scalars: Any) -> None:
+        apply(self, given, scalars)
+        steps[0] += 1
+        if synk.rank() == 1 and steps[0] >= 9 and (always or not flag.exists()):
+            flag.touch()
+            raise ZeroDivisionError("in the update")
+
+    monkeypatch.setattr(FlatUpdate, "apply", failing)
+    if always:
+        with pytest.raises(synk.WorkerError, match="in the update"):
+            run(tmp_path / "run", torn="restore")
+        return
+    with pytest.raises(synk.WorkerError, match="in the update"):
+        run(tmp_path / "other")
+    flag.unlink()
+    steps[0] = 0
+    same(run(tmp_path / "run", torn="restore"), unbroken)
 
 
 def test_a_second_interrupt_is_at_once(tmp_path: Path) -> None:
