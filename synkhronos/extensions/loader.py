@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
+
 from synkhronos._engine.group import current
 from synkhronos._errors import InputError, InputTypeError, options_checked, shown
 from synkhronos.extensions._reading.master import MasterLoop, MasterSets
@@ -45,6 +47,8 @@ class Loader:
     ----------
     waited : float
         Seconds that loops have waited for the sources.
+    rows : numpy.ndarray of int64
+        The numbers of the rows of the batch at hand, in its order.
     skipped : int
         Rows that were left out, since sources made with ``skip=True`` could not read them. Their
         batch is shorter; a batch without rows is not handed out.
@@ -110,6 +114,7 @@ class Loader:
         self.batches = batches
         self.sort = bool(sort)
         self.waited = 0.0
+        self.rows = np.zeros(0, np.int64)
         self._loop: MasterLoop | NodeLoop | None = None
         by_nodes = read == "node" and self._group.member.communicator.nodes > 1
         sets = NodeSets if by_nodes else MasterSets
@@ -157,6 +162,7 @@ class Loader:
                 if not walk.step(number):
                     return
                 if found is not None:
+                    self.rows = loop.rows
                     yield found if self._sets.several else found[0]
                 loop.check()  # while the Data are intact
             walk.finish()

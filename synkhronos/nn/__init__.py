@@ -2,6 +2,7 @@
 
 =====================  ==========================================================================
 `conv2d`               convolution; `max_pool2d`, `avg_pool2d`: pooling; with their gradients
+`augment`              pad, crop, flip and normalise images; `without_augmentation`: to evaluate
 `layers`               pytensor-ml's layers on these operations (extra ``synkhronos[nn]``)
 ``_windows``           the positions of windows in an image
 ``_numba``, ``_jax``   the implementations by mode; the linkers import them through ``_dispatch``
@@ -17,6 +18,7 @@ from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._errors import BackendMissing
 from synkhronos.nn import _dispatch
 from synkhronos.nn import _inference_rules as _inference_rules
+from synkhronos.nn._augmentation import augment, without_augmentation
 from synkhronos.nn._convolution import conv2d
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
 
@@ -38,14 +40,16 @@ __all__ = [
     "Conv2D",
     "MaxPool1D",
     "MaxPool2D",
+    "augment",
     "avg_pool2d",
     "conv2d",
     "max_pool2d",
     "state_updates",
+    "without_augmentation",
 ]
 
 _dispatch.register()
-_belong_to(__name__, [avg_pool2d, conv2d, max_pool2d])
+_belong_to(__name__, [augment, avg_pool2d, conv2d, max_pool2d, without_augmentation])
 
 
 def __getattr__(name: str) -> object:

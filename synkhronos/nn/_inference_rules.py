@@ -1,4 +1,4 @@
-"""Inference rules: convolution and pooling keep images apart, kernels' gradients are sums."""
+"""Inference rules: these operations keep images apart; the gradients of kernels are sums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pytensor.graph.basic import Apply
 
 from synkhronos._plan.inference.values import Factors, Reduced, Rows, Same, Stuck, Value, summed
 from synkhronos._plan.inference.walk import Transferred, Walk, transfer
+from synkhronos.nn._augmentation import Augmentation
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -54,6 +55,18 @@ def _pooling_gradient(
     if not _are_images(images, pooled) or images.factors or pooled.factors:
         return None
     return _apart(values, gradient)
+
+
+@transfer.register
+def _augmentation(
+    op: Augmentation, node: Apply, values: Sequence[Value], walk: Walk
+) -> Transferred:
+    images, mean, factor, *words = values
+    if not all(isinstance(v, Same) for v in (mean, factor)) or not _are_images(images):
+        return None
+    if images.factors:
+        raise Stuck("it is not linear in a value over all rows")
+    return _apart([images, *words], Rows(0))
 
 
 @transfer.register

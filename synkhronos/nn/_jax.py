@@ -1,4 +1,4 @@
-"""Convolution and pooling in JAX programs; imported when JAX compiles the first graph.
+"""The operations in JAX programs; imported when JAX compiles the first graph.
 
 On GPUs, ``jax.lax`` calls cuDNN's convolutions. On CPUs, XLA's own convolution is slow for few
 channels and for windows of one pixel; here both are matrix products. Pooling is written out pixel
@@ -24,6 +24,7 @@ from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos._engine.graph_collectives import deferring_errors, is_collective, mean_over_members
+from synkhronos.nn._augmentation import Augmentation
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -302,6 +303,12 @@ def _spread_in_blocks(op: PoolingGradient, images: Any, pooled: Any, gradient: A
 def _by_block(values: Any) -> Any:
     """Values of windows, with axes that broadcast over the pixels of blocks."""
     return values[:, :, None, :, None]
+
+
+@jax_funcify.register(Augmentation)
+def _augmentation(op: Augmentation, node: Any, **kwargs: Any) -> Callable[..., Any]:
+    del node, kwargs
+    return functools.partial(op.computed, jnp)
 
 
 @jax_funcify.register(Mean)

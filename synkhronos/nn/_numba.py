@@ -1,4 +1,4 @@
-"""Convolution and pooling in numba code; imported when numba compiles the first graph.
+"""The operations in numba code; imported when numba compiles the first graph.
 
 The loops go image by image: the pixels of one image's windows fit into a CPU cache, from which the
 matrix product reads them.
@@ -18,6 +18,7 @@ from pytensor.link.numba.dispatch.basic import (
 )
 
 from synkhronos._engine.graph_collectives import mean_over_members
+from synkhronos.nn._augmentation import BORDERS, MOST, Augmentation, check_counts
 from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -35,10 +36,20 @@ def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
     Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
 
 
+def _refuse_images(
+    moves: tuple[int, int, int, int, bool, bool], lengths: Pair, counts: tuple[int, ...]
+) -> None:
+    """Raise if images do not fit; a size of 0 is that of the images."""
+    above, aside, height, width, flips, reflects = moves
+    size = (height, width) if height else None
+    Augmentation((above, aside), size, flips, BORDERS[reflects]).check(lengths)
+    check_counts(*counts)
+
+
 # Numba caches machine code that calls Python functions by module and name: both, and the number of
 # the code below, are part of the cache's key.
-_CALLED = (_refuse, combined, mean_over_members)
-_VERSION = zlib.crc32(repr([4, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
+_CALLED = (_refuse, _refuse_images, combined, mean_over_members)
+_VERSION = zlib.crc32(repr([5, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
 @numba_njit
@@ -213,6 +224,74 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[An
         return found
 
     return pooling_gradient, _VERSION
+
+
+@register_funcify_default_op_cache_key(Augmentation)  # type: ignore[untyped-decorator]
+def _augmentation(op: Augmentation, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    moves = (*op.pad, *(op.size or (0, 0)), op.flip, op.border == "reflect")
+
+    @numba_njit
+    def augmentation(images: Any, mean: Any, factor: Any, words: Any) -> Any:
+        return _moved(moves, images, mean, factor, words, True)
+
+    @numba_njit
+    def centred(images: Any, mean: Any, factor: Any) -> Any:
+        return _moved(moves, images, mean, factor, np.empty(len(images), np.uint64), False)
+
+    if len(node.inputs) == 4:
+        return augmentation, _VERSION
+    return centred, _VERSION + 1  # the default key does not tell numbers of inputs apart
+
+
+@numba_njit
+def _moved(moves: Any, images: Any, mean: Any, factor: Any, words: Any, drawn: bool) -> Any:
+    above, aside, rows, columns, flips, reflects = moves
+    n, height, width, channels = images.shape
+    if rows == 0:
+        rows, columns = height, width
+    down, right = height + 2 * above - rows + 1, width + 2 * aside - columns + 1
+    sides = 2 if flips else 1
+    fit = min(down, right) > 0 and sides * down * right <= MOST and len(words) == n
+    fit = fit and not (reflects and (0 < above >= height or 0 < aside >= width))
+    if not fit or len(mean) not in (1, channels) or len(factor) not in (1, channels):
+        counts = (n, len(words), channels, len(mean), len(factor))
+        with numba.objmode():
+            _refuse_images(moves, (height, width), counts)
+    found = np.empty((n, rows, columns, channels), mean.dtype)
+    means, factors = np.empty(channels, mean.dtype), np.empty(channels, mean.dtype)
+    means[:], factors[:] = mean, factor
+    edge = (mean.dtype.type(0) - means) * factors
+    from_column = np.empty(columns, np.int64)
+    for r in range(n):
+        top, left, flipped = (down - 1) // 2, (right - 1) // 2, False
+        if drawn:
+            number = np.int64(words[r] & np.uint64(0xFFFFFFFF)) % (sides * down * right)
+            flipped = flips and number % 2 == 1
+            top, left = number // sides // right, number // sides % right
+        for j in range(columns):
+            k = columns - 1 - j if flipped else j
+            from_column[k] = _source(left + j - aside, width, reflects)
+        for i in range(rows):
+            y = _source(top + i - above, height, reflects)
+            for j in range(columns):
+                x = from_column[j]
+                for c in range(channels):
+                    if y < 0 or x < 0:
+                        found[r, i, j, c] = edge[c]
+                    else:
+                        pixel = mean.dtype.type(images[r, y, x, c])
+                        found[r, i, j, c] = (pixel - means[c]) * factors[c]
+    return found
+
+
+@numba_njit
+def _source(at: int, length: int, reflects: bool) -> int:
+    """The pixel of an image for a place outside or inside of it; -1: none."""
+    if 0 <= at < length:
+        return at
+    if not reflects:
+        return -1
+    return -at if at < 0 else 2 * (length - 1) - at
 
 
 @register_funcify_default_op_cache_key(Mean)  # type: ignore[untyped-decorator]

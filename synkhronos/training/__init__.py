@@ -4,6 +4,7 @@
 `metrics`       exact over all rows, for any split
 `optimizers`    averages of parameters, a guard, a rate that follows the step
 `callbacks`     early stopping, targets, the best checkpoints, a rate that falls on a plateau
+`augmentation`  the random words by which `synkhronos.nn.augment` moves pixels
 `sources`       where rows come from: files of many formats
 `history`       what a run gives back; `recorder`: what it leaves in its folder
 """
@@ -11,6 +12,7 @@
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.training import metrics as metrics
 from synkhronos.training import sources as sources
+from synkhronos.training.augmentation import augmentation_words as augmentation_words
 from synkhronos.training.callbacks import Best as Best
 from synkhronos.training.callbacks import EarlyStopping as EarlyStopping
 from synkhronos.training.callbacks import Plateau as Plateau
@@ -39,6 +41,7 @@ __all__ = [
     "Recorder",
     "Target",
     "Trainer",
+    "augmentation_words",
     "averages_of",
     "ema",
     "fit",

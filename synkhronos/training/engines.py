@@ -69,13 +69,14 @@ class FreeEngine:
 
     def epoch(self, feed: Feed) -> Generator[Report]:
         """Let members train to the end of the epoch, or until `stop`."""
-        if feed.fixed is None:
+        data = feed.begin()
+        if data is None:
             raise InputError(
                 f"{self._train.rule} needs all rows in shared memory, and these are read from a "
                 "source: give arrays or Data"
             )
         rows = steps = 0
-        with self._train.start(*feed.fixed, feed.batches) as run:
+        with self._train.start(*data, feed.batches) as run:
             self._run = run
             ended = False
             while not ended:

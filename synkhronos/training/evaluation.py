@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
 from synkhronos._api.function import Function, function
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning, refusing, shown
+from synkhronos.nn import without_augmentation
 from synkhronos.training.feeds import Feed
 from synkhronos.training.metrics import Metric
 
@@ -167,6 +170,33 @@ def _outputs(name: str, metric: Any) -> list[Any]:
         f"the metric {name!r} is {shown(metric)}: give an expression, a pair (expression, "
         "reduction), or a Metric"
     )
+
+
+def not_augmented(metrics: Mapping[str, Any], words: Variable) -> dict[str, Any]:
+    """The metrics of images without augmentation.
+
+    Raises
+    ------
+    InputError
+        Something else of a metric depends on the words.
+    """
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        plain = without_augmentation(_expressions(name, metric))
+        if words in ancestors(plain):
+            raise InputError(
+                f"the metric {name!r} depends on {words} beside synkhronos.nn.augment, and there "
+                "are no words in validation: give an expression without them"
+            )
+        if isinstance(metric, Metric):
+            found[name] = replace(metric, sums=plain)
+        else:
+            found[name] = (*plain, metric[1]) if isinstance(metric, tuple) else plain[0]
+    return found
+
+
+def _expressions(name: str, metric: Any) -> list[Any]:
+    return [v[0] if isinstance(v, tuple) else v for v in _outputs(name, metric)]
 
 
 def _wide(value: Any) -> Any:

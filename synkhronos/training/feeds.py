@@ -12,6 +12,7 @@ from synkhronos._api.make_data import data as make_data
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.loader import Loader
+from synkhronos.training.augmentation import Words
 
 Step = tuple[tuple[Any, ...], Any, int]  # the inputs, the batch of them, its number of rows
 
@@ -30,6 +31,8 @@ class Feed:
         What the arrays are for.
     prefetch, read
         As of `Loader`.
+    augmented : bool
+        The words of the epoch's rows are one more argument, the last one.
 
     Attributes
     ----------
@@ -45,39 +48,52 @@ class Feed:
         inputs: Sequence[Any],
         prefetch: int = 2,
         read: Any = "master",
+        augmented: bool = False,
     ) -> None:
         self.batches = batches
         self.fixed: tuple[Data, ...] | None = None
         self._loader: Loader | None = None
-        if _in_memory(given):
+        fits = _in_memory(given)
+        self._words = Words(batches, shared=fits) if augmented else None
+        if fits:
             self.fixed = tuple(
                 v if isinstance(v, Data) else _shared(v, variable)
                 for v, variable in zip(given, inputs, strict=True)
             )
+            if self._words is not None:
+                self.fixed += (self._words.all,)
+        elif len(given) == 1 and isinstance(given[0], Loader):
+            [self._loader] = given
         else:
             sources = [_source(v) for v in given]
             self._loader = Loader(sources, batches, prefetch=prefetch, read=read)
-
-    @classmethod
-    def of_loader(cls, loader: Loader) -> Feed:
-        """The feed of a loader that the user has made."""
-        made = cls.__new__(cls)
-        made.batches, made.fixed, made._loader = loader.batches, None, loader
-        return made
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Step]:
+        batches, words = self.batches, self._words
         if self.fixed is not None:
             fixed = self.fixed
-            for rows in self.batches:
+            for rows in batches:
+                if words is not None:
+                    words.turn_to(batches.epoch)
                 yield fixed, rows, len(rows)
             return
-        assert self._loader is not None
-        for turn in self._loader:
+        loader = self._loader
+        assert loader is not None
+        for turn in loader:
             found = turn if isinstance(turn, tuple) else (turn,)
+            if words is not None:
+                words.turn_to(batches.epoch)
+                found += (words.all[loader.rows],)
             yield found, None, len(found[0])
+
+    def begin(self) -> tuple[Data, ...] | None:
+        """`fixed` for the epoch that comes next, for members that take batches by themselves."""
+        if self._words is not None:
+            self._words.turn_to(self.batches.state()["epoch"])
+        return self.fixed
 
     @property
     def waited(self) -> float:

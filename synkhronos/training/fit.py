@@ -22,6 +22,7 @@ from synkhronos._errors import (
 from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
+from synkhronos.training.augmentation import check_words
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
 from synkhronos.training.trainer import Trainer
@@ -68,6 +69,7 @@ def fit(
     torn: str = "raise",
     verify: int = 0,
     strict: bool = True,
+    augment: Any = None,
     updates: Any = None,
     givens: Any = None,
     clip: Callable[..., Any] | None = None,
@@ -114,6 +116,10 @@ def fit(
         that begin, and losses without random numbers.
     strict : bool
         Refuse a loss or a metric whose reduction over rows is neither proved nor named.
+    augment : variable, optional
+        The words of `synkhronos.nn.augment`, a uint64 vector, which is not among `inputs`. Words
+        are drawn for each epoch and row, from `seed`. The loss and metrics are validated without
+        augmentation.
     updates, givens, clip, reduction, compress, mode, name
         As of `make_train_function`.
     callbacks, stop, folder, keep, torn, progress
@@ -156,6 +162,11 @@ def fit(
     >>> synk.close()
     """
     wanted = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if augment is not None:
+        if augment in wanted:
+            raise InputError(f"fit: augment={augment} is among the inputs: leave it out there")
+        wanted.append(augment)
+        check_words(augment, wanted)
     _check_verify(verify, rule, resume)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
@@ -206,6 +217,7 @@ def fit(
         torn=torn,
         strict=strict,
         givens=givens,
+        augment=augment,
         config={"optimizer": getattr(whole, "__name__", repr(whole)), "rule": rule, "ema": ema},
         progress=progress,
     )

@@ -21,9 +21,10 @@ from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.extensions.free_function import FreeFunction
 from synkhronos.extensions.loader import Loader
 from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.augmentation import check_words
 from synkhronos.training.callbacks import stop_of
 from synkhronos.training.engines import engine_of
-from synkhronos.training.evaluation import Evaluation
+from synkhronos.training.evaluation import Evaluation, not_augmented
 from synkhronos.training.events import Subscribers
 from synkhronos.training.feeds import Feed, blocks_of, listed, rows_of
 from synkhronos.training.history import History
@@ -66,6 +67,10 @@ class Trainer:
         Refuse metrics whose reduction over rows is neither proved nor named.
     givens : mapping, optional
         Replacements in the graphs of the metrics.
+    augment : variable, optional
+        The words of `synkhronos.nn.augment`, the last input of `train`: a uint64 vector. The
+        trainer draws them for each epoch (`augmentation_words`). Metrics see images without
+        augmentation.
     config : mapping, optional
         What ``run.json`` keeps.
     progress : bool
@@ -126,6 +131,7 @@ class Trainer:
         torn: str = "raise",
         strict: bool = True,
         givens: Mapping[Any, Any] | None = None,
+        augment: Any = None,
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> None:
@@ -154,10 +160,17 @@ class Trainer:
         if not isinstance(callbacks, list | tuple):
             raise InputTypeError(f"Trainer: callbacks={shown(callbacks)}: give a list of them")
         self.subscribers = Subscribers([*callbacks, *map(stop_of, stops)])
+        self._augmented = augment is not None
+        self._inputs = list(train.inputs)
+        if augment is not None:
+            check_words(augment, self._inputs)
+            self._inputs.pop()
         self._evaluation: Evaluation | None = None
         if metrics:
             replaced = {**averages_of(train.state), **(givens or {})}
-            self._evaluation = Evaluation(train.inputs, metrics, replaced, strict)
+            if augment is not None:
+                metrics = not_augmented(metrics, augment)
+            self._evaluation = Evaluation(self._inputs, metrics, replaced, strict)
         if self._options.folder is not None:
             Checkpoints(self._options.folder, train)  # raises before anything is computed
         self._batches: Batches | None = None
@@ -261,7 +274,7 @@ class Trainer:
         return self._evaluation.over(feed)
 
     def _validation_feed(self, data: Any, batch: int | None) -> Feed:
-        given, inputs = listed(data), self.train.inputs
+        given, inputs = listed(data), self._inputs
         n = rows_of(given, inputs, "validation")
         return Feed(given, Batches(n, min(n, batch or 1024), shuffle=False), inputs)
 
@@ -374,11 +387,11 @@ class Trainer:
         prefetch: int,
         read: str,
     ) -> Feed:
-        inputs = self.train.inputs
+        inputs = self._inputs
         if isinstance(data, Loader):
             if batch is not None or member_batch is not None:
                 raise InputError("fit: a Loader has its own batches: leave batch= out")
-            return Feed.of_loader(data)
+            return Feed([data], data.batches, inputs, augmented=self._augmented)
         given = listed(data)
         n = rows_of(given, inputs, "fit")
         size = self._batch_size(batch, member_batch)
@@ -390,7 +403,7 @@ class Trainer:
             except InputError:  # of other rows
                 made.restore({**made.state(), "epoch": self.epoch})
         self._batches = made
-        return Feed(given, made, inputs, prefetch, read)
+        return Feed(given, made, inputs, prefetch, read, self._augmented)
 
     def _batch_size(self, batch: Any, member_batch: Any) -> Any:
         apart = isinstance(self.train, FreeFunction)

@@ -87,12 +87,19 @@ class MasterSets:
 
 
 class MasterLoop:
-    """One epoch."""
+    """One epoch.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray of int64
+        The rows of the batch that was taken last.
+    """
 
     def __init__(self, sets: MasterSets, reader: BatchReader, walk: EpochWalk) -> None:
         self._sets = sets
         self._reader = reader
         self._walk = walk
+        self.rows = np.zeros(0, np.int64)
         self.start, self.stop, self.check = reader.start, reader.stop, reader.check
 
     def take(self, number: int) -> tuple[Data, ...] | None:
@@ -103,7 +110,8 @@ class MasterLoop:
                 self._give(ahead)
         read = self._reader.take()
         self._sets.skipped += read.lost
-        return self._sets.fill(number, self._walk.epoch, read) if read.rows else None
+        self.rows = read.rows
+        return self._sets.fill(number, self._walk.epoch, read) if len(read.rows) else None
 
     def _give(self, number: int) -> None:
         start, stop = self._walk.span(number)

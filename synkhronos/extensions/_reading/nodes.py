@@ -305,6 +305,7 @@ class NodeLoop:
         self._walk = walk
         self._number = number
         self._stopped = False
+        self.rows = np.zeros(0, np.int64)
 
     def start(self) -> None:
         """Nothing to do: the first command starts the threads."""
@@ -328,6 +329,7 @@ class NodeLoop:
         job = self._job(number)
         what = f"Loader: batch {number} of epoch {self._walk.epoch}"
         self._sets.group.run(ReadAhead(self._sets.number, asked, job), what)
+        self.rows = self._walk.rows(number)
         turn = self._sets.sets[job.turn]
         lo, hi = share(self._sets.group.member, job.stop - job.start)
         for rows in turn:

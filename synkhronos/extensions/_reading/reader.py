@@ -47,15 +47,15 @@ class Read:
         One for each Data; None where it has been written to its place.
     several : bool
         Whether a source has returned a tuple.
-    rows : int
-        Rows that were read.
+    rows : numpy.ndarray of int64
+        The rows that were read.
     lost : int
         Rows that were left out, since a source could not read them.
     """
 
     arrays: list[np.ndarray | None]
     several: bool
-    rows: int
+    rows: np.ndarray
     lost: int
 
 
@@ -172,7 +172,7 @@ def read_batch(
             if len(rows):
                 continue
             arrays, several = [], False
-        return Read(arrays, several, len(rows), asked - len(rows))
+        return Read(arrays, several, rows, asked - len(rows))
 
 
 def _read_all(
