@@ -161,12 +161,7 @@ def fit(
     ([1.0, 2.0, 3.0], 20)
     >>> synk.close()
     """
-    wanted = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    if augment is not None:
-        if augment in wanted:
-            raise InputError(f"fit: augment={augment} is among the inputs: leave it out there")
-        wanted.append(augment)
-        check_words(augment, wanted)
+    wanted = _all_inputs(inputs, augment)
     _check_verify(verify, rule, resume)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
@@ -246,6 +241,17 @@ def _check_verify(verify: Any, rule: Rule | None, resume: Any) -> None:
         raise InputError(f"fit: verify={shown(verify)}: a number of steps")
     if verify and (rule is not None or resume is not None):
         raise InputError("fit: verify= is for runs that begin, of members that train together")
+
+
+def _all_inputs(inputs: Any, augment: Any) -> list[Any]:
+    """The inputs of the training function: the words of augmentation are the last one."""
+    found = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if augment is not None:
+        if augment in found:
+            raise InputError(f"fit: augment={augment} is among the inputs: leave it out there")
+        found.append(augment)
+        check_words(augment, found)
+    return found
 
 
 def _named(loss: Any, reduction: str | None) -> Any:
