@@ -50,6 +50,7 @@ for source in ((sources.npy(f"{path}_x.npy"), sources.npy(f"{path}_y.npy")),
             order, seen = batches.order(epoch), 0
             for a, b in loader:
                 picked = order[seen : seen + size]
+                assert (loader.rows == picked).all()
                 assert len(a) == len(b) == len(picked) and a.shape[1:] == (4,)
                 check(f(a, b), picked)
                 check(f(a, b), picked)  # posted again
@@ -106,6 +107,36 @@ def test_each_batch_is_exactly_its_rows(
     assert "rows are right" in said
     assert "the same bits" in said
     assert "divided:" in said
+
+
+AUGMENTED = """
+import functools
+from synkhronos import nn
+from synkhronos.training import augmentation_words, fit
+
+images = rng.integers(0, 256, (100, 4, 4, 1)).astype("uint8")
+np.save(f"{path}_images.npy", images)
+v, words = pt.tensor4("v", dtype="uint8"), pt.vector("words", dtype="uint64")
+pixels = nn.augment(v, words, pad=2, flip=True).flatten(2).astype("float64")
+serial = pytensor.function([v, words], pixels)
+expected = sum(serial(images, augmentation_words(100, 3, epoch)).sum(0) / 25 for epoch in (0, 1))
+for given in (images, sources.npy(f"{path}_images.npy")):
+    for read in ("master", "node"):
+        w = pytensor.shared(np.zeros(16), "w")
+        sgd = functools.partial(updates.sgd, learning_rate=1.0)
+        fit((pixels @ w).mean(), [w], v, given, optimizer=sgd, augment=words, batch=25, epochs=2,
+            seed=3, read=read, progress=False)
+        np.testing.assert_allclose(-w.get_value(), expected, rtol=1e-12)
+print("the same pixels")
+"""
+
+
+@SHAPES
+def test_augmented_rows_have_the_pixels_of_one_process(
+    mpi: Launcher, tmp_path: Path, ranks: int, members: str
+) -> None:
+    """The gradient of this loss is a mean of pixels, so the steps add up those of all rows."""
+    assert "the same pixels" in run(mpi, ranks, tmp_path, HEAD + AUGMENTED, members)
 
 
 BYTES = """

@@ -115,10 +115,14 @@ def test_damaged_rows_are_left_out_of_all_sources(group2: synk.Group, folder: Pa
     kept = np.r_[0:6, 12:18, 24:30]
     for size, lengths in ((6, [6, 6, 6]), (4, [4, 2, 4, 2, 4, 2])):
         loader = Loader([np.arange(30), x, y], Batches(30, size, shuffle=False))
-        found = [(np.array(n), np.array(a), np.array(b)) for n, a, b in loader]
+        found, numbers = [], []
+        for n, a, b in loader:
+            found.append((np.array(n), np.array(a), np.array(b)))
+            numbers.append(loader.rows)
         assert [len(n) for n, _, _ in found] == lengths
         rows = np.concatenate([n for n, _, _ in found])
         np.testing.assert_array_equal(rows, kept)
+        np.testing.assert_array_equal(np.concatenate(numbers), kept)
         np.testing.assert_array_equal(np.concatenate([a for _, a, _ in found]), X[rows])
         np.testing.assert_array_equal(np.concatenate([b for _, _, b in found]), Y[rows])
         assert loader.skipped == 12
