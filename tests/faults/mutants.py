@@ -60,6 +60,7 @@ NODES = "tests/mpi/test_node_faults.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 RECORDER = "tests/training/test_recorder.py"
 SOURCES = "tests/training/sources/test_files.py"
+AUGMENTATION = "tests/training/test_augmentation.py"
 
 MUTANTS = (
     Mutant(
@@ -477,6 +478,50 @@ MUTANTS = (
         "if found != job:",
         "if False:",
         "tests/mpi/test_node_loader.py -k exactly",
+    ),
+    Mutant(
+        "the words of images are not those of their order",
+        "training/augmentation.py",
+        "spawn_key=(epoch, _KEY)",
+        "spawn_key=(epoch,)",
+        f"{AUGMENTATION} -k words",
+    ),
+    Mutant(
+        "each epoch has its own words",
+        "training/augmentation.py",
+        "if epoch != self._epoch:",
+        "if self._epoch < 0:",
+        f"{AUGMENTATION} -k 'sources or resumed'",
+    ),
+    Mutant(
+        "members that train apart use the words of the epoch",
+        "training/feeds.py",
+        'self._words.turn_to(self.batches.state()["epoch"])',
+        "pass",
+        f"{AUGMENTATION} -k free",
+    ),
+    Mutant(
+        "a batch with rows left out has the words of the others",
+        "extensions/_reading/master.py",
+        "        self.rows = read.rows",
+        "        self.rows = self._walk.rows(number)[: len(read.rows)]",
+        f"{AUGMENTATION} -k leaves_out",
+    ),
+    Mutant(
+        "numba reads a word for each image, and no others",
+        "nn/_numba.py",
+        "    check_counts(*counts)",  # compiled code is cached, and would not change
+        "",
+        "tests/nn/test_augmentation.py -k turn_out",
+    ),
+    Mutant(
+        "augmented images are not linear in a value over all rows",
+        "nn/_inference_rules.py",
+        """    if images.factors:
+        raise Stuck("it is not linear in a value over all rows")
+    return _apart([images, *words]""",
+        "    return _apart([images, *words]",
+        "tests/nn/test_augmentation.py -k proofs",
     ),
 )
 
