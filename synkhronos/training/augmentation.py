@@ -32,8 +32,8 @@ def augmentation_words(n: int, seed: int, epoch: int) -> np.ndarray:
 
     Notes
     -----
-    Cost: 8 bytes and less than 10 ns for each row. ``fit(..., augment=words)`` draws them by itself; a
-    loop of your own passes ``augmentation_words(...)[rows]``.
+    Cost: 8 bytes and less than 10 ns for each row. ``fit(..., augment=words)`` draws them by
+    itself; a loop of your own passes ``augmentation_words(...)[rows]``.
 
     Examples
     --------
