@@ -87,6 +87,7 @@ class Loop:
         self._recorder: Recorder | None = None
         self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
         self._torn_at = -1  # the step after which values were half written
+        self._left: float | None = None  # when the latest steps ended
         self._began = self._recorded = time.monotonic()
 
     @property
@@ -223,6 +224,8 @@ class Loop:
         every = self._due.save if self._checkpoints is not None else None
         reports = engine.epoch(self._feed)
         clock, row = time.monotonic(), batches.row
+        if self._left is not None:
+            self._shows.aside(clock - self._left)
         try:
             for report in reports:
                 now, row = time.monotonic(), batches.row
@@ -244,8 +247,10 @@ class Loop:
                     if engine.repeatable:
                         break
                 elif every is not None and position.step % every == 0:
+                    saving = time.monotonic()
                     self._save()
                     clock = time.monotonic()
+                    self._shows.aside(clock - saving)
             place = batches.state()
         except BaseException:
             place = batches.state()
@@ -253,6 +258,7 @@ class Loop:
                 place |= {"epoch": position.epoch, "row": row}
             raise
         finally:
+            self._left = time.monotonic()
             reports.close()
             batches.restore(place)  # leaving a loop over batches would end its epoch
         if self._ending() and not self._steps_made():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from synkhronos._api.report import Report
 from synkhronos._errors import InputError
 from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.training._console import Console
@@ -42,6 +44,8 @@ class Reporting:
         self._epochs = epochs
         self._validated: dict[str, float] = {}
         self._first = 0  # the step at which the run began
+        self._aside = 0.0  # seconds between two steps, but not of training
+        self._stepped = False
         self._compiling: float | None = None
         self._began = time.monotonic()
 
@@ -69,6 +73,10 @@ class Reporting:
     def step(self) -> None:
         """Show how far the run is."""
         position = self._position
+        if not self._stepped:
+            self._stepped = True
+            with contextlib.suppress(InputError):
+                self._train.report()  # of earlier runs, and the time since then
         if self._compiling is not None:
             seconds, self._compiling = time.monotonic() - self._compiling, None
             self.console.line(f"... took {seconds:.1f} s with the first step")
@@ -80,6 +88,10 @@ class Reporting:
             rows=position.all_rows,
             values=self._values,
         )
+
+    def aside(self, seconds: float) -> None:
+        """Count time between two steps that was spent on validation, callbacks, or checkpoints."""
+        self._aside += seconds
 
     def _values(self) -> Mapping[str, float]:
         return {"loss": self._position.mean, **self._validated}
@@ -100,7 +112,7 @@ class Reporting:
             self.console.line(text + made * (reason == "epochs"))
             return
         with contextlib.suppress(InputError):  # no step was measured
-            report = self._train.report()
+            report = self._report()
             shares = {
                 "compute": report.share("scatter", "compute"),
                 "exchange": report.share("copy", "reduce", "update"),
@@ -114,7 +126,14 @@ class Reporting:
             text += f"; {split}. {self._hint(report, reading, shares['between steps'])}"
         self.console.line(text.rstrip())
 
-    def _hint(self, report: Any, reading: float, between: float) -> str:
+    def _report(self) -> Report:
+        """The steps of the run, without the time aside."""
+        report = self._train.report()
+        aside = self._aside / report.calls
+        between = tuple(max(0.0, seconds - aside) for seconds in report.seconds["between"])
+        return replace(report, seconds={**report.seconds, "between": between})
+
+    def _hint(self, report: Report, reading: float, between: float) -> str:
         if reading > _SLOW_READING:
             return "Members waited for rows: read more batches ahead, or from faster files."
         if between > _SMALL_STEPS:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -623,6 +625,27 @@ def test_what_is_shown(
     assert "compiling train ..." in out
     assert "epoch 1/1: loss " in out
     assert "ended after 6 steps: epochs" in out
+
+
+def test_validation_is_no_time_between_steps(
+    group2: synk.Group, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor are callbacks at epochs, and the time between two runs; all are longer than steps."""
+    net = Net()
+
+    def pause(event: Event) -> None:
+        if event.kind == "epoch":
+            time.sleep(0.5)
+
+    options: dict[str, Any] = {"batch": 60, "epochs": 2}
+    run = fit(*net.given, (ROWS, LABELS), optimizer=ADAM, callbacks=[pause], **options)
+    time.sleep(0.5)
+    run.fit((ROWS, LABELS), **{**options, "epochs": 4})
+    assert run.train.report().seconds["between"][0] > 0.1  # of a step, on average
+    out = "".join(capfd.readouterr())
+    shares = [int(share) for share in re.findall(r"between steps (\d+) %", out)]
+    assert len(shares) == 2
+    assert max(shares) < 90
 
 
 def test_a_run_that_has_ended_says_so(
