@@ -135,6 +135,7 @@ class Loop:
         else:
             found = self._checkpoints.restore(step)
         if found is None:
+            self._recorder.resumed(0)  # what an earlier attempt has recorded does not count
             return
         if "training" not in found:
             raise InputError(

@@ -111,6 +111,15 @@ def test_resumed_after_an_exception(tmp_path: Path, unbroken: Any, kind: str, st
     same(run(tmp_path / "run"), unbroken)
 
 
+def test_broken_off_before_the_first_checkpoint(tmp_path: Path, unbroken: Any) -> None:
+    """What it has recorded does not count."""
+    with pytest.raises(OSError, match="broken off"):
+        run(tmp_path / "run", [Breaks("step", 1)])
+    same(run(tmp_path / "run"), unbroken)
+    lines = read_metrics(tmp_path / "run")
+    assert [line["step"] for line in lines if line["kind"] == "end"] == [36]
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize("step", [3, 13, 24])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
