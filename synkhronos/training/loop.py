@@ -167,6 +167,8 @@ class Loop:
                 self._name_the_end()
             finally:
                 self._end()
+        if self._signals.received and self._checkpoints is not None:
+            self.say(f'step {position.step} is saved: resume="auto" goes on from it')
         self._signals.act()
 
     def _columns(self) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -646,6 +648,21 @@ def test_validation_is_no_time_between_steps(
     shares = [int(share) for share in re.findall(r"between steps (\d+) %", out)]
     assert len(shares) == 2
     assert max(shares) < 90
+
+
+def test_a_signal_is_told_of(
+    group2: synk.Group, tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def end(event: Event) -> None:
+        if event.kind == "step" and event.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    options: dict[str, Any] = {"optimizer": ADAM, "batch": 50, "epochs": 2, "callbacks": [end]}
+    with pytest.raises(SystemExit):
+        fit(*Net().given, (ROWS, LABELS), folder=tmp_path / "run", **options)
+    out = "".join(capfd.readouterr())
+    assert "SIGTERM: the run ends after this step" in out
+    assert 'step 2 is saved: resume="auto" goes on from it' in out
 
 
 def test_a_run_that_has_ended_says_so(
