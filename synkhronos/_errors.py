@@ -383,8 +383,11 @@ class UnusedWarning(SynkhronosWarning):
 
 # What other libraries call an option, and what it is called here.
 _NAMES = {
-    "batch_size": ("size",),
-    "lr": ("learning_rate",),
+    "batch_size": ("size", "batch"),
+    "checkpoint_dir": ("folder",),
+    "early_stopping": ("stop",),
+    "learning_rate": ("optimizer",),
+    "lr": ("learning_rate", "optimizer"),
     "members": ("n_parallel",),
     "n_jobs": ("n_parallel", "members"),
     "n_parallel": ("members",),
@@ -392,6 +395,8 @@ _NAMES = {
     "n_workers": ("n_parallel", "members"),
     "num_workers": ("n_parallel", "members"),
     "processes": ("n_parallel", "members"),
+    "update_rule": ("optimizer",),
+    "validation_data": ("validation",),
     "workers": ("n_parallel", "members"),
 }
 

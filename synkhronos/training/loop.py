@@ -229,11 +229,13 @@ class Loop:
         clock, row = time.monotonic(), batches.row
         if self._left is not None:
             self._shows.aside(clock - self._left)
+        compiled = self._trainer.train.compiled
         try:
             for report in reports:
                 now, row = time.monotonic(), batches.row
-                position.add(report.rows, report.steps, now - clock)
-                clock = now
+                # a step that compiles would say nothing of the others
+                position.add(report.rows, report.steps, now - clock if compiled else 0.0)
+                clock, compiled = now, True
                 left_out = engine.repeatable and self._guard.left_out(
                     report, position, engine.latest, self.say
                 )

@@ -25,7 +25,7 @@ class Position:
     loss, counted : float, int
         The sum of the losses of rows, and the rows in it: those of steps with a finite loss.
     seconds : float
-        Of training, in the epoch so far.
+        Of training, in the epoch so far, without a step that compiles.
     """
 
     step: int = 0

@@ -507,6 +507,9 @@ def test_verify_finds_a_wrong_reduction(group2: synk.Group) -> None:
         ({"data": (ROWS[:0], LABELS[:0])}, "no rows"),
         ({"epoch": 3}, "did you mean epochs"),
         ({"verify": -1}, "verify=-1"),
+        ({"lr": 0.1}, "did you mean optimizer"),
+        ({"batch_size": 3}, "did you mean batch"),
+        ({"optimizer": lambda rate=1e-3, decay=0.9: lambda loss, params: {}}, "makes a rule when"),
     ],
 )
 def test_bad_arguments(group2: synk.Group, change: dict[str, Any], text: str) -> None:

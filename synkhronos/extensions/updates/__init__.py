@@ -210,7 +210,13 @@ def apply_rule(
         signature.bind(loss_or_grads, params, *args, **options)
     except TypeError as exc:
         raise InputTypeError(f"{name}: {exc}; it takes {', '.join(known)}") from None
-    return pairs(rule(loss_or_grads, params, *args, **options), name)
+    made = rule(loss_or_grads, params, *args, **options)
+    if callable(made) and not isinstance(made, Mapping):
+        raise InputTypeError(
+            f"{name} returns a function, not updates: it makes a rule when it is called with a "
+            "learning rate. Pass that rule, such as adam(1e-3) of pytensor-ml"
+        )
+    return pairs(made, name)
 
 
 def rule_of(rule: Callable[..., Any]) -> Callable[..., Any]:
