@@ -53,6 +53,10 @@ class _Watch:
                 f"{', '.join(known)}{'; validation= gives others' * missing}"
             )
 
+    def _check_count(self, name: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{type(self).__name__}: {name}={shown(value)}: an integer from 1 on")
+
     def on_validated(self, event: Event) -> None:
         if self.metric.startswith("val_"):
             self._see(event)
@@ -112,8 +116,7 @@ class EarlyStopping(_Watch):
         smooth: bool = False,
     ) -> None:
         super().__init__(metric, mode)
-        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise InputError(f"EarlyStopping: patience={shown(patience)}: an integer from 1 on")
+        self._check_count("patience", patience)
         self.patience = patience
         self.by = float(by)
         self.smooth = smooth
@@ -243,8 +246,7 @@ class Best(_Watch):
         restore: bool = False,
     ) -> None:
         super().__init__(metric, mode)
-        if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
-            raise InputError(f"Best: keep={shown(keep)}: an integer from 1 on")
+        self._check_count("keep", keep)
         self.keep = keep
         self.restore_at_end = restore
         self.kept: list[tuple[float, int]] = []
@@ -352,8 +354,7 @@ class Plateau(_Watch):
             )
         if not 0 < factor < 1:
             raise InputError(f"Plateau: factor={shown(factor)}: more than 0 and less than 1")
-        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise InputError(f"Plateau: patience={shown(patience)}: an integer from 1 on")
+        self._check_count("patience", patience)
         self.rate = rate
         self.factor = float(factor)
         self.patience = patience

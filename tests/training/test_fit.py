@@ -334,6 +334,23 @@ def test_early_stopping_counts() -> None:
     assert looks(Target("val_loss", 0.5), [1, 0.5]).startswith("1:")
 
 
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: EarlyStopping("val_loss", 0), "EarlyStopping: patience=0"),
+        (lambda: EarlyStopping(""), "not the name of a value"),
+        (lambda: EarlyStopping("val_loss", mode="least"), "mode='least'"),
+        (lambda: Best("val_loss", keep=True), "Best: keep=True"),
+        (lambda: Plateau(0.1), "not a shared scalar"),
+        (lambda: Plateau(pytensor.shared(0.1), factor=1), "factor=1"),
+        (lambda: Plateau(pytensor.shared(0.1), patience=0), "Plateau: patience=0"),
+    ],
+)
+def test_bad_callbacks(make: Any, text: str) -> None:
+    with pytest.raises((synk.InputError, synk.InputTypeError), match=text):
+        make()
+
+
 def test_a_plateau_lowers_the_rate() -> None:
     rate = pytensor.shared(np.float32(1), name="rate")
     looks(Plateau(rate, "val_loss", factor=0.5, patience=2, least=0.2), [1, 1, 1, 1, 1])
