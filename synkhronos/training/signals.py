@@ -88,7 +88,7 @@ class Signals:
     def _too_late(self, number: int, frame: FrameType | None) -> None:
         _say(f"the step has not ended within {GRACE:.0f} s: the run ends without a checkpoint")
         signal.signal(self.received, signal.SIG_DFL)
-        os.kill(os.getpid(), self.received)
+        signal.raise_signal(self.received)
 
 
 def _say(text: str) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,9 @@ LIMIT = 60.0  # seconds; a hang fails
 
 def forked(body: Callable[[], object]) -> int:
     """Run `body` in a fork of this process; returns its pid."""
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of JAX, if another test has imported it
+        pid = os.fork()
     if pid:
         return pid
     try:

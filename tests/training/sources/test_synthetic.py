@@ -18,6 +18,7 @@ from synkhronos.training import sources
 @given(st.lists(st.integers(0, 99), max_size=20), st.integers(0, 2**64), st.integers(1, 5))
 def test_a_row_does_not_depend_on_the_others(rows: list[int], seed: int, classes: int) -> None:
     source = sources.synthetic((2, 3), classes, 100, seed)
+    assert isinstance(source, sources.SyntheticSource)
     wanted, labels = source[:], source.labels[:]
     numbers = np.array(rows, int)
     np.testing.assert_array_equal(source[numbers], wanted[numbers])
