@@ -110,7 +110,8 @@ def fit(
         Keep moving averages of the parameters with this decay, and validate with them.
     guard : {"raise", "skip"} or None
         What to do about a gradient that is not finite: raise `NonFinite`, which names the rows; or
-        leave out up to 5 such steps in a row. None: look at the loss alone, for 0 to 2 % less time.
+        leave out up to 5 such steps in a row. None: look at the loss alone, which takes some
+        percent less time.
     verify : int
         Make so many first steps again by serial PyTensor, on copies, and compare. Only for runs
         that begin, and losses without random numbers.
@@ -141,7 +142,7 @@ def fit(
 
     Notes
     -----
-    Cost: that of the training function's steps, and about 5 us of Python for each.
+    Cost: that of the training function's steps, and about 10 us of Python for each.
 
     Examples
     --------

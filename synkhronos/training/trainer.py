@@ -100,7 +100,7 @@ class Trainer:
 
     Notes
     -----
-    Cost: the trainer's own Python takes about 5 us for a step, and it starts no thread.
+    Cost: the trainer's own Python takes about 10 us for a step, and it starts no thread.
 
     Examples
     --------
