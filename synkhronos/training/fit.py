@@ -164,6 +164,11 @@ def fit(
     """
     wanted = _all_inputs(inputs, augment)
     _check_verify(verify, rule, resume)
+    if rule is not None and guard == "skip":
+        raise InputError(
+            'fit: guard="skip" is for members that train together: with a rule only the loss is '
+            "looked at"
+        )
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "

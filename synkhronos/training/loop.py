@@ -208,7 +208,6 @@ class Loop:
             self.say("a failure left values half written: back to the latest checkpoint")
             self._restore(None)
             self._subscribers.restore(self._states)
-            self._guard.look_again()
 
     def _is_torn(self) -> bool:
         """Whether a value is half written."""
@@ -230,6 +229,7 @@ class Loop:
         if self._left is not None:
             self._shows.aside(clock - self._left)
         compiled = self._trainer.train.compiled
+        self._guard.before_step()
         try:
             for report in reports:
                 now, row = time.monotonic(), batches.row
@@ -256,6 +256,7 @@ class Loop:
                     self._save()
                     clock = time.monotonic()
                     self._shows.aside(clock - saving)
+                self._guard.before_step()
             place = batches.state()
         except BaseException:
             place = batches.state()

@@ -46,17 +46,22 @@ class Guard:
         self._count = skipped_in(train.state)
         self._in_a_row = 0
         self._statistics: list[tuple[Any, Any]] = []
-        self.look_again()
+        self.skipped = self._counted()
 
     @property
     def counts(self) -> bool:
         """Whether steps can be left out and counted."""
         return self._count is not None and self._skips
 
-    def look_again(self) -> None:
-        """Take the values of the variables, which may have been set, for those of before a step."""
-        self.skipped = self._counted()
-        self._keep_statistics()
+    def before_step(self) -> None:
+        """Hold on to values that steps change beside those of the rule, such as running means.
+
+        Call it right before each step: callbacks, too, set such variables.
+        """
+        if self._count is not None:
+            self.skipped = self._counted()
+            # a step replaces these arrays, and does not write to them
+            self._statistics = [(v, v.container.storage[0]) for v in self._train.settings]
 
     def left_out(
         self, report: Report, position: Position, latest: Latest, say: Callable[[str], None]
@@ -87,17 +92,10 @@ class Guard:
                 position.step,
                 position.epoch,
             )
-        self._keep_statistics()
         return False
 
     def _counted(self) -> int:
         return 0 if self._count is None else int(self._count.container.storage[0])
-
-    def _keep_statistics(self) -> None:
-        """Hold on to values that steps change beside those of the rule, such as running means."""
-        if self._count is not None:
-            # a step replaces these arrays, and does not write to them
-            self._statistics = [(v, v.container.storage[0]) for v in self._train.settings]
 
     def _restore_statistics(self) -> None:
         for variable, value in self._statistics:

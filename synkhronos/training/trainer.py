@@ -166,8 +166,10 @@ class Trainer:
             check_words(augment, self._inputs)
             self._inputs.pop()
         self._evaluation: Evaluation | None = None
+        averages = averages_of(train.state)
+        _check_averages(train, averages)
         if metrics:
-            replaced = {**averages_of(train.state), **(givens or {})}
+            replaced = {**averages, **(givens or {})}
             if augment is not None:
                 metrics = not_augmented(metrics, augment)
             self._evaluation = Evaluation(self._inputs, metrics, replaced, strict)
@@ -417,6 +419,17 @@ class Trainer:
             )
             raise InputError(f"fit: give {name}=, and not the other one: {why}")
         return wanted
+
+
+def _check_averages(train: TrainFunction, averages: Mapping[Any, Any]) -> None:
+    """Raise if the averages of parameters would not follow the members that train apart."""
+    rule = getattr(train, "rule", None)
+    apart = isinstance(train, FreeFunction) or getattr(rule, "policy", "") == "reset"
+    if averages and apart:
+        raise InputError(
+            f"Trainer: with {rule} members lose their averages of parameters (ema), which would be "
+            'validated: leave ema out, or use a round rule with state="keep" or "average"'
+        )
 
 
 def _check_one_of(name: str, value: Any, known: Sequence[Any]) -> None:

@@ -740,3 +740,44 @@ def test_a_metric_of_sums() -> None:
         Metric(3, print)  # type: ignore[arg-type]
     with pytest.raises(synk.InputTypeError, match="at least one sum"):
         Metric([], print)
+
+
+def test_a_step_left_out_keeps_what_callbacks_have_set(group2: synk.Group) -> None:
+    """Such as a rate; only what the step itself has changed is taken back."""
+    net = Net()
+    rows = ROWS.copy()
+    rows[list(Batches(103, 20))[3][0]] = np.nan  # in the fourth batch
+    rate = pytensor.shared(0.05, name="rate")
+
+    def lower(event: Event) -> None:
+        if event.kind == "step" and event.step == 3:
+            rate.set_value(0.01)
+
+    run = fit(
+        *net.given,
+        (rows, LABELS),
+        optimizer=functools.partial(updates.adam, learning_rate=rate),
+        batch=20,
+        epochs=1,
+        guard="skip",
+        callbacks=[lower],
+        progress=False,
+    )
+    assert run.history["skipped"] == [1]
+    assert rate.get_value() == 0.01
+
+
+@pytest.mark.parametrize(
+    ("rule", "how", "text"),
+    [
+        (rules.EASGD(period=4), {"ema": 0.9, "member_batch": 10}, "averages"),
+        (rules.Average(period=4, state="reset"), {"ema": 0.9, "batch": 20}, "averages"),
+        (rules.Average(period=4), {"guard": "skip", "batch": 20}, "guard="),
+    ],
+)
+def test_what_needs_members_together(
+    group2: synk.Group, rule: Any, how: dict[str, Any], text: str
+) -> None:
+    net = Net()
+    with pytest.raises(synk.InputError, match=text):
+        fit(*net.given, (ROWS, LABELS), optimizer=ADAM, rule=rule, epochs=1, progress=False, **how)
