@@ -163,12 +163,7 @@ def fit(
     >>> synk.close()
     """
     wanted = _all_inputs(inputs, augment)
-    _check_verify(verify, rule, resume)
-    if rule is not None and guard == "skip":
-        raise InputError(
-            'fit: guard="skip" is for members that train together: with a rule only the loss is '
-            "looked at"
-        )
+    _check_together(verify, guard, rule, resume)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
@@ -242,7 +237,13 @@ def fit(
     return trainer
 
 
-def _check_verify(verify: Any, rule: Rule | None, resume: Any) -> None:
+def _check_together(verify: Any, guard: Any, rule: Rule | None, resume: Any) -> None:
+    """Raise if what only members that train together can do is asked of others."""
+    if rule is not None and guard == "skip":
+        raise InputError(
+            'fit: guard="skip" is for members that train together: with a rule only the loss is '
+            "looked at"
+        )
     if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
         raise InputError(f"fit: verify={shown(verify)}: a number of steps")
     if verify and (rule is not None or resume is not None):
