@@ -5,7 +5,7 @@ from pathlib import Path
 
 import synkhronos
 
-sys.path.append(str(Path(__file__).parent))  # of mistakes_list
+sys.path.append(str(Path(__file__).parent))  # of command_lines and mistakes_list
 
 project = "Synkhronos"
 author = "Synkhronos developers"
@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
+    "command_lines",
     "mistakes_list",
 ]
 exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of benchmarks.rst

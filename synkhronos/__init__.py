@@ -12,6 +12,7 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ``rules``       rules by which members train apart (pure code on vectors)
 ``extensions``  update rules, training steps, batches, checkpoints
 ``nn``          convolution, pooling and normalisation layers
+``training``    ``fit``: from one step to a trained model, and what a run leaves behind
 ``pymc``        PyMC models whose observations are spread over the group
 ``testing``     leak checks, fault injection, conformance suites
 ``cli``         the ``synk`` command
@@ -20,62 +21,21 @@ The folders, lower layers first; a lower folder never imports a higher one:
 `docs/architecture.rst` follows one call ``f(x, batch=rows)`` through them.
 """
 
-from synkhronos._host import system as _system  # noqa: F401  # isort: skip (raises on Windows)
-from synkhronos._api.advice import Advice as Advice
-from synkhronos._api.advice import advise as advise
-from synkhronos._api.collectives import all_gather as all_gather
-from synkhronos._api.collectives import all_reduce as all_reduce
-from synkhronos._api.collectives import broadcast as broadcast
-from synkhronos._api.collectives import gather as gather
-from synkhronos._api.collectives import get_lengths as get_lengths
-from synkhronos._api.collectives import get_shapes as get_shapes
-from synkhronos._api.collectives import get_value as get_value
-from synkhronos._api.collectives import reduce as reduce
-from synkhronos._api.collectives import reduce_scatter as reduce_scatter
-from synkhronos._api.collectives import scatter as scatter
-from synkhronos._api.collectives import set_value as set_value
-from synkhronos._api.consistency import check_consistency as check_consistency
-from synkhronos._api.consistency import sync as sync
-from synkhronos._api.data import Data as Data
-from synkhronos._api.function import Function as Function
-from synkhronos._api.function import function as function
-from synkhronos._api.make_data import data as data
-from synkhronos._api.membership import current_group as current_group
-from synkhronos._api.membership import part_lengths as part_lengths
-from synkhronos._api.membership import rank as rank
-from synkhronos._api.membership import size as size
-from synkhronos._api.public_names import belong_to as _belong_to
-from synkhronos._api.report import Report as Report
-from synkhronos._engine.group import Group as Group
-from synkhronos._engine.group import close as close
-from synkhronos._engine.group import fork as fork
-from synkhronos._errors import BackendMissing as BackendMissing
-from synkhronos._errors import BatchError as BatchError
-from synkhronos._errors import BatchWarning as BatchWarning
-from synkhronos._errors import CheckpointError as CheckpointError
-from synkhronos._errors import CheckpointWarning as CheckpointWarning
-from synkhronos._errors import GroupClosed as GroupClosed
-from synkhronos._errors import GroupError as GroupError
-from synkhronos._errors import GroupTimeout as GroupTimeout
-from synkhronos._errors import InputError as InputError
-from synkhronos._errors import InputTypeError as InputTypeError
-from synkhronos._errors import LocalUpdateWarning as LocalUpdateWarning
-from synkhronos._errors import NonFinite as NonFinite
-from synkhronos._errors import NotForked as NotForked
-from synkhronos._errors import ReductionWarning as ReductionWarning
-from synkhronos._errors import ReplicaWarning as ReplicaWarning
-from synkhronos._errors import SourceError as SourceError
-from synkhronos._errors import StartFailed as StartFailed
-from synkhronos._errors import StateTorn as StateTorn
-from synkhronos._errors import SynkhronosError as SynkhronosError
-from synkhronos._errors import SynkhronosWarning as SynkhronosWarning
-from synkhronos._errors import UnusedWarning as UnusedWarning
-from synkhronos._errors import WorkerDied as WorkerDied
-from synkhronos._errors import WorkerError as WorkerError
-from synkhronos._host.devices import get_n_gpu as get_n_gpu
+from importlib import import_module as _import
+from os import environ as _environ
+from typing import TYPE_CHECKING as _TYPES
+
+from synkhronos._host import system as _system  # noqa: F401  # isort: skip  # raises on Windows
+from synkhronos._host import launch_settings as _launch_settings  # noqa: F401  # marks its process
+
+# A process of an MPI launch notes at once that it is one, before it starts others, or ends early.
+if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"} & _environ.keys():
+    _import("synkhronos._backends.mpi")
+
+if _TYPES:
+    from synkhronos._api.exports import *
 
 __version__ = "2.0.0"
-from synkhronos._engine.shipping import distribute as distribute
 
 __all__ = [
     "Advice",
@@ -103,6 +63,7 @@ __all__ = [
     "StateTorn",
     "SynkhronosError",
     "SynkhronosWarning",
+    "Trace",
     "UnusedWarning",
     "WorkerDied",
     "WorkerError",
@@ -132,13 +93,19 @@ __all__ = [
     "sync",
 ]
 
-_belong_to(__name__, [globals()[name] for name in __all__])
+_PACKAGES = ("extensions", "nn", "pymc", "rules", "testing", "training")
 
 
 def __getattr__(name: str) -> object:
-    """`synkhronos.pymc` is imported when it is first used: it imports PyMC."""
-    if name == "pymc":
-        from importlib import import_module
+    """Import public names when the first of them is used, and packages when they are."""
+    if name in _PACKAGES:
+        return _import(f"synkhronos.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    exports = vars(_import("synkhronos._api.exports"))
+    globals().update({each: exports[each] for each in __all__})
+    return exports[name]
 
-        return import_module("synkhronos.pymc")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

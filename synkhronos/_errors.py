@@ -383,22 +383,30 @@ class UnusedWarning(SynkhronosWarning):
 
 # What other libraries call an option, and what it is called here.
 _NAMES = {
+    "acc": ("accuracy",),
     "batch_size": ("size", "batch"),
     "checkpoint_dir": ("folder",),
     "early_stopping": ("stop",),
-    "learning_rate": ("optimizer",),
-    "lr": ("learning_rate", "optimizer"),
+    "learning_rate": ("rate", "optimizer"),
+    "lr": ("learning_rate", "rate", "optimizer"),
     "members": ("n_parallel",),
     "n_jobs": ("n_parallel", "members"),
     "n_parallel": ("members",),
     "n_rows": ("n",),
     "n_workers": ("n_parallel", "members"),
     "num_workers": ("n_parallel", "members"),
+    "patience": ("stop",),
     "processes": ("n_parallel", "members"),
     "update_rule": ("optimizer",),
     "validation_data": ("validation",),
     "workers": ("n_parallel", "members"),
 }
+
+
+def closest(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that somebody who wrote `name` may have meant."""
+    known = [n for n in _NAMES.get(name, ()) if n in names]
+    return next(iter(known or difflib.get_close_matches(name, names, 1)), None)
 
 
 def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
@@ -409,9 +417,8 @@ def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) ->
     names = [name for name in known if name != "self"]
     for name in given:
         if name not in names:
-            meant = [n for n in _NAMES.get(name, ()) if n in names]
-            meant = meant or difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {meant[0]}=?" if meant else ""
+            meant = closest(name, names)
+            hint = f"; did you mean {meant}=?" if meant else ""
             raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(names)}{hint}")
 
 
@@ -448,3 +455,8 @@ def warn(text: str, category: type[SynkhronosWarning]) -> None:
     if refused is not None and issubclass(category, refused[0]):
         raise InputError(f"{text}. {refused[1]}")
     warnings.warn(text, category, skip_file_prefixes=(_PACKAGE,))
+
+
+for _class in list(globals().values()):
+    if isinstance(_class, type) and issubclass(_class, SynkhronosError | SynkhronosWarning):
+        _class.__module__ = "synkhronos"

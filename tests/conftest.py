@@ -37,8 +37,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("shared machine")
 
-# a test run in the background starts with SIGINT ignored, and its scripts would too
+# a test run in the background starts with SIGINT ignored, one by nohup with SIGHUP, and its scripts
+# would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

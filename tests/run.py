@@ -2,7 +2,7 @@
 
     python -P tests/run.py default | quick | all
 
-First the tests that may run beside others, in one process more than there are cores, since many
+First the tests that may run beside others, in two processes more than there are cores, since many
 tests wait; then those with the marker `alone`, one after the other. Of a run of pytest the first
 process writes to the terminal.
 """
@@ -101,7 +101,7 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     codes: list[int] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        for word, processes, where in (("not alone", cores + 1, paths), ("alone", 1, apart(paths))):
+        for word, processes, where in (("not alone", cores + 2, paths), ("alone", 1, apart(paths))):
             folder = Path(name) / word
             folder.mkdir()
             marked = " and ".join(filter(None, [chosen, word]))

@@ -68,8 +68,13 @@ def test_the_package_is_whole() -> None:
     """S79: what is installed has every folder of the sources that holds modules."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = setuptools.find_packages(str(ROOT), **config["packages"]["find"])
+    starters = ROOT / "synkhronos" / "cli" / "_starters"  # data: `synk new` copies these scripts
+    data = {p.relative_to(ROOT) for p in starters.rglob("*") if p.suffix in (".py", ".toml", ".sh")}
+    assert len(data) == 6
+    assert all((INSTALLED.parent / path).exists() for path in data)
     for root in (ROOT, INSTALLED.parent):
-        folders = {p.parent.relative_to(root) for p in (root / "synkhronos").rglob("*.py")}
+        files = {p.relative_to(root) for p in (root / "synkhronos").rglob("*.py")} - data
+        folders = {file.parent for file in files}
         assert sorted(found) == sorted(".".join(f.parts) for f in folders)
 
 

@@ -20,6 +20,7 @@ from selection import COLLECTED
 import synkhronos as synk
 from synkhronos import extensions, nn, pymc, testing, training
 from synkhronos.extensions import updates
+from synkhronos.training import config, configured
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "reliability.rst"
 NUMBERS = {
@@ -29,7 +30,18 @@ NUMBERS = {
 }
 PUBLIC = {
     f"{module.__name__}.{name}": name
-    for module in (synk, extensions, updates, training, training.sources, nn, pymc, testing)
+    for module in (
+        synk,
+        extensions,
+        updates,
+        training,
+        training.sources,
+        config,
+        configured,
+        nn,
+        pymc,
+        testing,
+    )
     for name in module.__all__
 }
 

@@ -13,10 +13,11 @@ from typing import Any
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine.worker import main
-from synkhronos._errors import InputError, shown
+from synkhronos._errors import InputError, StartFailed, shown
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
+from synkhronos._host.launch_settings import LaunchSettings
 from synkhronos._transport.channels.local import LocalChannel
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
@@ -167,6 +168,48 @@ class GroupOptions:
         warning = self.stall_warning
         channel.inspector.warning = math.inf if warning is None else warning
         return channel
+
+
+def followed(
+    settings: LaunchSettings,
+    launch: mpi_backend.Launch | None,
+    spans: bool,
+    n_parallel: Any,
+    devices: Any,
+    timeout: Any,
+) -> tuple[Any, Any, Any]:
+    """The number of members, devices and limit of a group that follows `synk run`.
+
+    `spans`: whether it is for all processes of a launch.
+
+    Raises
+    ------
+    InputError
+        The script asks for one thing, and `synk run` for another.
+    StartFailed
+        The launcher has started another number of processes than this process finds.
+    """
+    node, size = (0, 1) if launch is None else (launch.rank, launch.size)
+    if spans and settings.nodes not in (0, size):
+        raise StartFailed(
+            f"synk run has started {settings.nodes} processes, one a node, and this one finds "
+            f"{size}: the launcher and mpi4py must belong to one MPI. Under Slurm name its plug-in "
+            'for that MPI, as in synk run --launcher-args="--mpi=pmix"; `synk doctor` tries MPI'
+        )
+    members = settings.members_of(node) if settings.members else None
+    wanted = {
+        "n_parallel": (n_parallel, members, "-n, SYNKHRONOS_MEMBERS"),
+        "devices": (devices, settings.devices or None, "-D, SYNKHRONOS_DEVICES"),
+        "timeout": (timeout, settings.timeout, "--timeout, SYNKHRONOS_TIMEOUT"),
+    }
+    for name, (asked, given, source) in wanted.items():
+        if settings.start and None not in (asked, given) and _plain(asked) != given:
+            raise InputError(
+                f"{name}={shown(asked)} in the script, and {shown(given)} by synk run ({source}): "
+                f"leave {name} out of the script to follow synk run, or give both the same"
+            )
+    found = [given if asked is None else asked for asked, given, _ in wanted.values()]
+    return found[0], found[1], found[2]
 
 
 def given_options(maker: Callable[..., Any], **options: Any) -> dict[str, Any]:

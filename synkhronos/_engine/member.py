@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from synkhronos._engine.replicas import Replica
+from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._host.arena import ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterCores
@@ -18,6 +20,7 @@ from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, pr
 from synkhronos._transport.channels.interrupts import Interrupts
 from synkhronos._transport.channels.node import Node
 from synkhronos._transport.channels.peers import Peers
+from synkhronos._transport.channels.status import Status
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.gpus import Gpus
 
@@ -43,6 +46,8 @@ class Member:
         Names of values that each member has its own of, beside variables, by the same number.
     clocks : dict of Clocks
         Of the functions whose calls are measured, by their numbers.
+    spans : Spans or None
+        What this member does and when, while the group is traced.
     resident : bool
         Whether trained values stay in the memory that JAX computes in.
     owned : dict of array
@@ -94,6 +99,7 @@ class Member:
         self.updates: dict[int, Any] = {}
         self.apart: dict[int, str] = {}
         self.clocks: dict[int, Any] = {}
+        self.spans: Spans | None = None
         self.owned: dict[int, Any] = {}
         self.scattered_rows: dict[int, tuple[np.ndarray, int]] = {}
         self.above: Any = None
@@ -128,15 +134,21 @@ class Member:
         member that compiles.
         """
         with self.confined():
-            if self._node is None:
-                yield
-                return
-            mine = self._node.words.of[self._node.rank]
+            mine: Any = {} if self._node is None else self._node.words.of[self._node.rank]
             mine[COMPILING] = 1
+            began = time.perf_counter()
             try:
                 yield
             finally:
                 mine[COMPILING] = 0
+                if self.spans is not None:
+                    self.spans.add(began, time.perf_counter(), COMPILE)
+
+    def show_clocks(self, cells: np.ndarray) -> None:
+        """Let those who watch the group from outside find the phases of a function's calls."""
+        if self._node is not None:
+            [offset] = self.places([cells])
+            Status(self._node.arena).add_clocks(offset, cells.shape[1])
 
     def uninterrupted(self) -> AbstractContextManager[None]:
         """A context in which Ctrl-C waits until all members have reached the same point."""

@@ -17,8 +17,9 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,6 +34,7 @@ from synkhronos._errors import GroupError, StartFailed
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores
 from synkhronos._host.devices import Device
+from synkhronos._host.launch_settings import launch_settings
 from synkhronos._transport.channels.channel import ReceivingEnd
 from synkhronos._transport.channels.guards import end_with_parent
 from synkhronos._transport.channels.leader_tree import Leaders
@@ -51,6 +53,7 @@ from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
+from synkhronos._transport.worker_output import labelled, logged
 
 _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders, first and longest: MPI has no descriptor to sleep on
@@ -165,9 +168,19 @@ def _join() -> MpiProcess:
             end_with_parent()  # some launchers leave their processes behind when they are killed
             if os.getppid() != _LAUNCHER:
                 os._exit(1)  # the launcher has died before
-        world = mpi_backend.World()
+        with _kept(signal.SIGUSR1):
+            world = mpi_backend.World()
         _joined.append(MpiProcess(world, Leaders(world, _wait)))
     return _joined[0]
+
+
+@contextlib.contextmanager
+def _kept(number: int) -> Iterator[None]:
+    """A context that keeps what this process does at a signal: MPICH takes SIGUSR1 for itself."""
+    before = signal.getsignal(number)
+    yield
+    if started_by_main_thread() and before is not None:
+        signal.signal(number, before)
 
 
 def expect() -> None:
@@ -242,7 +255,7 @@ def _meet(process: MpiProcess, info: NodeInfo) -> list[NodeInfo]:
     _, heard = process.leaders.agree(payload=message_of(info))
     infos: list[NodeInfo] = [read_message(heard[r]) for r in range(process.world.size)]
     if different := _difference(infos):
-        raise GroupError(f"the nodes cannot be one group: {different}")
+        raise StartFailed(f"the nodes cannot be one group: {different}")
     return infos
 
 
@@ -360,7 +373,9 @@ def follow(start: GroupOptions | None, launch: mpi_backend.Launch) -> NoReturn:
     `start` belongs to the first group; the first process sends the options of later ones.
     """
     if started_by_main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the first process handles it
+        # launchers send both to all processes; only the first one handles them
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     first = None if start is None else _attempt(start)  # workers are forked before MPI
     process, alike = _join(), False
     while True:
@@ -394,6 +409,8 @@ class Started:
 def _started(start: GroupOptions) -> Started:
     try:
         with contextlib.ExitStack() as undo:
+            if folder := launch_settings().log_dir:
+                undo.enter_context(logged(Path(folder)))
             undo.callback(start.bind())
             arena = start.arena()
             undo.callback(arena.close_fd)
@@ -442,7 +459,9 @@ def _serve_group(
         member = _member(process, node.channel, infos, master_cores)
         received = CommandReceiver(node.arena, _broadcast(process), process.leaders.fail_transfer)
         ranks = _placement(infos).ranks(process.leaders.rank)
-        _serve(member, node.channel, LeaderEnd(process.leaders, node.channel, ranks, received))
+        with labelled(member.rank):
+            end = LeaderEnd(process.leaders, node.channel, ranks, received)
+            _serve(member, node.channel, end)
         member.leave()
     except (GroupError, PeerFailed, GroupEnded):
         pass  # the first process raises the error

@@ -17,6 +17,7 @@ from synkhronos._host.arena import Arena, Views
 from synkhronos._host.cores import MasterCores
 from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.channels.inline import InlineChannel
+from synkhronos._transport.channels.status import Status
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.communicators.solo import Solo
@@ -48,6 +49,7 @@ def _start_alone(
     options: GroupOptions, arena: Arena, master_cores: MasterCores | None
 ) -> tuple[Channel, Member]:
     channel = InlineChannel()
+    Status(arena).describe(0)
     held, on_gpu = channel.interrupts, bool(options.members_per_gpu)
     return channel, Member(0, 1, 0, Solo(), Views(arena), held, None, master_cores, on_gpu)
 

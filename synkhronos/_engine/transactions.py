@@ -14,9 +14,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.base import Command, clock
 from synkhronos._engine.member import Member
 from synkhronos._engine.reports import outcome_of
+from synkhronos._engine.spans import COLLECT, RUN, Spans
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Channel, Gone, ReceivingEnd
@@ -51,6 +52,7 @@ class Transactions:
         self.undecided = False
         self._number = 0  # of the latest command, 0 until it is posted
         self._kept = kept
+        self._serves = False  # the members above number the commands
         self._leads = bool(channel.workers)
 
     def post(self, command: Command, what: str = "a command") -> int:
@@ -71,8 +73,26 @@ class Transactions:
         self.undecided = True  # as in `post`, without its call
         self._number = 0
         self._number = number = self.channel.post(command, what)
+        if self.member.spans is not None:
+            return self._run_traced(command, number, self.member.spans)
         own = command.run(self.member)
         return own, self.channel.collect(number, command.lent)
+
+    def _run_traced(
+        self, command: Command, number: int, spans: Spans
+    ) -> tuple[Any, dict[int, Any]]:
+        if not self._serves:
+            spans.number = number
+        began = clock()
+        try:
+            own = command.run(self.member)
+        finally:
+            ran = clock()
+            spans.add(began, ran, RUN)
+        below = self.channel.collect(number, command.lent)
+        if self._leads:
+            spans.add(ran, clock(), COLLECT)
+        return own, below
 
     def commit(self) -> None:
         """Keep what the latest command changed, here and below."""
@@ -104,6 +124,7 @@ class Transactions:
     def serve(self, end: ReceivingEnd) -> None:
         """Run the commands that arrive at `end` until the group ends."""
         Member.serving = self.member
+        self._serves = True
         try:
             self._serve(end)
         finally:
@@ -122,6 +143,8 @@ class Transactions:
                 self._answer(end, number, command)
 
     def _answer(self, end: ReceivingEnd, number: int, command: Command) -> None:
+        if self.member.spans is not None:
+            self.member.spans.number = number
         try:
             own, below = self.run(command)
             end.report(number, own, below)  # an outcome that does not pickle fails the command

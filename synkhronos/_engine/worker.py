@@ -16,6 +16,7 @@ from synkhronos._transport.channels.guards import guard
 from synkhronos._transport.channels.inline import InlineChannel
 from synkhronos._transport.channels.local import LocalEnd
 from synkhronos._transport.channels.node import Node
+from synkhronos._transport.channels.status import Status
 from synkhronos._transport.channels.waiting import Waiter
 from synkhronos._transport.channels.worker_start import Wiring
 from synkhronos._transport.communicators.gpus import with_gpus
@@ -30,6 +31,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
         guard(wiring)
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
+    Status(arena).describe(wiring.master)
     words = ControlWords(arena)
     waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)
     node = Node(wiring.rank, wiring.master, arena, words, waiter)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ _libc = ctypes.CDLL(None)
 def available() -> list[int]:
     """The cores that this process may use, at most as many as the container's quota allows.
 
-    Hyper-threads of one physical core are adjacent, so that one member gets them.
+    Hyper-threads of one physical core are adjacent, so that one member gets them, and so are cores
+    of one NUMA domain.
     """
-    cores = sorted(os.sched_getaffinity(0), key=lambda core: (_place(core), core))
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (domain(core), _place(core), core))
     quota = _quota()
     return cores[: max(1, min(len(cores), quota))] if quota else cores
 
@@ -48,6 +50,12 @@ def _place(core: int) -> tuple[int, int]:
     return (package, number)
 
 
+def domain(core: int) -> int:
+    """The NUMA domain of a core: its memory is nearer than that of others."""
+    folders = Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*")
+    return min((int(folder.name.removeprefix("node")) for folder in folders), default=0)
+
+
 def _quota() -> int:
     """The CPU quota of the cgroup in whole cores, 0 for none."""
     found = []
@@ -62,14 +70,27 @@ def _quota() -> int:
     return min(found, default=0)
 
 
-def share_out(cores: Sequence[int], size: int) -> list[list[int]]:
+def share_out(
+    cores: Sequence[int], size: int, domain_of: Callable[[int], int] = lambda core: 0
+) -> list[list[int]]:
     """Divide cores among `size` members, adjacent ones together; too few cores are shared.
+
+    If there are as many members as NUMA domains, or more, each has cores of one domain only.
 
     >>> share_out([0, 1, 2, 3, 4], 2), share_out([0, 1], 3)
     ([[0, 1, 2], [3, 4]], [[0], [1], [0]])
+    >>> share_out(range(8), 3, domain_of=lambda core: core // 4)
+    [[0, 1], [2, 3], [4, 5, 6, 7]]
     """
     if size >= len(cores):
         return [[cores[r % len(cores)]] for r in range(size)]
+    domains = [list(found) for _, found in itertools.groupby(cores, domain_of)]
+    if 1 < len(domains) <= size:
+        members = [1] * len(domains)
+        for _ in range(size - len(domains)):  # where most cores are left for each
+            members[max(range(len(domains)), key=lambda i: len(domains[i]) / members[i])] += 1
+        shares = (share_out(*each) for each in zip(domains, members, strict=True))
+        return [share for found in shares for share in found]
     small, extra = divmod(len(cores), size)
     starts = [r * small + min(r, extra) for r in range(size + 1)]
     return [list(cores[a:b]) for a, b in itertools.pairwise(starts)]
@@ -96,7 +117,7 @@ def slice_of_launch(place: int, size: int, siblings: Sequence[int]) -> list[int]
         place, size = same.index(os.getpid()), len(same)
     elif len(ours) < (os.cpu_count() or 1):  # most likely the launcher bound it to cores of its own
         place, size = 0, 1
-    return share_out(available(), size)[place]
+    return share_out(available(), size, domain)[place]
 
 
 def _affinity(pid: int) -> set[int]:
@@ -119,7 +140,7 @@ def divided(devices: Any, cores: Any, size: int) -> list[list[int]]:
     if devices is None:
         given = available() if cores is None else list(cores)
         _check_ours(given, f"cores={shown(cores)}")
-        return share_out(given, size)
+        return share_out(given, size, domain)
     found = [list(d) if hasattr(d, "__iter__") else [d] for d in devices]
     for given in found:
         _check_ours(given, f"devices={shown(devices)}")
@@ -162,11 +183,51 @@ def bind_worker(cores: Sequence[int]) -> None:
     keep_freed_memory()
 
 
-def thread_pools() -> list[Any]:
-    """Controllers (of threadpoolctl) of the BLAS and OpenMP libraries loaded so far."""
+def thread_pools() -> Sequence[Any]:
+    """Controllers (of threadpoolctl) of the BLAS and OpenMP libraries loaded so far.
+
+    To look for them takes 8 ms where many libraries are loaded. So they are looked for again only
+    after a library has been loaded or unloaded; a forked worker knows those of its master.
+    """
+    return _thread_pools(_libraries_loaded())
+
+
+@functools.lru_cache(maxsize=1)
+def _thread_pools(loaded: tuple[int, int]) -> Sequence[Any]:
     from threadpoolctl import ThreadpoolController
 
-    return list(ThreadpoolController().lib_controllers)
+    del loaded
+    return tuple(ThreadpoolController().lib_controllers)
+
+
+class _Library(ctypes.Structure):
+    """`struct dl_phdr_info` of <link.h>."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("n_headers", ctypes.c_uint16),
+        ("loaded", ctypes.c_ulonglong),
+        ("unloaded", ctypes.c_ulonglong),
+    )
+
+
+_OnLibrary = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p
+)
+
+
+def _libraries_loaded() -> tuple[int, int]:
+    """How often a library has been loaded into this process, and unloaded."""
+    found = []
+
+    def first(library: Any, size: int, data: Any) -> int:
+        found.append((library.contents.loaded, library.contents.unloaded))
+        return 1  # all entries say the same
+
+    _libc.dl_iterate_phdr(_OnLibrary(first), None)
+    return found[0]
 
 
 class MasterCores:
@@ -178,7 +239,7 @@ class MasterCores:
 
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores = list(cores)
-        self._libraries: list[Any] | None = None
+        self._libraries: Sequence[Any] | None = None
         self._before: list[int] | None = None
         self._touched: dict[int, set[int]] = {}
 

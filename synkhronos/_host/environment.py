@@ -24,7 +24,7 @@ from synkhronos._host.system import trouble
 PACKAGES = (
     *("synkhronos", "pytensor", "numpy", "scipy", "numba", "llvmlite", "threadpoolctl"),
     *("cloudpickle", "jax", "jaxlib", "mpi4py", "nccl4py", "pymc", "nutpie", "pytensor-ml"),
-    *("safetensors", "rich", "h5py", "zarr", "pandas", "pyarrow", "torch"),
+    *("safetensors", "msgspec", "rich", "h5py", "zarr", "pandas", "pyarrow", "torch"),
 )
 _SETTINGS = ("mode", "floatX", "cxx", "base_compiledir")  # of PyTensor; also from ~/.pytensorrc
 # Environment variables that PyTensor, thread pools, JAX, CUDA and MPI read; no others are shown.

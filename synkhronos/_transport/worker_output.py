@@ -15,8 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
+from synkhronos._host.rank_logs import RankLogs
 from synkhronos._transport.channels.control_words import (
     LOST,
     PRINTED,
@@ -151,6 +153,59 @@ def _all_loggers() -> list[logging.Logger]:
     return [logging.getLogger(), *(x for x in named if isinstance(x, logging.Logger))]
 
 
+class LabelledStream(io.TextIOBase):
+    """A leader's sys.stdout or sys.stderr: each line has its rank in front, as its workers' lines.
+
+    Attributes
+    ----------
+    bare : TextIO
+        The stream that it was before.
+    """
+
+    def __init__(self, bare: TextIO, rank: int) -> None:
+        self.bare = bare
+        self._rank = rank
+        self._pending = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.bare.fileno()
+
+    def write(self, text: str) -> int:
+        """Show every complete line."""
+        *lines, self._pending = (self._pending + text).split("\n")
+        for line in lines:
+            self._show(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Show a line that is not complete yet."""
+        line, self._pending = self._pending, ""
+        if line:
+            self._show(line)
+        self.bare.flush()
+
+    def _show(self, line: str) -> None:
+        for listener in _listeners:
+            listener(self._rank, line)
+        _write_to(self.bare, f"[rank {self._rank}] {line}\n")
+
+
+@contextlib.contextmanager
+def labelled(rank: int) -> Iterator[None]:
+    """A context in which this process's lines have its rank in front."""
+    out, err = LabelledStream(sys.stdout, rank), LabelledStream(sys.stderr, rank)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            yield
+    finally:
+        for stream in (out, err):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
 class OutputReader:
     """The master's end of all rings."""
 
@@ -212,6 +267,25 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
+@contextlib.contextmanager
+def logged(folder: Path) -> Iterator[None]:
+    """A context in which workers' lines are also appended to ``rank-N.log`` in a folder.
+
+    Only workers of this node have files.
+    """
+    with contextlib.closing(RankLogs(folder)) as logs, listening(logs.write):
+        yield
+
+
+def write_by_the_line() -> None:
+    """Write each line of this process's output at once, also to a pipe.
+
+    Else lines come late, and those of several nodes are cut and mixed.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
 def _show(rank: int, kind: int, text: str) -> None:
     for listener in _listeners:
         if kind == _LOG:
@@ -231,6 +305,8 @@ def _show(rank: int, kind: int, text: str) -> None:
             logger.handle(record)
         return
     stream = sys.stdout if kind == _OUT else sys.stderr
+    if isinstance(stream, LabelledStream):  # the worker's line has its own rank
+        stream = stream.bare
     if stream is not None:
         _write_to(stream, f"[rank {rank}] {text}\n")
 

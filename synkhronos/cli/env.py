@@ -2,6 +2,10 @@
 
 It starts nothing, and takes no longer than the import of the package. `synk doctor` also tries what
 works. The file run.json of a run holds the same facts.
+
+Examples:
+  synk env
+  synk env --json > env.json
 """
 
 from __future__ import annotations
@@ -12,8 +16,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from synkhronos._host.environment import environment
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -22,6 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the facts."""
+    from synkhronos._host.environment import environment
+
     found = environment()
     text = json.dumps(found) if options.json else "\n".join(described(found))
     sys.stdout.write(f"{text}\n")

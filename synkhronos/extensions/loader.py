@@ -156,7 +156,8 @@ class Loader:
             for number in range(len(walk)):
                 begun = time.perf_counter()
                 try:
-                    found = loop.take(number)
+                    with self._group.span("read"):
+                        found = loop.take(number)
                 finally:
                     self.waited += time.perf_counter() - begun
                 if not walk.step(number):

@@ -1,6 +1,7 @@
 """From one training step to a trained model.
 
 `fit`           in one call; `Trainer`: the same with your own training function
+`config`        the settings of a run, in a file; `configured`: a run as a file describes it
 `metrics`       exact over all rows, for any split
 `optimizers`    averages of parameters, a guard, a rate that follows the step
 `callbacks`     early stopping, targets, the best checkpoints, a rate that falls on a plateau
@@ -22,12 +23,13 @@ from synkhronos.training.events import Event as Event
 from synkhronos.training.fit import fit as fit
 from synkhronos.training.history import History as History
 from synkhronos.training.metrics import Metric as Metric
+from synkhronos.training.net import Net as Net
 from synkhronos.training.optimizers import averages_of as averages_of
 from synkhronos.training.optimizers import ema as ema
 from synkhronos.training.optimizers import guarded as guarded
 from synkhronos.training.optimizers import scheduled as scheduled
 from synkhronos.training.recorder import Recorder as Recorder
-from synkhronos.training.recorder import read_metrics as read_metrics
+from synkhronos.training.run_folder import read_metrics as read_metrics
 from synkhronos.training.trainer import Trainer as Trainer
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "Event",
     "History",
     "Metric",
+    "Net",
     "Plateau",
     "Recorder",
     "Target",

@@ -21,13 +21,16 @@ class Report(NamedTuple):
     Attributes
     ----------
     loss : float
-        The mean over the rows; NaN if it is not known yet.
+        The mean over `counted` rows; NaN if it is not known yet.
     rows, steps : int
+    counted : int
+        The rows of the loss. Members that train apart tell it at their end, for all their rows.
     """
 
     loss: float
     rows: int
     steps: int
+    counted: int
 
 
 class StepEngine:
@@ -46,7 +49,7 @@ class StepEngine:
         for args, batch, rows in feed:
             self.latest = args, batch
             found = train(*args, batch=batch, num_slices=slices)
-            yield Report(float(found[0] if isinstance(found, list) else found), rows, 1)
+            yield Report(float(found[0] if isinstance(found, list) else found), rows, 1, rows)
 
     def settle(self) -> None:
         """Give the variables the values to validate and to save: of a round rule, by a meeting."""
@@ -83,8 +86,9 @@ class FreeEngine:
                 ended = run.wait(_LOOK_SECONDS)
                 before = rows, steps
                 rows, steps = run.rows, run.steps
+                counted = rows if ended else 0
                 loss = run.loss if ended else math.nan
-                yield Report(loss, rows - before[0], steps - before[1])
+                yield Report(loss, rows - before[0], steps - before[1], counted)
 
     def settle(self) -> None:
         """Between two spans, the variables have the centre's values."""

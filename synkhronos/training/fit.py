@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytensor
@@ -20,11 +21,13 @@ from synkhronos._errors import (
     shown,
 )
 from synkhronos.extensions.train import make_train_function
+from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.extensions.updates import rule_of
-from synkhronos.rules._base import Rule
+from synkhronos.rules._base import FreeRule, Rule
 from synkhronos.training.augmentation import check_words
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
+from synkhronos.training.tracing import TracedSteps
 from synkhronos.training.trainer import Trainer
 from synkhronos.training.twin import Twin
 
@@ -77,7 +80,10 @@ def fit(
     compress: str | None = None,
     mode: Any = None,
     name: str | None = None,
+    trace: int = 0,
+    config: Mapping[str, Any] | None = None,
     progress: bool = True,
+    export: str | Sequence[str] = (),
 ) -> Trainer:
     """Train parameters on data with all members of the group.
 
@@ -123,7 +129,10 @@ def fit(
         augmentation.
     updates, givens, clip, reduction, compress, mode, name
         As of `make_train_function`.
-    callbacks, stop, folder, keep, torn, progress
+    trace : int
+        Trace so many steps, after the first two: ``run.trace`` shows what each member did, and
+        when. With a folder it is also in its file ``trace.bin``, which ``synk trace`` reads.
+    callbacks, stop, folder, keep, torn, config, progress, export
         As of `Trainer`.
     resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read, precision
         As of `Trainer.fit`.
@@ -163,7 +172,7 @@ def fit(
     >>> synk.close()
     """
     wanted = _all_inputs(inputs, augment)
-    _check_together(verify, guard, rule, resume)
+    _check_together(verify, guard, rule, resume, trace)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
@@ -192,20 +201,16 @@ def fit(
             mode=mode,
             name=name or "train",
         )
-    told = callbacks
-    if verify:
-        plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
-        told = [Twin(verify, loss, params, wanted, whole, **plain), *callbacks]
-    evaluated = {} if validation is None else {"loss": _named(loss, reduction), **(metrics or {})}
-    if "loss" in evaluated and "loss" not in (metrics or {}) and train.streams:
-        log.warning(
-            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). "
-            'Give the one without them: metrics={"loss": ...}'
-        )
+    plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
+    twins = [Twin(verify, loss, params, wanted, whole, **plain)] if verify else []
+    traced = TracedSteps(trace, None if folder is None else Path(folder))
+    if validation is not None:
+        _tell_of_noise(metrics or {}, train)
+        metrics = {"loss": _named(loss, reduction), **(metrics or {})}
     trainer = Trainer(
         train,
-        metrics=evaluated or metrics,
-        callbacks=told,
+        metrics=metrics,
+        callbacks=[*twins, *callbacks, traced] if twins or trace else callbacks,
         stop=stop,
         folder=folder,
         keep=keep,
@@ -214,8 +219,9 @@ def fit(
         strict=strict,
         givens=givens,
         augment=augment,
-        config={"optimizer": getattr(whole, "__name__", repr(whole)), "rule": rule, "ema": ema},
+        config=_kept(config, optimizer=whole, rule=rule, ema=ema),
         progress=progress,
+        export=export,
     )
     trainer.fit(
         data,
@@ -234,10 +240,26 @@ def fit(
         read=read,
         precision=precision,
     )
+    trainer.trace = traced.trace
     return trainer
 
 
-def _check_together(verify: Any, guard: Any, rule: Rule | None, resume: Any) -> None:
+def _tell_of_noise(metrics: Mapping[str, Any], train: TrainFunction) -> None:
+    """Warn if what is validated is the loss with the random numbers of training."""
+    if "loss" not in metrics and train.streams:
+        log.warning(
+            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). "
+            'Give the one without them: metrics={"loss": ...}'
+        )
+
+
+def _kept(config: Mapping[str, Any] | None, optimizer: Any, **others: Any) -> dict[str, Any]:
+    """What ``run.json`` keeps: the user's words go before those of `fit`."""
+    name = getattr(optimizer, "__name__", repr(optimizer))
+    return {"optimizer": name, **others, **(config or {})}
+
+
+def _check_together(verify: Any, guard: Any, rule: Rule | None, resume: Any, trace: Any) -> None:
     """Raise if what only members that train together can do is asked of others."""
     if rule is not None and guard == "skip":
         raise InputError(
@@ -246,6 +268,13 @@ def _check_together(verify: Any, guard: Any, rule: Rule | None, resume: Any) -> 
         )
     if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
         raise InputError(f"fit: verify={shown(verify)}: a number of steps")
+    if isinstance(trace, bool) or not isinstance(trace, int) or trace < 0:
+        raise InputError(f"fit: trace={shown(trace)}: a number of steps")
+    if trace and isinstance(rule, FreeRule):
+        raise InputError(
+            f"fit: trace={trace}: with {rule} members step without the master, which collects "
+            "the spans: trace other rules"
+        )
     if verify and (rule is not None or resume is not None):
         raise InputError("fit: verify= is for runs that begin, of members that train together")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,19 @@ import numpy as np
 
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError, shown
+from synkhronos._transport.worker_output import logged
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.training.engines import FreeEngine, StepEngine
 from synkhronos.training.events import Event
+from synkhronos.training.exporters import exported
 from synkhronos.training.feeds import Feed
 from synkhronos.training.history import History
 from synkhronos.training.nonfinite import Guard
-from synkhronos.training.rank_logs import logs_of_workers
 from synkhronos.training.recorder import Recorder
 from synkhronos.training.reporting import Reporting
 from synkhronos.training.signals import Signals
+from synkhronos.training.split import Split
+from synkhronos.training.warning_lines import kept_warnings
 
 _RECORD_SECONDS = 1.0  # between two lines of steps in the record
 
@@ -37,6 +40,7 @@ class Options:
     restores: bool
     config: Mapping[str, Any]
     progress: bool
+    export: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,13 @@ class Loop:
         self._due = due
         self._options = options
         self._position = trainer.position
+        self._group = trainer.train.group
         self._subscribers = trainer.subscribers
         self._signals = Signals(options.folder is not None)
         self._shows = Reporting(trainer.train, feed, self._position, due.epochs, options.progress)
         self._checkpoints: Checkpoints | None = None
         self._recorder: Recorder | None = None
+        self._split: Split | None = None
         self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
         self._torn_at = -1  # the step after which values were half written
         self._left: float | None = None  # when the latest steps ended
@@ -117,8 +123,12 @@ class Loop:
         goes_on = resume is not None or self._position.step > 0
         batches, train = self._feed.batches, self._trainer.train
         config = {**self._options.config, "epochs": self._due.epochs, "batch": batches.size}
+        config |= {"rows": batches.n, "seed": batches.seed, "members": train.size}
         self._recorder = stack.enter_context(Recorder(folder, config, resume=goes_on))
-        stack.enter_context(logs_of_workers(self._recorder.logs))
+        stack.enter_context(logged(self._recorder.logs))
+        stack.enter_context(kept_warnings(self._record_warning))
+        for to in self._options.export:
+            stack.enter_context(exported(folder, to))
         place = self._recorder.checkpoints
         self._checkpoints = Checkpoints(place, train, batches, self._options.keep)
         if resume is not None and not self._position.step:
@@ -155,6 +165,8 @@ class Loop:
         trainer.history.repeatable = self._engine.repeatable
         self._shows.begin(self._options.folder, isinstance(self._engine, FreeEngine))
         self._guard = Guard(trainer.train, self._options.skips, self._options.folder)
+        if self._recorder is not None:
+            self._split = Split(trainer.train, self._feed, position)
         with self._signals:
             self._tell("start", {"columns": self._columns()})
             self._subscribers.restore(self._states)
@@ -240,13 +252,14 @@ class Loop:
                     report, position, engine.latest, self.say
                 )
                 if not left_out:
-                    position.add_loss(report.loss, report.rows)
+                    position.add_loss(report.loss, report.counted)
                     if told:
                         self._tell("step", {"loss": report.loss, "rows": report.rows})
                 self._shows.step()
                 if now - self._recorded >= _RECORD_SECONDS:
                     self._recorded = now
                     self._record("step", loss=position.mean, rows=position.rows)
+                    self._group.note(self._shows.note())
                 if self._ending():
                     engine.stop()
                     if engine.repeatable:
@@ -278,7 +291,8 @@ class Loop:
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
         if self._validated is not None and (last or (position.epoch + 1) % self._due.validate == 0):
-            found = trainer.evaluated(self._validated)
+            with self._group.span("validate"):
+                found = trainer.evaluated(self._validated)
             validated = {f"val_{name}": value for name, value in found.items()}
             self._tell("validated", validated)
             self._record("validated", **validated)
@@ -288,7 +302,7 @@ class Loop:
         numbers = {name: value for name, value in values.items() if not np.ndim(value)}
         trainer.history.append(epoch=position.epoch, step=position.step, **numbers)
         self._tell("epoch", values)
-        self._record("epoch", **values)
+        self._record("epoch", **values, **({} if self._split is None else self._split.epoch()))
         self._shows.epoch(values)
         position.next_epoch()
         self._save()
@@ -303,7 +317,8 @@ class Loop:
             "callbacks": self._subscribers.state(),
             "history": self._trainer.history.as_rows(),
         }
-        path = self._checkpoints.save(self._position.step, training=training)
+        with self._group.span("save"):
+            path = self._checkpoints.save(self._position.step, training=training)
         self._record("saved", path=str(path))
         self._recorder.sync()
         self._tell("saved", {"path": path})
@@ -323,6 +338,9 @@ class Loop:
             position, seconds = self._position, time.monotonic() - self._began
             event = Event(kind, self._trainer, position.step, position.epoch, values, seconds)
             self._subscribers.tell(event)
+
+    def _record_warning(self, what: str, text: str) -> None:
+        self._record("warning", what=what, text=text)
 
     def _record(self, kind: str, **values: Any) -> None:
         if self._recorder is not None:

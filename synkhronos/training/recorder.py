@@ -32,10 +32,9 @@ from typing import Any, Self
 from synkhronos._errors import InputError, InputTypeError, options_checked, shown
 from synkhronos._host.environment import environment
 from synkhronos.training._plain import plain
+from synkhronos.training.run_folder import LOCK, METRICS, RUN
 
 FORMAT = 1
-_RUN, _METRICS, _LOCK = "run.json", "metrics.jsonl", ".lock"
-_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 log = logging.getLogger("synkhronos")
 
@@ -113,7 +112,7 @@ class Recorder:
                 self._descriptors.append(_locked(self.folder))
                 starts = _starts(self.folder, resume)
                 _write_run(self.folder, [*starts, _start(config or {})])
-                self._metrics, self._torn = _appending(self.folder / _METRICS)
+                self._metrics, self._torn = _appending(self.folder / METRICS)
                 self._descriptors.append(self._metrics)
                 _sync_folder(self.folder)
         except BaseException:
@@ -190,65 +189,6 @@ class Recorder:
         return f"Recorder({str(self.folder)!r})"
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read the lines that a run has written, also while it writes.
-
-    Parameters
-    ----------
-    folder : path
-        The folder of the run.
-
-    Returns
-    -------
-    list of dict
-        One for each line, in order. Lines that a kill or a full disk has torn are left out. So are
-        those that a line ``{"kind": "resumed", "step": n}`` follows and whose step is larger
-        than n: the run went on from step n, and has made them again. The texts "NaN", "Infinity"
-        and "-Infinity" are floats again.
-
-    Raises
-    ------
-    OSError
-        The folder holds no run, or cannot be read.
-
-    Notes
-    -----
-    Cost: reads ``metrics.jsonl`` as a whole, about 100 MB a second.
-    """
-    lines: list[dict[str, Any]] = []
-    for line in _whole_lines((Path(folder) / _METRICS).read_bytes()):
-        if line.get("kind") == "resumed" and _is_number(line.get("step")):
-            lines = [kept for kept in lines if not _is_later(kept, line["step"])]
-        lines.append({name: _with_floats(value) for name, value in line.items()})
-    return lines
-
-
-def _whole_lines(text: bytes) -> Iterator[dict[str, Any]]:
-    for line in text.split(b"\n"):
-        with contextlib.suppress(ValueError, RecursionError):  # torn, or damaged
-            found = json.loads(line)
-            if isinstance(found, dict):
-                yield found
-
-
-def _is_later(line: Mapping[str, Any], step: float) -> bool:
-    return _is_number(line.get("step")) and line["step"] > step
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _with_floats(value: Any) -> Any:
-    if isinstance(value, str):
-        return _FLOATS.get(value, value)
-    if isinstance(value, list):
-        return [_with_floats(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _with_floats(item) for name, item in value.items()}
-    return value
-
-
 def _json_value(name: str, value: Any) -> Any:
     """A value as a line holds it: plain, and floats that JSON does not have as texts."""
     if isinstance(value, Mapping):
@@ -296,7 +236,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 def _locked(folder: Path) -> int:
     """A descriptor that holds the folder's lock."""
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -325,13 +265,13 @@ def _held(folder: Path, holder: str) -> str:
 
 def _starts(folder: Path, resume: bool) -> list[Any]:
     """The entries of earlier starts, if the folder holds a run and this one may go on with it."""
-    path = folder / _RUN
+    path = folder / RUN
     try:
         found = json.loads(path.read_bytes())
         starts = list(found["starts"])
         began = starts[0]["time"]
     except FileNotFoundError:
-        metrics = folder / _METRICS
+        metrics = folder / METRICS
         if resume or not metrics.exists() or not metrics.stat().st_size:
             return []
         raise InputError(
@@ -383,13 +323,13 @@ def _described(value: Any) -> Any:
 def _write_run(folder: Path, starts: list[Any]) -> None:
     """Replace run.json as a whole, on the disk too."""
     text = json.dumps({"format": FORMAT, "starts": starts}, indent=2, allow_nan=False)
-    new = folder / f".{_RUN}.new"
+    new = folder / f".{RUN}.new"
     try:
         with open(new, "w", encoding="utf-8") as file:
             file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())
-        new.replace(folder / _RUN)
+        new.replace(folder / RUN)
     finally:
         new.unlink(missing_ok=True)
 

@@ -89,6 +89,18 @@ class Reporting:
             values=self._values,
         )
 
+    def note(self) -> str:
+        """How far the run is, for those who watch the group from outside."""
+        position, values = self._position, self._values().items()
+        done = 100 * position.rows / max(1, self._feed.batches.n)
+        return ", ".join(
+            [
+                f"fit: epoch {position.epoch + 1} of {self._epochs}, {done:.0f} %",
+                f"step {position.step:,}",
+                *(f"{name} {value:.4g}" for name, value in values),
+            ]
+        )
+
     def aside(self, seconds: float) -> None:
         """Count time between two steps that was spent on validation, callbacks, or checkpoints."""
         self._aside += seconds

@@ -9,7 +9,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-AGAIN = 75  # the exit code for "stopped, run again", as sysexits.h has it (EX_TEMPFAIL)
+from synkhronos._engine.exit_codes import AGAIN
+
 GRACE = 30.0  # seconds from a SIGTERM until the process ends without a checkpoint
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.group import current
+from synkhronos._engine.trace import Trace
 from synkhronos._errors import (
     InputError,
     InputTypeError,
     options_checked,
     shown,
 )
+from synkhronos._host.launch_settings import launch_settings
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.extensions.free_function import FreeFunction
@@ -26,6 +28,7 @@ from synkhronos.training.callbacks import stop_of
 from synkhronos.training.engines import engine_of
 from synkhronos.training.evaluation import Evaluation, not_augmented
 from synkhronos.training.events import Subscribers
+from synkhronos.training.exporters import checked_targets
 from synkhronos.training.feeds import Feed, blocks_of, listed, rows_of
 from synkhronos.training.history import History
 from synkhronos.training.loop import Due, Loop, Options
@@ -75,12 +78,17 @@ class Trainer:
         What ``run.json`` keeps.
     progress : bool
         Show a line of progress, and what goes on.
+    export : {"tensorboard", "csv", "mlflow"} or list of them
+        Give what the run records to these, while it trains, by processes of their own (``synk
+        export``). Needs a folder.
 
     Attributes
     ----------
     train : TrainFunction
     history : History
         A row for each epoch. Metrics that are arrays are in events and ``metrics.jsonl`` only.
+    trace : Trace
+        Of the steps that `fit` has traced, with its ``trace=``.
     step, epoch : int
         Steps so far, and the current epoch, from 0.
     reason : str
@@ -96,7 +104,7 @@ class Trainer:
     InputError, InputTypeError
         An argument is wrong.
     BackendMissing
-        There is a folder, and safetensors is not installed.
+        There is a folder, and safetensors is not installed; or what `export` needs is not.
 
     Notes
     -----
@@ -134,6 +142,7 @@ class Trainer:
         augment: Any = None,
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
+        export: str | Sequence[str] = (),
     ) -> None:
         if not isinstance(train, TrainFunction):
             raise InputTypeError(
@@ -145,6 +154,7 @@ class Trainer:
             raise InputError('Trainer: torn="restore" needs a folder of checkpoints: give folder=')
         self.train = train
         self.history = History()
+        self.trace = Trace()
         self.reason = ""
         self.completed = False
         self.position = Position()
@@ -155,6 +165,7 @@ class Trainer:
             restores=torn == "restore",
             config=dict(config or {}),
             progress=progress,
+            export=checked_targets(export, folder),
         )
         stops = [stop] if isinstance(stop, str) else list(stop)
         if not isinstance(callbacks, list | tuple):
@@ -318,7 +329,8 @@ class Trainer:
             Rows on which `metrics` are evaluated.
         resume : "auto", int or None
             "auto": go on from the latest checkpoint in the folder, if there is one. int: from that
-            of this step. None: begin; an error if the folder holds a run.
+            of this step. None: begin; an error if the folder holds a run. After a restart by
+            ``synk run --max-restarts``, or with ``synk run --resume``, None is "auto".
         seed, shuffle, last
             As of `extensions.Batches`.
         slices : int or "auto"
@@ -371,6 +383,8 @@ class Trainer:
             engine = engine_of(self.train, slices)
             due = Due(epochs, validate_every, save_every)
             loop = Loop(self, engine, feed, validated, due, self._options)
+            if resume is None and self._options.folder is not None:
+                resume = launch_settings().resume or None
             stack.enter_context(loop.opened(resume))
             stack.enter_context(precision_of(self.train, precision))
             self._loop = loop

@@ -75,6 +75,11 @@ class Twin:
             **options,
         )
 
+    def on_start(self, event: Event) -> None:
+        """Leave a resumed run alone: the copies are those of a run that begins."""
+        if event.step:
+            self._steps = 0
+
     def on_step(self, event: Event) -> None:
         """Make the same step, and compare."""
         if event.step > self._steps:

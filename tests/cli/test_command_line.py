@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.cli import _command_line as command_line
 from synkhronos.cli import doctor
+from synkhronos.cli._parser import parsers_for, verbs
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -37,7 +39,7 @@ def test_usage(arguments: list[str], code: int, capsys: pytest.CaptureFixture[st
 def test_help_names_each_verb(capsys: pytest.CaptureFixture[str]) -> None:
     command_line.main(["--help"])
     out = capsys.readouterr().out
-    assert "doctor    Report what works on this machine" in out
+    assert re.search(r"^    doctor +Report what works on this machine", out, re.MULTILINE)
     assert "0 done, 1 failed, 2 wrong usage" in out
     command_line.main(["doctor", "--help"])
     out = capsys.readouterr().out
@@ -69,18 +71,74 @@ def test_a_verb_that_fails(
         command_line.main(["doctor"])
 
 
-@pytest.mark.slow
 def test_as_a_module_and_as_a_script() -> None:
-    """Both run the same `main`; help imports no verb."""
+    """Both run the same `main`; the help of each verb is quick, as it imports nothing large."""
     [script] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].values()
     assert script == "synkhronos.__main__:main"
     code = (
-        "import runpy, sys; sys.argv = ['synk', '--help']\n"
+        "import runpy, sys; sys.argv = ['synk', *sys.argv[1:]]\n"
         "try: runpy.run_module('synkhronos', run_name='__main__')\n"
-        "finally: assert not [m for m in sys.modules if m.startswith('synkhronos.cli.doctor')]"
+        "finally: assert not {'numpy', 'pytensor', 'rich', 'synkhronos._plan'} & {*sys.modules}"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=100, check=False
+    for verb in ([], *([verb.name] for verb in verbs())):
+        command = [sys.executable, "-P", "-c", code, *verb, "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert " ".join(["usage: synk", *verb]) in done.stdout
+
+
+def test_each_verb_shows_examples_and_explains_its_arguments() -> None:
+    _, parsers = parsers_for(None)
+    for verb in verbs():
+        assert f"  synk {verb.name}" in verb.text.partition("Examples:\n")[2], verb.name
+        for action in parsers[verb.name]._actions:
+            assert action.help, (verb.name, action.dest)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command_line.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for verb in verbs():
+        assert verb.name in script
+    assert "--json" in script
+    if shell == "bash":
+        (tmp_path / "complete").write_text(script)
+        lines = (
+            f"source {tmp_path / 'complete'}; COMP_WORDS=(synk do); COMP_CWORD=1; "
+            "COMP_LINE='synk do'; COMP_POINT=7; compopt() { :; }; "
+            "$(complete -p synk | sed 's/.*-F \\([^ ]*\\).*/\\1/'); echo ${COMPREPLY[@]}"
+        )
+        done = subprocess.run(
+            ["bash", "-c", lines], capture_output=True, text=True, timeout=100, check=False
+        )
+        assert (done.stdout, done.stderr) == ("doctor\n", "")
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert command_line.main(["completion", shell]) == 1
+    assert "pip install shtab" in capsys.readouterr().err
+
+
+def test_an_import_of_the_package_is_light() -> None:
+    """Names are there when they are used, also by a pickle, and in `dir`."""
+    code = (
+        "import sys, pickle, synkhronos as synk\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert {'fork', 'training', '__version__'} <= {*dir(synk)}\n"
+        "import synkhronos._errors as errors\n"
+        "assert repr(errors.GroupClosed) == \"<class 'synkhronos.GroupClosed'>\"\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert pickle.loads(pickle.dumps(errors.GroupClosed)) is synk.GroupClosed\n"
+        "assert 'numpy' in sys.modules\n"
+        "assert repr(synk.Data) == \"<class 'synkhronos.Data'>\"\n"
+        "assert synk.nn.__name__ == 'synkhronos.nn'\n"
+        "try: synk.frok\n"
+        "except AttributeError as exc: assert \"no attribute 'frok'\" in str(exc)\n"
+        "else: raise AssertionError\n"
+        "from synkhronos import *\n"
+        "assert fork is synk.fork\n"
     )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "usage: synk" in done.stdout

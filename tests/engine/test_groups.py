@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -22,6 +23,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from user_scripts import run_script
 from worker_commands import AskPlace
 
@@ -425,6 +428,25 @@ def test_core_shares(cores: list[int], size: int, wanted: list[list[int]]) -> No
     assert share_out(cores, size) == wanted
 
 
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 24))
+def test_shares_inside_of_numa_domains(sizes: list[int], size: int) -> None:
+    """Each core goes to one member, and none gets cores of two domains where that is possible."""
+    domains = [number for number, count in enumerate(sizes) for _ in range(count)]
+    cores = list(range(len(domains)))
+    size = min(size, len(cores))
+    shares = share_out(cores, size, domains.__getitem__)
+    assert [core for share in shares for core in share] == cores
+    assert len(shares) == size
+    assert all(shares)
+    if size >= len(sizes):
+        assert all(len({domains[core] for core in share}) == 1 for share in shares)
+
+
+def test_the_numa_domain_of_a_core() -> None:
+    assert {_cores.domain(core) for core in _cores.available()} <= {*range(64)}
+    assert _cores.domain(10**6) == 0  # there is no such core, nor its folder
+
+
 def test_members_keep_to_their_cores(group2: synk.Group) -> None:
     """S84: workers are bound, and their BLAS has as many threads as they have cores.
 
@@ -818,11 +840,25 @@ def test_an_interrupt_leaves_the_users_threads_alone(monkeypatch: pytest.MonkeyP
 
 def test_foreign_threads_beside_a_small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenBLAS has as many threads as it says, not as many as the machine has cores."""
-    import threadpoolctl
-
     pool = SimpleNamespace(internal_api="openblas", num_threads=2)
-    found = SimpleNamespace(lib_controllers=[pool])
-    monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: found)
+    monkeypatch.setattr(fork_safety, "thread_pools", lambda: [pool])
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "listdir", lambda path: ["1", "2", "3"])
     assert fork_safety._foreign_threads() == 1
+
+
+def test_thread_pools_are_looked_for_after_a_library_was_loaded(tmp_path: Path) -> None:
+    """And only then: the look takes milliseconds, and each start of a group needs it thrice."""
+    import _ctypes
+
+    before = _cores.thread_pools()
+    assert before
+    assert _cores.thread_pools() is before
+    library = shutil.copy(_ctypes.__file__, tmp_path / "another.so")
+    handle = _ctypes.dlopen(str(library), 0)
+    found = _cores.thread_pools()
+    assert found is not before
+    assert _cores.thread_pools() is found
+    assert [pool.filepath for pool in found] == [pool.filepath for pool in before]
+    _ctypes.dlclose(handle)
+    assert _cores.thread_pools() is not found

@@ -45,10 +45,11 @@ def test_a_saved_point_is_restored_with_its_place_in_the_batches(
     assert batches.state() == first.batches
     assert counts.get_value().tolist() == [first.rows, first.version]
 
-    # on a busy machine members may have used all rows before the master looks
-    last = max(2, first.epoch + 1)
+    # on a busy machine members may have used nearly all rows before the master looks, and for less
+    # than two batches of each member there is a warning
+    last = first.epoch + 2
     claimed = first.batches["epoch"] * len(ROWS) + first.batches["row"]
-    with train.start(*given, batches, epochs=last - first.epoch) as run:
+    with train.start(*given, batches, epochs=2) as run:
         run.wait()
     assert counts.get_value()[0] == first.rows + last * len(ROWS) - claimed
     assert counts.get_value()[1] > first.version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -16,6 +17,7 @@ from training_cases import RULES, Net, lars, loss_of, whitened
 
 import synkhronos as synk
 from synkhronos import nn, rules
+from synkhronos._transport.communicators.solo import Solo
 from synkhronos.extensions import Batches, make_train_function, updates
 
 ROUND_RULES = {
@@ -424,3 +426,22 @@ def test_refusals(group2: synk.Group) -> None:
             made(net, rule, updates.sgd, learning_rate=0.1, **options)
     with pytest.raises(synk.InputTypeError, match=r"is not a rule of synkhronos\.rules"):
         made(net, "average", updates.sgd, learning_rate=0.1)
+
+
+def test_memory_between_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was in it before is in no value, and no sum of it overflows."""
+
+    random = np.random.default_rng(0)
+
+    def used(self: Solo, shape: Any, dtype: np.dtype) -> np.ndarray:
+        raw = random.bytes(dtype.itemsize * math.prod(shape))
+        return np.frombuffer(raw, dtype).reshape(shape).copy()
+
+    monkeypatch.setattr(Solo, "empty", used)
+    function, options = RULES["adam"]
+    with synk.Group(1):
+        net = Net("float32")
+        train = made(net, ROUND_RULES["diloco, reset"], function, **options)
+        x, y = net.data(23)
+        for batch in batches_of(11):
+            assert np.isfinite(train(x, y, batch=batch))

@@ -57,6 +57,7 @@ FREE_FAULTS = "tests/faults/test_free_faults.py"
 FREE_ROWS = "tests/extensions/test_free_rows.py"
 FREE_TURNS = "tests/extensions/test_free_turns.py"
 NODES = "tests/mpi/test_node_faults.py"
+RUN = "tests/cli/test_run.py"
 NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 RECORDER = "tests/training/test_recorder.py"
 SOURCES = "tests/training/sources/test_files.py"
@@ -281,6 +282,41 @@ MUTANTS = (
         f"{NODES} -k 'exceptions'",
     ),
     Mutant(
+        "the script ends with synk run",
+        "cli/_running/process.py",
+        "        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)\n",
+        "",
+        f"{RUN} -k no_orphans",
+    ),
+    Mutant(
+        "a key at the terminal is not sent twice",
+        "cli/_running/process.py",
+        "if not (self._in_our_group and received.from_terminal):",
+        "if True:",
+        f"{RUN} -k terminal",
+    ),
+    Mutant(
+        "settings of synk run are for one process",
+        "_host/launch_settings.py",
+        "return environ.setdefault(_SCRIPT, str(os.getpid())) == str(os.getpid())",
+        "return True",
+        f"{RUN} -k follow",
+    ),
+    Mutant(
+        "a launcher of another MPI is refused",
+        "_engine/group_options.py",
+        "if spans and settings.nodes not in (0, size):",
+        "if False:",
+        f"{RUN} -k srun",
+    ),
+    Mutant(
+        "MPICH does not take SIGUSR1 from the script",
+        "_engine/nodes.py",
+        "        with _kept(signal.SIGUSR1):\n            world = mpi_backend.World()\n",
+        "        world = mpi_backend.World()\n",
+        f"{RUN} -k 'two_nodes and mpich'",
+    ),
+    Mutant(
         "SIGINT is held back",
         "_transport/channels/interrupts.py",
         "        if self._depth == 0:\n            self._exchange()\n",
@@ -446,16 +482,37 @@ MUTANTS = (
     ),
     Mutant(
         "steps before a return no longer count",
-        "training/recorder.py",
-        'if not _is_later(kept, line["step"])',
+        "training/run_folder.py",
+        "if not is_later(kept, step)",
         "",
         f"{RECORDER} -k go_on",
     ),
     Mutant(
+        "a return is told to TensorBoard",
+        "training/exporters/_tensorboard.py",
+        "self._drop_after(int(to))",
+        "pass",
+        "tests/training/test_exporters.py -k tensorboard",
+    ),
+    Mutant(
+        "an exporter ends though a fork holds its pipe",
+        "training/exporters/beside.py",
+        'process.stdin.write(b"\\n")',
+        "pass",
+        "tests/training/test_exporters.py -k fork_holds",
+    ),
+    Mutant(
+        "texts of a run stay texts in its page",
+        "cli/_report/page.py",
+        "autoescape=True",
+        "autoescape=False",
+        "tests/cli/test_report.py -k hostile",
+    ),
+    Mutant(
         "run.json is replaced as a whole",
         "training/recorder.py",
-        "        new.replace(folder / _RUN)",
-        "        (folder / _RUN).write_text(new.read_text())",
+        "        new.replace(folder / RUN)",
+        "        (folder / RUN).write_text(new.read_text())",
         f"{RECORDER} -k 'replaced'",
     ),
     Mutant(

@@ -350,7 +350,7 @@ START = """
     ("who", "wanted"),
     [
         ("0", "StartFailed: a group of 2 members cannot be started: "),
-        ("1", "GroupError: the nodes cannot be one group: node 1 ("),
+        ("1", "StartFailed: the nodes cannot be one group: node 1 ("),
     ],
 )
 def test_a_node_that_cannot_start_is_named(

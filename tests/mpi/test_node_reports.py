@@ -43,3 +43,38 @@ def test_reports_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
     for seconds in (compute, step_compute, update):
         assert len(seconds) == 4
         assert all(s > 0 for s in seconds)
+
+
+TRACE = """
+import json
+import numpy as np
+import pytensor, pytensor.tensor as pt
+import synkhronos as synk
+from synkhronos._engine.commands.tracing import StartTrace, StopTrace
+
+pytensor.config.mode = "FAST_COMPILE"
+synk.fork(2)
+group = synk.current_group()
+x = pt.vector("x", dtype="float64")
+f = synk.function([x], x.sum(), name="f")
+f(np.ones(8))
+with group.trace() as trace:
+    for _ in range(5):
+        f(np.ones(8))
+alignment = group.run(StartTrace(10), "trace")
+group.run(StopTrace(), "trace")
+print(json.dumps([trace.error, [m.node for m in trace.members], alignment.offsets, alignment.errors,
+                  [e["name"] for e in trace.events() if e.get("tid") == 3].count("function f")]))
+"""
+
+
+@pytest.mark.slow
+def test_a_trace_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
+    """Both nodes have the clock of this machine: they differ by no more than the error."""
+    found = json.loads(run(mpi, 2, tmp_path, TRACE).splitlines()[-1])
+    error, nodes, offsets, errors, calls = found
+    assert 0 < error < 1
+    assert nodes == [0, 0, 2, 2]
+    assert calls == 5
+    assert offsets[:2] == errors[:2] == [0, 0]
+    assert all(abs(o) <= e < 1 for o, e in zip(offsets[2:], errors[2:], strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from user_scripts import run_script
 import synkhronos as synk
 from synkhronos._backends.lean.op import Lean
 from synkhronos._engine import progress
+from synkhronos.cli._watched_groups import Watch
 from synkhronos.pymc import _likelihood, _parallel, _proof, _rows, _terms
 
 
@@ -480,3 +482,19 @@ def test_the_function_of_a_divided_model_compiles_soon(group: synk.Group) -> Non
     with synk.pymc.parallel(model):
         assert is_lean()
     assert not is_lean()
+
+
+def test_rounds_in_a_trace(group: synk.Group) -> None:
+    """Each evaluation is a command in all members; `synk top` names it, too."""
+    model = regression()
+    with synk.pymc.parallel(model):
+        logp = model.compile_logp(mode="FAST_COMPILE")
+        point = model.initial_point()
+        logp(point)
+        with group.trace() as trace:
+            logp(point), logp(point)
+            [seen] = [g for g in Watch().look() if g.pid == os.getpid()]
+    for rank in (0, 1):
+        names = [e["name"] for e in trace.events() if e["ph"] == "X" and e["tid"] == rank]
+        assert names.count("the log-density of y") == 2
+    assert seen.what == "the log-density of y"

@@ -214,7 +214,7 @@ GROUPS = {
             "synk.fork(members=2)",
             "InputTypeError: synk.fork: no option 'members'; there are n_parallel, devices, "
             "master_rank, start, cores, infer, profile_workers, debug, timeout, stall_warning, "
-            "max_restarts, mpi; did you mean n_parallel=?",
+            "max_restarts, mpi, trace; did you mean n_parallel=?",
         ),
         Mistake(
             "synk.fork(3)",

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ from synkhronos.training import (
     read_metrics,
     scheduled,
 )
+from synkhronos.training.engines import FreeEngine
+from synkhronos.training.position import Position
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(103, 6))
@@ -536,6 +539,35 @@ def test_bad_arguments(group2: synk.Group, change: dict[str, Any], text: str) ->
     with pytest.raises((synk.InputError, synk.InputTypeError), match=text):
         fit(*net.given, data, **given)
     assert (net.w.get_value() == 0).all()
+
+
+class LateRun:
+    """A run that has used all rows when the master looks first, and has not ended yet."""
+
+    rows, steps, loss = 40, 4, 0.25
+
+    def __init__(self) -> None:
+        self.looks = iter([False, True])
+
+    def __enter__(self) -> LateRun:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def wait(self, seconds: float) -> bool:
+        return next(self.looks)
+
+
+def test_the_loss_of_members_that_end_between_two_looks() -> None:
+    """It counts for all rows, also for those that were reported before."""
+    train = SimpleNamespace(start=lambda *data: LateRun(), rule="EASGD")
+    feed = SimpleNamespace(begin=lambda: (), batches=None)
+    position = Position()
+    for report in FreeEngine(train).epoch(feed):
+        position.add(report.rows, report.steps, 0.0)
+        position.add_loss(report.loss, report.counted)
+    assert (position.rows, position.step, position.mean) == (40, 4, 0.25)
 
 
 @pytest.mark.parametrize("rule", [rules.Average(period=4), rules.EASGD(period=4)])

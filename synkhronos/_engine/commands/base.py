@@ -15,14 +15,19 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.member import Member
+from synkhronos._engine.spans import Spans
 from synkhronos._engine.variables import Entry
 
 # The first six follow one another in a call or training step; "between" is the time from the end of
 # one call in this member to the begin of the next one. CALLS, ROWS and BYTES (of outputs, in the
-# master) are counts.
+# master) are counts. AT and LAST say when this member's latest lap ended, and its phase (-1: a call
+# has begun); SIGN tells those who read the cells from outside that they are cells.
 PHASES = ("scatter", "compute", "copy", "wait", "reduce", "update", "between")
 SCATTER, COMPUTE, COPY, WAIT, REDUCE, UPDATE, BETWEEN, CALLS, ROWS, BYTES = range(10)
+AT, LAST, SIGN = 10, 11, 15
 CELLS = 16  # of a member; two cache lines, so that no other member writes to them
+
+SIGNED = 20171101.0
 
 clock = time.perf_counter
 
@@ -106,7 +111,15 @@ class WithoutMaster(Command):
 
 
 class Stopwatch:
-    """Adds up the seconds that a member spends on the phases of calls, in `cells`."""
+    """Adds up the seconds that a member spends on the phases of calls, in `cells`.
+
+    Attributes
+    ----------
+    spans : Spans or None
+        Gets each phase, too, while the group is traced.
+    """
+
+    spans: Spans | None = None
 
     def __init__(self, cells: np.ndarray) -> None:
         # views of floats: an array takes twice as long to add to one element
@@ -118,22 +131,28 @@ class Stopwatch:
     def start(self, counted: bool = True) -> None:
         """Begin a call. The phases of one that is not counted, since it compiles, are dropped."""
         now = clock()
-        self._cells = self._real if counted else self._scratch
+        self._cells = cells = self._real if counted else self._scratch
         if self._at:
-            self._cells[BETWEEN] += now - self._at
+            cells[BETWEEN] += now - self._at
+        cells[AT], cells[LAST] = now, -1.0
         self._at = now
 
     def lap(self, phase: int) -> None:
         """Add the time since the latest lap to a phase."""
-        now = clock()
-        self._cells[phase] += now - self._at
+        now, cells = clock(), self._cells
+        cells[phase] += now - self._at
+        cells[AT], cells[LAST] = now, phase
+        if self.spans is not None:
+            self.spans.add(self._at, now, phase)
         self._at = now
 
     def stop(self, phase: int, rows: float) -> None:
         """End a call with its last phase, and count it."""
         self.lap(phase)
-        self._cells[CALLS] += 1
-        self._cells[ROWS] += rows
+        cells = self._cells
+        cells[CALLS] += 1
+        cells[ROWS] += rows
+        cells[LAST] = BETWEEN
 
     def rest(self) -> None:
         """Leave the time until the next call out."""

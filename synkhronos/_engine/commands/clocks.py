@@ -14,13 +14,14 @@ from synkhronos._engine.commands.base import (
     PHASES,
     REDUCE,
     SCATTER,
+    SIGN,
+    SIGNED,
     WAIT,
     Command,
     Stopwatch,
 )
 from synkhronos._engine.commands.call import Call, ExtendedCall, compute_call, contribute_call
 from synkhronos._engine.member import Member
-from synkhronos._transport.communicators.communicator import Communicator
 
 
 class Clocks:
@@ -34,14 +35,18 @@ class Clocks:
         Adds to this member's.
     """
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, member: Member) -> None:
+        comm = member.communicator
         home = comm.home
         made = []
         if home.rank == comm.leader:  # the memory of the others is lost with them
             made = [comm.empty((home.size, CELLS), np.dtype(np.float64))]
             made[0][...] = 0
+            made[0][:, SIGN] = SIGNED
+            member.show_clocks(made[0])
         self.of = list(home.expose(made)[comm.leader][0])
         self.mine = Stopwatch(self.of[home.rank])
+        self.mine.spans = member.spans
 
 
 def seconds_by_phase(clocks: Sequence[Sequence[float]]) -> dict[str, list[float]]:
@@ -58,7 +63,7 @@ class MakeClocks(Command):
 
     def run(self, member: Member) -> None:
         """Allocate the cells, and map those of the other members."""
-        member.clocks[self.number] = Clocks(member.communicator)
+        member.clocks[self.number] = Clocks(member)
 
 
 @dataclass(frozen=True)

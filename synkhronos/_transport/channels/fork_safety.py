@@ -10,6 +10,7 @@ from pathlib import Path
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
+from synkhronos._host.cores import thread_pools
 
 _LOOKS = 5
 
@@ -70,11 +71,9 @@ def _foreign_threads() -> int:
     alive = len(tasks) - sum(_name_of(task) == "jemalloc_bg_thd" for task in tasks)
     if alive == threading.active_count():
         return 0
-    from threadpoolctl import ThreadpoolController
-
     pools = sum(
         max(library.num_threads - 1, 0)
-        for library in ThreadpoolController().lib_controllers
+        for library in thread_pools()
         if library.internal_api == "openblas"
     )
     return alive - threading.active_count() - pools

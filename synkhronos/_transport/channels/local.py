@@ -54,6 +54,7 @@ from synkhronos._transport.channels.node import Node
 from synkhronos._transport.channels.processes import Worker, end
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.stalls import Inspector
+from synkhronos._transport.channels.status import Status
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, Waiter
 from synkhronos._transport.channels.worker_start import (
     Wiring,
@@ -137,6 +138,8 @@ class LocalChannel(Channel):
         self.interrupts = waiter.interrupts
         self.node = Node(master, master, arena, words, waiter)
         self._master_words = words.of[master]
+        self._status = Status(arena)
+        self._status.describe(master)
         self._ranks = ranks = [r for r in range(arena.regions) if r != master]
         self._reports = [words.of[r] for r in ranks]
         self._pairs = list(zip(ranks, self._reports, strict=True))
@@ -260,7 +263,9 @@ class LocalChannel(Channel):
         if not self._all_reported:  # an abandoned command may still run
             self._await_reports(number - 1, "an earlier command")
         self._all_reported = False
-        self.what = what
+        if what is not self.what:
+            self.what = what
+            self._status.show(what)
         sent = self._sent.get(id(command))
         if sent is not None:
             self._master_words[NUMBER] = sent[0]
@@ -277,6 +282,7 @@ class LocalChannel(Channel):
     def count_from(self, first: int) -> None:
         """Set the rank of this node's first member, for the prefixes of what workers print."""
         self._reader.first = first
+        self._status.count_from(first)
 
     @property
     def number(self) -> int:

@@ -156,7 +156,7 @@ class InstallFree(Command):
         free = Installation(self.rule, unpacked(self.recipe, member), member).free()
         local = free.local
         local.bind([(member.variables.of(v), view) for v, view in free.views.items()])
-        member.clocks[self.number] = Clocks(member.communicator)
+        member.clocks[self.number] = Clocks(member)
         member.updates[self.number] = free
 
 

@@ -202,7 +202,7 @@ class InstallNodes(Command):
         ]
         views = arrays.views(kept) | arrays.outer_views(kept, outer)
         entries = [(member.variables.of(v), view) for v, view in views.items()]
-        member.clocks[self.number] = Clocks(comm)
+        member.clocks[self.number] = Clocks(member)
         member.updates[self.number] = NodeCentre(free, vectors, entries)
 
 

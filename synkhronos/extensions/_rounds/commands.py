@@ -58,7 +58,7 @@ class InstallLocal(Command):
         if mine:
             comm.barrier()
         local.bind([(member.variables.of(v), view) for v, view in views.items()])
-        member.clocks[self.number] = Clocks(comm)
+        member.clocks[self.number] = Clocks(member)
         member.updates[self.number] = local
 
 
@@ -71,6 +71,8 @@ def _lent(
     first = []
     if recipe.first:
         first = arrays.empty(comm)
+        for vector in first:  # between two parameters, too: they are updated together
+            vector[...] = 0
         for variable, view in arrays.views(first).items():
             if variable in recipe.first:
                 view[...] = recipe.first[variable]

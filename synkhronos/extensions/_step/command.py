@@ -69,7 +69,7 @@ class InstallUpdate(Command):
             comm.barrier()
         for vector in gradients:
             vector[...] = 0
-        member.clocks[self.number] = Clocks(comm)
+        member.clocks[self.number] = Clocks(member)
         update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         member.updates[self.number] = update
 

@@ -484,10 +484,12 @@ class _Partitioner:
         return scalars[number]
 
     def _scalar_number(self, v: Variable, flat: Variable) -> int:
-        number = self.scalar_of.get(v)
+        # one scalar that is broadcast to several shapes is the same one
+        number = self.scalar_of.get(flat)
         if number is None:
-            number = self.scalar_of[v] = len(self.scalars)
+            number = self.scalar_of[flat] = len(self.scalars)
             self.scalars.append(self._of_totals(flat))
+        self.scalar_of[v] = number
         return number
 
     def _of_totals(self, v: Variable) -> Variable:

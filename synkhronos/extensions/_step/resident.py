@@ -198,7 +198,7 @@ class InstallResidentUpdate(Command):
         if mine:
             comm.barrier()
         member.updates[self.number] = update
-        member.clocks[self.number] = Clocks(comm)
+        member.clocks[self.number] = Clocks(member)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,106 @@
+"""The picture of ``synk report``: two runs on the handwritten digits, and their page in a browser.
+
+    python docs/figures/report.py [FOLDER]        # extras: demo, train, report; Chromium, Pillow
+
+It writes report.png. Pictures at all widths and in both colours are left in FOLDER, to look at.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import synkhronos as synk
+from synkhronos.cli._command_line import main as command
+from synkhronos.extensions import updates
+from synkhronos.training import fit, metrics
+
+HERE = Path(__file__).resolve().parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+HIGH = 925  # pixels of the picture for the docs: down to the curves
+# width of the page, of the window (which has a least width), and the reader's choice of colours
+LOOKS = {"wide": (1400, 1400, 1), "narrow": (400, 500, 0), "dark": (1400, 1400, 0)}
+
+
+def run(folder: Path, rate: float) -> None:
+    """Train a small network for 20 epochs."""
+    images, labels = load_digits(return_X_y=True)
+    images, labels = (images / 16).astype("float32"), labels.astype("int32")
+    rng = np.random.default_rng(0)
+    x, y = pt.fmatrix("x"), pt.ivector("y")
+    w, v = (
+        pytensor.shared((0.1 * rng.normal(size=shape)).astype("float32"), name=name)
+        for name, shape in (("w", (64, 100)), ("v", (100, 10)))
+    )
+    scores = pt.maximum(x @ w, 0) @ v
+    fit(
+        -pt.special.log_softmax(scores, axis=1)[pt.arange(y.shape[0]), y].mean(),
+        [w, v],
+        [x, y],
+        (images[:1500], labels[:1500]),
+        optimizer=functools.partial(updates.adam, learning_rate=rate),
+        batch=100,
+        epochs=20,
+        validation=(images[1500:], labels[1500:]),
+        metrics={"accuracy": metrics.accuracy(scores, y)},
+        folder=folder,
+        progress=False,
+    )
+
+
+def without_this_machine(folder: Path, rate: float) -> None:
+    """Let the record tell of no path and host of the machine that makes the picture."""
+    path = folder / "run.json"
+    run = json.loads(path.read_text())
+    where = {"host": "node1", "pid": 4711, "cwd": "/home/me/digits"}
+    run["starts"][0] |= {**where, "argv": ["python", "train.py", "--rate", str(rate)]}
+    path.write_text(json.dumps(run))
+
+
+def look(page: Path, picture: Path, width: int, window: int, scheme: int) -> None:
+    """Let a browser draw a page; a frame makes it narrower than the window."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    frame = page.with_name("frame.html")
+    style = f"width: {width}px; height: 6000px; border: 0"
+    frame.write_text(f'<body style="margin: 0"><iframe src="{page.name}" style="{style}"></iframe>')
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    options += [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}"]
+    command = [browser, *options, f"--window-size={window},6000", frame.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
+def main(place: Path) -> None:
+    os.chdir(place)
+    page = place / "page.html"
+    runs = {rate: Path("runs", f"adam-{rate}") for rate in (0.003, 0.001)}
+    synk.fork(2)
+    for rate, folder in runs.items():
+        run(folder, rate)
+        without_this_machine(folder, rate)
+    synk.close()
+    assert command(["report", *map(str, runs.values()), "--out", str(page)]) == 0
+    for name, how in LOOKS.items():
+        look(page, place / f"{name}.png", *how)
+    picture = Image.open(place / "wide.png").crop((0, 0, 1400, HIGH))
+    picture.quantize(256).save(HERE / "report.png", optimize=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+        main(Path(sys.argv[1]).resolve())
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made))

@@ -1,0 +1,293 @@
+"""The plan of a launch: its hosts, its command line and its environment, before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from synkhronos._errors import StartFailed
+from synkhronos._host.launch_settings import LaunchSettings, without_settings
+from synkhronos.cli import _mpi_round_trip
+from synkhronos.cli._running.hosts import Host, allocation, listed_hosts, named_hosts
+from synkhronos.cli._running.launchers import (
+    SENT,
+    Mpi,
+    library_beside,
+    srun_line,
+    under_a_launcher,
+)
+from synkhronos.cli._running.reach import AGENTS
+from synkhronos.cli._running.usage import UsageError
+
+_LOCAL = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan has to know of this machine.
+
+    Attributes
+    ----------
+    name : str
+    python : tuple of str
+        The interpreter, with its options.
+    root : bool
+        Whether the user is root.
+    find_mpi : callable
+        Returns the launcher of MPI; None if there is none.
+    """
+
+    name: str
+    python: tuple[str, ...]
+    root: bool
+    find_mpi: Callable[[], Mpi | None]
+
+    @staticmethod
+    def here() -> Machine:
+        """This machine, this interpreter and this user."""
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        return Machine(os.uname().nodename, (sys.executable, *flags), os.geteuid() == 0, _find_mpi)
+
+    def is_here(self, host: str) -> bool:
+        """Whether a host is this machine."""
+        return host in _LOCAL or host.partition(".")[0] == self.name.partition(".")[0]
+
+
+def _find_mpi() -> Mpi | None:
+    command = _mpi_round_trip.launcher()
+    return None if command is None else Mpi(command, _mpi_round_trip.version_of(command))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch.
+
+    Attributes
+    ----------
+    launcher : {"fork", "mpirun", "srun"}
+    words : tuple of str
+        The command line.
+    base : dict
+        The environment, without `variables` and `settings`.
+    variables : dict
+        What the user has asked to set, and what the launch needs.
+    settings : LaunchSettings
+        For the script.
+    remote : tuple of str
+        Hosts to try by ssh first.
+    shown : frozenset of int, or None
+        The ranks whose output is shown; None: all.
+    """
+
+    launcher: str
+    words: tuple[str, ...]
+    base: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str]
+    settings: LaunchSettings
+    remote: tuple[str, ...] = ()
+    shown: frozenset[int] | None = None
+    max_restarts: int = 0
+    start_timeout: float = 0.0
+
+    @property
+    def log_dir(self) -> Path | None:
+        """The folder of the files rank-N.log."""
+        return Path(self.settings.log_dir) if self.settings.log_dir else None
+
+    @property
+    def relays(self) -> bool:
+        """Whether the output passes through `synk run`; else the script writes to the terminal."""
+        return self.shown is not None or bool(self.settings.log_dir)
+
+    def starting(self, start: int) -> Plan:
+        """The plan of the n-th start, counted from 1: a restart goes on from a checkpoint."""
+        resume = "auto" if start > 1 else self.settings.resume
+        return replace(self, settings=replace(self.settings, start=start, resume=resume))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All variables."""
+        return {**self.base, **self.variables, **self.settings.environment()}
+
+    def __str__(self) -> str:
+        """The line, as a shell takes it."""
+        added = {**self.variables, **self.settings.environment()}
+        given = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+        return " ".join([*given, shlex.join(self.words)])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the processes of a launch run: the first `nodes` hosts, or this machine.
+
+    Attributes
+    ----------
+    scheduler : str
+        That has allocated the hosts; empty if the user has named them.
+    all_here : bool
+        Whether all of them are this machine.
+    """
+
+    nodes: int
+    hosts: tuple[Host, ...]
+    scheduler: str
+    all_here: bool
+
+    @staticmethod
+    def of(options: argparse.Namespace, environ: Mapping[str, str], machine: Machine) -> Place:
+        """As the user asks, or as a scheduler has allocated."""
+        hosts, scheduler = _hosts(options, environ)
+        nodes = options.nodes or len(hosts) or 1
+        if hosts and nodes > len(hosts):
+            whose = f"the job of {scheduler} has" if scheduler else "-H or --hostfile names"
+            named = ", ".join(host.name for host in hosts)
+            raise UsageError(f"--nodes {nodes}: {whose} {len(hosts)} hosts, {named}")
+        hosts = hosts[:nodes]
+        all_here = all(machine.is_here(host.name) for host in hosts)
+        names = [host.name for host in hosts]
+        if twice := [name for name in names if names.count(name) > 1 and not all_here]:
+            raise UsageError(
+                f"{twice[0]} is named twice: a host is one node, and {twice[0]}:4 has 4 members"
+            )
+        return Place(nodes, hosts, scheduler, all_here)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts for a launcher; none if all processes run on this machine."""
+        return () if self.all_here else tuple(host.name for host in self.hosts)
+
+    def members(self, asked: int | None) -> tuple[int, ...]:
+        """The members of each node, or one number for all; empty: the script decides."""
+        counts = [host.members for host in self.hosts]
+        known = [count for count in counts if count is not None]
+        if asked is not None:
+            return (asked,)
+        if len(known) not in (0, len(counts)):
+            raise UsageError("give the members of all hosts, as in -H a:4,b:2, or of none")
+        return tuple(known[:1] if len(set(known)) < 2 else known)
+
+
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str]:
+    """The hosts, and the scheduler that has allocated them."""
+    if options.hosts and options.hostfile:
+        raise UsageError("-H and --hostfile: give one of them")
+    if options.hosts:
+        return tuple(named_hosts(options.hosts)), ""
+    if options.hostfile:
+        try:
+            text = Path(options.hostfile).read_text()
+        except OSError as exc:
+            raise UsageError(f"--hostfile {options.hostfile}: {exc.strerror}") from None
+        if not (found := listed_hosts(text, options.hostfile)):
+            raise UsageError(f"--hostfile {options.hostfile}: it names no host")
+        return tuple(found), ""
+    if (job := allocation(environ)) is not None:
+        return tuple(Host(name) for name in job.hosts), job.scheduler
+    return (), ""
+
+
+def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Machine) -> Plan:
+    """Make the plan.
+
+    Raises
+    ------
+    UsageError
+        The options contradict each other, or the allocation.
+    StartFailed
+        The launcher is not installed.
+    """
+    if name := under_a_launcher(environ):
+        raise UsageError(
+            f"a launcher has started several of this process ({name}): start `synk run` once, "
+            "without mpirun or srun; it starts them itself"
+        )
+    place = Place.of(options, environ, machine)
+    launcher = _launcher(options.launcher, place)
+    base = without_settings(environ)
+    variables = _exported(options.exported, base)
+    settings = LaunchSettings(
+        members=place.members(options.members),
+        devices=options.devices or "",
+        timeout=options.timeout,
+        log_dir=os.path.abspath(options.log_dir) if options.log_dir else "",
+        resume="auto" if options.resume else "",
+        nodes=place.nodes,
+        start=1,
+    )
+    given = shlex.split(options.launcher_args)
+    before: list[str] = []
+    if launcher == "fork" and given:
+        raise UsageError("--launcher-args are for mpirun and srun, and this launch needs neither")
+    if launcher == "srun":
+        named_by_user = () if place.scheduler else place.names
+        before = srun_line(place.nodes, named_by_user, environ, given)
+    elif launcher == "mpirun":
+        mpi = machine.find_mpi()
+        if mpi is None:
+            raise StartFailed(
+                "mpiexec and mpirun were not found, and several nodes need one of them: load the "
+                'cluster\'s MPI, or pip install "synkhronos[mpich]"'
+            )
+        variables |= mpi.environment(base, library_beside(mpi.command))
+        named = {*variables, *settings.environment(), *(name for name in SENT if name in base)}
+        before = [*mpi.line(place.nodes, place.names, sorted(named), machine.root), *given]
+    by_ssh = launcher == "mpirun" and not place.scheduler and not set(AGENTS) & base.keys()
+    return Plan(
+        launcher=launcher,
+        words=(*before, *machine.python, *_program(options)),
+        base=base,
+        variables=variables,
+        settings=settings,
+        remote=tuple(n for n in place.names if by_ssh and not machine.is_here(n)),
+        shown=options.tee,
+        max_restarts=options.max_restarts,
+        start_timeout=options.start_timeout,
+    )
+
+
+def _launcher(asked: str | None, place: Place) -> str:
+    if asked == "fork" and (place.nodes > 1 or not place.all_here):
+        raise UsageError(
+            "--launcher fork is for one node, which is this machine; leave it out, or choose "
+            "mpirun or srun"
+        )
+    if asked is not None:
+        return asked
+    if place.nodes == 1 and place.all_here:
+        return "fork"
+    return "srun" if place.scheduler == "Slurm" else "mpirun"
+
+
+def _exported(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the options -x."""
+    found = {}
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not name:
+            raise UsageError(f"-x {entry}: give a name, as in -x NAME=value")
+        if not equals and name not in environ:
+            raise UsageError(f"-x {entry}: it is not set here; give a value, as in -x {entry}=1")
+        found[name] = value if equals else environ[name]
+    return found
+
+
+def _program(options: argparse.Namespace) -> list[str]:
+    """What stands behind the interpreter."""
+    rest = options.program
+    if options.module:
+        return ["-m", *options.module, *rest]
+    if options.code:
+        return ["-c", *options.code, *rest]
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if not rest:
+        raise UsageError("name a script, or a module with -m, or code with -c")
+    if not Path(rest[0]).exists():
+        raise UsageError(f"{rest[0]}: there is no such script")
+    return list(rest)

@@ -1,0 +1,1 @@
+"""Command lines of earlier systems, as configs of `synk train`: one module for each program."""

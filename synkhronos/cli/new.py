@@ -1,0 +1,135 @@
+"""Write a starter that runs as it is, or translate an old command line into a config.
+
+Kinds:
+  function  a function of PyTensor that all members compute
+  train     config.toml and mine.py, for `synk train`
+  gan       two training functions over one graph
+  pymc      a model whose likelihood the members divide
+  slurm     a job for a cluster, which starts again until the run has ended
+
+Examples:
+  synk new train
+  synk new gan --to experiments/
+  synk new --from mpidriver -- mpirun -n 4 python MPIDriver.py model.json train.list val.list
+  synk new --from tmlauncher --to config.toml -- tmlauncher -cfg=launch.cfg
+  synk new --from pydtnn -- pydtnn_benchmark --model=simplemlp --dataset=mnist
+
+An old line becomes config.toml, with comments where the meaning differs. Options without a
+counterpart are named there and on stderr. Files that exist are kept, unless --force is given.
+
+exit codes: 0 written, 1 failed, 2 a wrong line
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+STARTERS = Path(__file__).parent / "_starters"
+# the files of each kind, as they are stored and as they are written
+KINDS = {
+    "function": {"function.py": "function.py"},
+    "train": {"train/config.toml": "config.toml", "train/mine.py": "mine.py"},
+    "gan": {"gan.py": "gan.py"},
+    "pymc": {"glm.py": "glm.py"},
+    "slurm": {"slurm.sh": "slurm.sh"},
+}
+SYSTEMS = ("mpidriver", "tmlauncher", "pydtnn")
+NEXT = {
+    "function": "python {0}",
+    "train": "synk train {0}",
+    "gan": "python {0}",
+    "pymc": "python {0}",
+    "slurm": "sbatch {0}",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    add = parser.add_argument
+    add(
+        "words",
+        metavar="KIND",
+        nargs="*",
+        help=f"{', '.join(KINDS)}; with --from, after --, the old line",
+    )
+    add("--from", dest="system", choices=SYSTEMS, help="translate a line of this system")
+    add(
+        "--to",
+        metavar="FOLDER",
+        help="a folder, which is made; for one file a folder that exists or ends in /, or a file",
+    )
+    add("--force", action="store_true", help="replace files that exist")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the files."""
+    if options.system is not None:
+        return _translated(options)
+    if len(options.words) != 1 or options.words[0] not in KINDS:
+        asked = " ".join(options.words) or "nothing"
+        return _wrong(f"asked for {asked}: give one of {', '.join(KINDS)}, or --from")
+    [kind] = options.words
+    targets = _targets(list(KINDS[kind].values()), options.to)
+    if targets is None:
+        return _wrong(f"--to {options.to}: it is a file, and {kind} has several: give a folder")
+    if not options.force and (there := _existing(targets)):
+        return _failed(there)
+    for source, target in zip(KINDS[kind], targets, strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(STARTERS / source, target)
+        sys.stdout.write(f"wrote {target}\n")
+    sys.stdout.write(f"run it: {NEXT[kind].format(targets[0])}\n")
+    return 0
+
+
+def _translated(options: argparse.Namespace) -> int:
+    from synkhronos._errors import InputError
+    from synkhronos.cli._translation.translation import Translation
+
+    if not options.words:
+        return _wrong(f"--from {options.system}: give the old line after --")
+    [target] = _targets(["config.toml"], options.to) or []
+    if not options.force and (there := _existing([target])):
+        return _failed(there)
+    made = Translation(options.system, options.words, target.parent)
+    module = importlib.import_module(f"synkhronos.cli._translation.{options.system}")
+    try:
+        module.translate(made, options.words)
+    except InputError as exc:
+        return _wrong(str(exc))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(made.toml(), encoding="utf-8")
+    for text in made.left:
+        sys.stderr.write(f"synk new: not translated: {text}\n")
+    sys.stdout.write(f"wrote {target}\nread its comments; then: synk train {target}\n")
+    return 0
+
+
+def _targets(names: list[str], to: str | None) -> list[Path] | None:
+    """Where files go; None if a file is asked for, and there are several."""
+    if to is None:
+        return [Path(name) for name in names]
+    place = Path(to)
+    several = len(names) > 1 and not place.suffix and not place.exists()
+    if place.is_dir() or to.endswith("/") or several:
+        return [place / name for name in names]
+    return [place] if len(names) == 1 else None
+
+
+def _existing(targets: list[Path]) -> list[Path]:
+    return [target for target in targets if target.exists()]
+
+
+def _failed(there: list[Path]) -> int:
+    names = ", ".join(map(str, there))
+    sys.stderr.write(f"synk new: {names} exists: give --force to replace it, or another --to\n")
+    return 1
+
+
+def _wrong(text: str) -> int:
+    sys.stderr.write(f"synk new: {text}\n")
+    return 2

@@ -1,0 +1,221 @@
+"""Rows as a config names them: files by their suffix, known and synthetic data, own functions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synkhronos._errors import InputError, SynkhronosError, shown
+from synkhronos.training import sources
+from synkhronos.training._choices import called, function_of
+from synkhronos.training.config import Config, Data
+
+SUFFIXES = {
+    ".npy": "npy",
+    ".npz": "npz",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".hdf": "hdf5",
+    ".zarr": "zarr",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_SYNTHETIC = "synthetic:ROW,classes=N,n=ROWS,seed=S, such as synthetic:28x28,classes=10,n=60000"
+
+
+def rows_of(config: Config, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The arrays or sources of ``data.train`` or ``data.validation``, one for each input.
+
+    Raises
+    ------
+    InputError
+        The value names nothing that can be read; the message begins with its path.
+    SynkhronosError
+        Of a source; the message begins with the path, too.
+    """
+    path = f"data.{key}"
+    given = getattr(config.data, key)
+    try:
+        found = _found(config, given, key, inputs)
+    except SynkhronosError as exc:
+        if exc.args and isinstance(exc.args[0], str) and not exc.args[0].startswith("data."):
+            exc.args = (f"{path}: {exc.args[0]}", *exc.args[1:])
+        raise
+    if len(found) != len(inputs):
+        names = ", ".join(map(str, inputs))
+        raise InputError(
+            f"{path}: {shown(given)} gives {len(found)} arrays, and the network has the inputs "
+            f"{names}: give one for each"
+        )
+    if config.data.memory:
+        found = tuple(map(_in_memory, found))
+    return tuple(_fitted(rows, variable) for rows, variable in zip(found, inputs, strict=True))
+
+
+def first(rows: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+    """The first n rows of arrays and sources."""
+    return tuple(v[:n] if isinstance(v, np.ndarray) else Seen(v, v.dtype, n) for v in rows)
+
+
+class Seen:
+    """A source as another dtype, or its first rows only: a source, too.
+
+    Parameters
+    ----------
+    source : source
+    dtype : numpy.dtype
+    n : int, optional
+        Of rows. Default: all.
+    """
+
+    def __init__(self, source: Any, dtype: np.dtype, n: int | None = None) -> None:
+        self._source = source
+        self.shape = (len(source) if n is None else min(n, len(source)), *source.shape[1:])
+        self.dtype = dtype
+        self.blocks = getattr(source, "blocks", None) if n is None else None
+        self.skips = getattr(source, "skips", False)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._source[rows].astype(self.dtype, copy=False)
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """A context in which the source may keep files open."""
+        reading = getattr(self._source, "reading", None)
+        return contextlib.nullcontext() if reading is None else reading()
+
+
+def _in_memory(rows: Any) -> np.ndarray:
+    return rows if isinstance(rows, np.ndarray) else np.asarray(rows[np.arange(len(rows))])
+
+
+def _fitted(rows: Any, variable: Any) -> Any:
+    """The rows in the dtype of an input, if it is of the same kind; others are refused later."""
+    wanted = np.dtype(getattr(variable.type, "dtype", None))
+    found = getattr(rows, "dtype", wanted)
+    if found == wanted or not np.can_cast(found, wanted, "same_kind"):
+        return rows
+    return rows.astype(wanted) if isinstance(rows, np.ndarray) else Seen(rows, wanted)
+
+
+def _found(config: Config, given: Any, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(given, str):
+        kind, colon, rest = given.partition(":")
+        if colon and kind == "known":
+            return _known(rest, key)
+        if colon and kind == "synthetic":
+            return _synthetic(given)
+        if _FUNCTION.fullmatch(given):
+            made = called(function_of(given, config.base, f"data.{key}"), {}, f"data.{key}")
+            return tuple(made) if isinstance(made, tuple | list) else (made,)
+    return _files(config.data, config.base, given, inputs)
+
+
+def _known(name: str, key: str) -> tuple[Any, ...]:
+    name, _, part = name.partition("/")
+    split = sources.known(name)
+    parts = {"train": split.train, "validation": split.validation, "test": split.test}
+    if (part or key) not in parts:
+        raise InputError(f"known:{name} has no part {part!r}; there are {', '.join(parts)}")
+    return parts[part or key]
+
+
+def _synthetic(text: str) -> tuple[Any, ...]:
+    row, *rest = text.partition(":")[2].split(",")
+    try:
+        shape = [int(n) for n in row.split("x")]
+        options = {name.strip(): int(n) for name, n in (part.split("=") for part in rest)}
+    except ValueError:
+        raise InputError(f"found {shown(text)}, give {_SYNTHETIC}") from None
+    if not {"classes", "n"} <= options.keys() <= {"classes", "n", "seed"}:
+        raise InputError(f"found {shown(text)}, give {_SYNTHETIC}")
+    source = sources.synthetic(shape, **options)
+    return source, source.labels
+
+
+def _files(data: Data, base: str, given: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    paths = _absolute(given, base)
+    kind = data.format or _format_of(paths)
+    cache = None if data.cache is None else _joined(data.cache, base)
+    options: dict[str, Any] = {"skip": data.skip, "check": data.check}
+    if kind == "images":
+        if not isinstance(paths, str):
+            raise InputError(f"found {shown(given)}, give one folder with a subfolder for a class")
+        source = sources.images(paths, resize=data.resize, mode=data.channels, skip=data.skip)
+        return source, source.labels
+    last = len(inputs) - 1  # the labels
+    if kind == "npy" or (kind == "zarr" and data.arrays is None):
+        each = [paths] if isinstance(paths, str) else paths
+        if kind == "npy":
+            options["cache"] = cache
+        reader: Any = sources.npy if kind == "npy" else sources.zarr
+        return tuple(
+            reader(p, **options, classes=data.classes if i == last else None)
+            for i, p in enumerate(each)
+        )
+    if data.arrays is None:
+        raise InputError(
+            f"{kind} files hold several arrays: give data.arrays, a list with a name for each "
+            f"input ({', '.join(map(str, inputs))})"
+        )
+    flat = _flat(paths)
+    found = []
+    for i, name in enumerate(data.arrays):
+        options["classes"] = data.classes if i == last else None
+        if kind == "parquet":
+            found.append(sources.parquet(flat, name, cache=cache, **options))
+        elif not isinstance(name, str):
+            raise InputError(f"data.arrays[{i}]: found {shown(name)}, give a name")
+        elif kind == "zarr":
+            found.append(sources.zarr([f"{p}/{name}" for p in flat], **options))
+        else:
+            named = sources.npz if kind == "npz" else sources.hdf5
+            found.append(named(flat, name, cache=cache, **options))
+    return tuple(found)
+
+
+def _absolute(given: Any, base: str) -> Any:
+    return _joined(given, base) if isinstance(given, str) else [_absolute(g, base) for g in given]
+
+
+def _joined(path: str, base: str) -> str:
+    return path if "://" in path or "::" in path else os.path.join(base, path)
+
+
+def _flat(paths: Any) -> list[str]:
+    if isinstance(paths, str):
+        return [paths]
+    return [path for each in paths for path in _flat(each)]
+
+
+def _format_of(paths: Any) -> str:
+    """The format of files, by the suffix of the first; of a list of files by its first line."""
+    flat = _flat(paths)
+    if not flat:
+        raise InputError("found [], give a path or a list of paths")
+    name = flat[0]
+    if name.endswith(".list"):
+        try:
+            lines = Path(name).read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise InputError(f"the list {name} cannot be read: {exc}") from None
+        name = next((t.strip() for t in lines if t.strip() and not t.startswith("#")), name)
+    suffix = Path(name.rstrip("/")).suffix.lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    if Path(name).is_dir():
+        return "images"
+    raise InputError(
+        f"the format of {name} is not known: its name ends in none of {', '.join(SUFFIXES)}: give "
+        "data.format; other kinds are known:NAME, synthetic:..., and module:function"
+    )

@@ -1,0 +1,413 @@
+"""The config of a run: a TOML file, read with its types, with values from the command line.
+
+`read` gives a `Config`. `synkhronos.training.configured.train` trains as it says; so does
+`synk train`. ``docs/reference/config.rst`` lists all keys.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from synkhronos._errors import BackendMissing, InputError, closest, options_checked, shown
+from synkhronos.training._toml import toml_of
+
+try:
+    import msgspec
+except ImportError:
+    raise BackendMissing("msgspec", "train") from None
+
+__all__ = ["Config", "config_of", "read"]
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Arguments = dict[str, Any]
+Paths = str | list[str | list[str]]
+
+
+class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """The section ``[data]``: where rows come from."""
+
+    train: Paths
+    validation: Paths | None = None
+    arrays: list[str | list[str]] | None = None
+    format: Literal["npy", "npz", "hdf5", "zarr", "parquet", "images"] | None = None
+    memory: bool = False
+    cache: str | None = None
+    skip: bool = False
+    check: bool = False
+    classes: Count | None = None
+    resize: tuple[Count, Count] | None = None
+    channels: Literal["RGB", "L", "RGBA"] = "RGB"
+
+
+class Best(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """The section ``[best]``: as `synkhronos.training.Best`."""
+
+    metric: str = "val_loss"
+    keep: Count = 1
+    mode: Literal["min", "max"] | None = None
+    restore: bool = False
+
+
+class Plateau(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """The section ``[plateau]``: as `synkhronos.training.Plateau`."""
+
+    metric: str = "val_loss"
+    factor: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
+    patience: Count = 5
+    least: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    mode: Literal["min", "max"] | None = None
+
+
+class Optimizer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """The section ``[optimizer]``; its other keys are arguments of the rule, or of the schedule."""
+
+    name: str
+    rate: Positive | None = None
+    schedule: str | None = None
+    steps: Count | None = None
+    warmup: Number = 0
+    final: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    arguments: Arguments = {}
+
+
+class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """The settings of one run; made by `read` or `config_of`.
+
+    Attributes are the keys of the file: see ``docs/reference/config.rst``.
+
+    Attributes
+    ----------
+    base : str
+        The folder at which relative paths begin, and in which modules are looked for first. In a
+        config that was read it is absolute.
+    """
+
+    base: str = "."
+    model: str
+    model_arguments: Arguments = {}
+    optimizer: str | Arguments
+    epochs: Count
+    data: Data
+    batch: Count | None = None
+    member_batch: Count | None = None
+    rule: str | Arguments | None = None
+    clip: Positive | None = None
+    ema: Share | None = None
+    plateau: Plateau | None = None
+    metrics: list[str | Arguments] | None = None
+    validate_every: Count = 1
+    stop: str | list[str] = []
+    best: str | Best | None = None
+    folder: str | None = None
+    resume: Literal["auto"] | Number | None = None
+    keep: Literal["all"] | Count = 3
+    save_every: Count | None = None
+    export: str | list[str] = []
+    trace: Number = 0
+    torn: Literal["raise", "restore"] = "raise"
+    guard: Literal["raise", "skip", "none"] = "raise"
+    strict: bool = True
+    verify: Number = 0
+    seed: Number = 0
+    shuffle: bool = True
+    last: Literal["keep", "drop"] = "keep"
+    slices: Literal["auto"] | Count = 1
+    prefetch: Annotated[int, msgspec.Meta(ge=2)] = 2
+    read: Literal["master", "node"] = "master"
+    reduction: str | None = None
+    compress: Literal["fp16", "bf16"] | None = None
+    members: Count | None = None
+    devices: str | list[Any] | None = None
+    mode: str | None = None
+    floatX: Literal["float32", "float64"] | None = None
+    precision: Literal["tf32", "bf16"] | None = None
+    progress: bool = True
+
+    def table(self) -> dict[str, Any]:
+        """All settings that have a value, as `read` would find them in a file."""
+        plain = msgspec.to_builtins(self, builtin_types=_DATES)
+        return dict(_without_none(plain))
+
+    def toml(self) -> str:
+        """The text of a file with these settings, which `read` can read again."""
+        return toml_of(self.table())
+
+
+_DATES = (datetime.datetime, datetime.date, datetime.time)
+
+# What can be given for a value, by its key.
+GIVE = {
+    "base": "the path of a folder",
+    "model": 'the text "module:function"',
+    "model_arguments": "a table of arguments",
+    "optimizer": "the name of an update rule, or a table with name",
+    "optimizer.name": "the name of an update rule",
+    "optimizer.rate": "a number of more than 0",
+    "optimizer.schedule": "the name of a schedule",
+    "optimizer.steps": "an integer of at least 1",
+    "optimizer.warmup": "an integer of at least 0",
+    "optimizer.final": "a number of at least 0",
+    "optimizer.arguments": "a table of arguments",
+    "epochs": "an integer of at least 1",
+    "data": "a table with train",
+    "data.train": "a path or a list of paths",
+    "data.validation": "a path or a list of paths",
+    "data.arrays": "a list of names, one for each input",
+    "data.format": "npy, npz, hdf5, zarr, parquet or images",
+    "data.memory": "true or false",
+    "data.cache": "the path of a folder",
+    "data.skip": "true or false",
+    "data.check": "true or false",
+    "data.classes": "an integer of at least 1",
+    "data.resize": "[height, width]",
+    "data.channels": "RGB, L or RGBA",
+    "batch": "an integer of at least 1",
+    "member_batch": "an integer of at least 1",
+    "rule": "the name of a rule, or a table with name",
+    "clip": "a number of more than 0",
+    "ema": "a number from 0 to 1, without 1",
+    "plateau": "a table",
+    "plateau.metric": "the name of a value, such as val_loss",
+    "plateau.factor": "a number of more than 0 and less than 1",
+    "plateau.patience": "an integer of at least 1",
+    "plateau.least": "a number of at least 0",
+    "plateau.mode": "min or max",
+    "metrics": "a list of names",
+    "validate_every": "an integer of at least 1",
+    "stop": 'a text such as "val_loss,<,5", or a list of them',
+    "best": "the name of a value, or a table",
+    "best.metric": "the name of a value, such as val_loss",
+    "best.keep": "an integer of at least 1",
+    "best.mode": "min or max",
+    "best.restore": "true or false",
+    "folder": "the path of a folder",
+    "resume": '"auto" or a step',
+    "keep": 'an integer of at least 1, or "all"',
+    "save_every": "an integer of at least 1",
+    "export": "tensorboard, csv or mlflow, or a list of them",
+    "trace": "an integer of at least 0",
+    "torn": "raise or restore",
+    "guard": "raise, skip or none",
+    "strict": "true or false",
+    "verify": "an integer of at least 0",
+    "seed": "an integer of at least 0",
+    "shuffle": "true or false",
+    "last": "keep or drop",
+    "slices": 'an integer of at least 1, or "auto"',
+    "prefetch": "an integer of at least 2",
+    "read": "master or node",
+    "reduction": "the name of a reduction, such as avg",
+    "compress": "fp16 or bf16",
+    "members": "an integer of at least 1",
+    "devices": "a text such as cuda, or a list",
+    "mode": "the name of a mode of PyTensor, such as NUMBA",
+    "floatX": "float32 or float64",
+    "precision": "tf32 or bf16",
+    "progress": "true or false",
+}
+
+
+@options_checked
+def read(path: Any, overrides: Iterable[str] = ()) -> Config:
+    """Read a config.
+
+    Parameters
+    ----------
+    path : path
+        Of a TOML file.
+    overrides : iterable of str
+        Values in place of those of the file: ``"batch=256"``, ``"optimizer.rate=1e-3"``. A value is
+        TOML; a bare word is a text. ``"batch="`` takes the value out.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, a key is unknown or missing, or a value is not possible. It names
+        the path of the value.
+    BackendMissing
+        msgspec is not installed.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from synkhronos.training import config
+    >>> text = '''
+    ... model = "mine:net"
+    ... optimizer = "adam"
+    ... epochs = 3
+    ... batch = 64
+    ... data = { train = "rows.npy" }
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = pathlib.Path(folder) / "a.toml"
+    ...     _ = place.write_text(text)
+    ...     found = config.read(place, ["epochs=5", "optimizer.rate=1e-3"])
+    >>> found.epochs, found.optimizer, found.data.train
+    (5, {'name': 'adam', 'rate': 0.001}, 'rows.npy')
+    """
+    where = Path(path)
+    try:
+        table = tomllib.loads(where.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise InputError(
+            f"{where}: cannot be read ({exc.strerror}): give the path of a TOML file; `synk new "
+            "train` writes one"
+        ) from None
+    except ValueError as exc:  # of TOML, or of UTF-8
+        raise InputError(f"{where}: not a TOML file: {exc}") from None
+    for text in overrides:
+        _override(table, text)
+    if isinstance(table.get("base", "."), str):
+        table["base"] = str((where.parent / table.get("base", ".")).resolve())
+    return config_of(table, str(where))
+
+
+def config_of(table: Mapping[str, Any], what: str = "config") -> Config:
+    """Check the settings of a table.
+
+    Parameters
+    ----------
+    table : mapping
+        As `tomllib` reads it from a file.
+    what : str
+        Where it comes from, for messages.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    InputError
+        As of `read`.
+    """
+    found = _converted(table, Config, what, "", "")
+    optimizer_of(found.optimizer, "optimizer", what)
+    return found
+
+
+def optimizer_of(value: str | Mapping[str, Any], path: str, what: str = "") -> Optimizer:
+    """The settings of an optimizer, which is a name or a table; `path` is its place in the config.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(value, str):
+        return Optimizer(name=value)
+    known = Optimizer.__struct_fields__
+    table: dict[str, Any] = {k: v for k, v in value.items() if k in known}
+    others = {k: v for k, v in value.items() if k not in known}
+    table["arguments"] = {**table.get("arguments", {}), **others}
+    return _converted(table, Optimizer, what, path, "optimizer")
+
+
+def named(value: str | Mapping[str, Any], path: str) -> tuple[str, Arguments]:
+    """The name and the arguments of what is given by a name, or by a table with a name.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(value, str):
+        return value, {}
+    arguments = dict(value)
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise InputError(f"{path}.name: found {shown(name)}, give a name")
+    return name, arguments
+
+
+def _converted[T](table: Mapping[str, Any], kind: type[T], what: str, path: str, usual: str) -> T:
+    """A table with its types; it is at `path` of the config, and its keys in GIVE at `usual`."""
+    try:
+        return msgspec.convert(dict(table), kind)
+    except msgspec.ValidationError as exc:
+        text = _explained(str(exc), table, path, usual)
+        raise InputError(f"{what}: {text}" if what else text) from None
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`", re.DOTALL)
+
+
+def _explained(text: str, table: Any, path: str, usual: str) -> str:
+    """What is wrong, by the path of the value, what was found, and what can be given."""
+    match = _PLACE.fullmatch(text)
+    message, inner = match.groups() if match else (text, "")
+    here, known = (f"{start}{inner}".removeprefix(".") for start in (path, usual))
+    if found := _UNKNOWN.fullmatch(message):
+        names = _keys_of(known)
+        meant = closest(found[1], names)
+        hint = f"; did you mean {meant}?" if meant else ""
+        full = f"{here}.{found[1]}".removeprefix(".")
+        return f"{full}: there is no such key{hint}; there are {', '.join(names)}"
+    if found := _MISSING.fullmatch(message):
+        here, known = (f"{start}.{found[1]}".removeprefix(".") for start in (here, known))
+        return f"{here}: missing, give {GIVE[known]}"
+    value: Any = table
+    for part in re.findall(r"[^.\[\]]+", inner):
+        value = value[int(part)] if isinstance(value, list | tuple) else value[part]
+    give = GIVE.get(re.sub(r"\[.*", "", known), message)
+    return f"{here}: found {shown(value)}, give {give}"
+
+
+def _keys_of(path: str) -> list[str]:
+    """The keys of a table of the config."""
+    inside = f"{path}." if path else ""
+    names = [key.removeprefix(inside) for key in GIVE if key.startswith(inside)]
+    return [name for name in names if "." not in name]
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    """Set a value of the table by ``key=value``, or take it out by ``key=``."""
+    key, equals, given = text.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise InputError(f"{text!r}: write key=value, such as batch=256 or optimizer.rate=1e-3")
+    for depth, part in enumerate(parts[:-1], 1):
+        inner = table.get(part, {})
+        if isinstance(inner, str) and part in ("optimizer", "rule"):
+            inner = {"name": inner}
+        elif isinstance(inner, str) and part == "best":
+            inner = {"metric": inner}
+        if not isinstance(inner, dict):
+            path = ".".join(parts[:depth])
+            raise InputError(f"{text!r}: {path} is {shown(inner)}, and has no keys")
+        table[part] = inner
+        table = inner
+    if given.strip():
+        table[parts[-1]] = _value(text, given.strip())
+    else:
+        table.pop(parts[-1], None)
+
+
+def _value(text: str, given: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {given}")
+    except tomllib.TOMLDecodeError as exc:
+        if given[:1] in ('"', "'", "[", "{"):  # meant as TOML
+            raise InputError(f"{text!r}: the value is not TOML: {exc}") from None
+        return given
+    return found["value"] if len(found) == 1 else given
+
+
+def _without_none(table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield key, dict(_without_none(value))
+        elif value is not None:
+            yield key, value

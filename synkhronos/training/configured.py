@@ -1,0 +1,260 @@
+"""A run as a config describes it: from names to a network, an optimizer, data, and `fit`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytensor
+
+from synkhronos._engine.group import close, current_or_none, fork
+from synkhronos._errors import InputError
+from synkhronos._host.launch_settings import launch_settings
+from synkhronos.extensions.updates import total_norm_constraint
+from synkhronos.rules import FreeRule, Rule
+from synkhronos.training._choices import (
+    Choice,
+    called,
+    function_of,
+    look_in,
+    metrics_of,
+    rule_of,
+    shared_rate,
+)
+from synkhronos.training._rows import first, rows_of
+from synkhronos.training.callbacks import Best, Plateau
+from synkhronos.training.config import Config, optimizer_of
+from synkhronos.training.fit import fit
+from synkhronos.training.net import Net, net_of
+from synkhronos.training.trainer import Trainer
+
+__all__ = ["train"]
+
+FEW = 3  # steps of a quick run
+
+
+def train(
+    config: Config,
+    *,
+    members: int | None = None,
+    resume: str | int | None = None,
+    verify: int | None = None,
+    quick: bool = False,
+) -> Trainer:
+    """Train as a config says.
+
+    Parameters
+    ----------
+    config : Config
+    members : int, optional
+        Of the group, in place of the config's. With a current group, its size or None.
+    resume : "auto", int or None
+        In place of the config's.
+    verify : int, optional
+        In place of the config's.
+    quick : bool
+        Make 3 steps, and validate as many batches. Nothing is written.
+
+    Returns
+    -------
+    Trainer
+        Its ``history`` and ``train.params`` remain readable.
+
+    Raises
+    ------
+    InputError
+        A value of the config is not possible; the message names its path.
+    BackendMissing
+        A library that the config needs is not installed.
+    Exception
+        Of `fit`, of the user's functions, or of the start of the group.
+
+    Notes
+    -----
+    It uses the current group, or starts one and closes it at the end. The user's modules are
+    imported and files are opened after the start. On several nodes only the first process returns.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from synkhronos.training import config, configured
+    >>> net = '''
+    ... import numpy as np, pytensor, pytensor.tensor as pt
+    ... from synkhronos.training import Net
+    ... def line():
+    ...     x, y = pt.matrix("x"), pt.lvector("y")
+    ...     w = pytensor.shared(np.zeros(4, x.dtype), name="w")
+    ...     return Net(loss=((x @ w - y) ** 2).mean(), params=[w], inputs=[x, y])
+    ... '''
+    >>> text = '''
+    ... model = "a_line_of_docs:line"
+    ... optimizer = { name = "sgd", rate = 0.1 }
+    ... batch = 20
+    ... epochs = 2
+    ... progress = false
+    ... [data]
+    ... train = "synthetic:4,classes=2,n=100"
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = pathlib.Path(folder)
+    ...     _ = (place / "a_line_of_docs.py").write_text(net)
+    ...     _ = (place / "a.toml").write_text(text)
+    ...     run = configured.train(config.read(place / "a.toml"), members=2)
+    >>> run.step, run.history["loss"][1] < run.history["loss"][0]
+    (10, True)
+    """
+    look_in(config.base)
+    with _settings(config), _group(config, members):
+        return _fitted(config, resume, verify, quick)
+
+
+@contextlib.contextmanager
+def _settings(config: Config) -> Iterator[None]:
+    """PyTensor's settings of the run; members get those of the start of the group."""
+    wanted = {"mode": config.mode, "floatX": config.floatX}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    try:
+        flags = pytensor.config.change_flags(**given)
+        flags.__enter__()
+    except ValueError as exc:
+        raise InputError(f"mode: found {config.mode!r}, PyTensor has no such mode: {exc}") from None
+    try:
+        yield
+    finally:
+        flags.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _group(config: Config, members: int | None) -> Iterator[None]:
+    group = current_or_none()
+    if group is not None:
+        if members not in (None, group.size):
+            raise InputError(
+                f"train: members={members}, and the current group has {group.size}: close it "
+                "first, or leave members out"
+            )
+        yield
+        return
+    # what `synk run` was asked for goes before the config; `fork` follows it
+    launch = launch_settings()
+    asked = members or (None if launch.members else config.members)
+    fork(asked, None if launch.devices else config.devices)
+    try:
+        yield
+    finally:
+        close()
+
+
+def _fitted(config: Config, resume: Any, verify: int | None, quick: bool) -> Trainer:
+    net = _net(config)
+    rule = rule_of(config.rule, "rule", config.base)
+    rows = rows_of(config, "train", net.inputs)
+    validation = None
+    if config.data.validation is not None:
+        validation = rows_of(config, "validation", net.inputs)
+    size = _step_size(config, rule)
+    whole = -(-len(rows[0]) // size)
+    optimizer, callbacks = _optimizer(config, whole * config.epochs)
+    if config.best is not None:
+        best = config.best
+        callbacks.append(Best(best) if isinstance(best, str) else Best(**_fields(best)))
+    if quick:
+        rows = first(rows, FEW * size)
+        validation = None if validation is None else first(validation, FEW * size)
+    folder = None
+    if config.folder is not None and not quick:
+        folder = os.path.join(config.base, config.folder)
+    checked = config.verify if verify is None else verify
+    given = resume if resume is not None else config.resume
+    if checked and given == "auto" and folder is not None:
+        if os.path.exists(os.path.join(folder, "run.json")):
+            raise InputError(f"verify: {folder} holds a run: verify one that begins")
+        given = None
+    if given is not None and folder is None and not quick:
+        raise InputError("folder: missing, and a run without one cannot be resumed: give a path")
+    clip = None
+    if config.clip is not None:
+        clip = functools.partial(total_norm_constraint, max_norm=config.clip)
+    return fit(
+        net.loss,
+        net.params,
+        list(net.inputs),
+        rows,
+        optimizer=optimizer,
+        epochs=1 if quick else config.epochs,
+        batch=config.batch,
+        member_batch=config.member_batch,
+        rule=rule,
+        validation=validation,
+        metrics=metrics_of(config, net) or None,
+        callbacks=callbacks,
+        stop=config.stop,
+        folder=folder,
+        resume=None if quick else given,
+        keep=None if config.keep == "all" else config.keep,
+        save_every=config.save_every,
+        validate_every=config.validate_every,
+        seed=config.seed,
+        shuffle=config.shuffle,
+        last=config.last,
+        slices=config.slices,
+        prefetch=config.prefetch,
+        read=config.read,
+        precision=config.precision,
+        ema=config.ema,
+        guard=None if config.guard == "none" else config.guard,
+        torn="raise" if quick else config.torn,
+        verify=checked,
+        strict=config.strict,
+        augment=net.augment,
+        updates=net.updates,
+        clip=clip,
+        reduction=config.reduction,
+        compress=config.compress,
+        config=config.table(),
+        export=() if quick else config.export,
+        trace=0 if quick else config.trace,
+        progress=config.progress,
+    )
+
+
+def _step_size(config: Config, rule: Rule | None) -> int:
+    """The rows of a step: of all members, or of one if each makes steps of its own."""
+    apart = isinstance(rule, FreeRule) and not rule.meets
+    key, other = ("member_batch", "batch") if apart else ("batch", "member_batch")
+    size: int | None = getattr(config, key)
+    if size is None:
+        raise InputError(f"{key}: missing, give an integer of at least 1")
+    if getattr(config, other) is not None:
+        why = (
+            f"with {rule} each member makes steps of its own" if apart else "members step together"
+        )
+        raise InputError(f"{other}: {why}: take it out, as by {other}= on the command line")
+    return size
+
+
+def _net(config: Config) -> Net:
+    function = function_of(config.model, config.base, "model")
+    made = called(function, config.model_arguments, "model_arguments")
+    return net_of(made, f"model: {config.model}")
+
+
+def _optimizer(config: Config, steps: int) -> tuple[Any, list[Any]]:
+    """The update rule, and the callback that lowers its rate."""
+    settings = optimizer_of(config.optimizer, "optimizer")
+    choice = Choice(settings, "optimizer", config.base)
+    if config.member_batch is not None and choice.lacks_steps:
+        raise InputError("optimizer.steps: missing, members count their own: give an integer")
+    if config.plateau is None:
+        return choice.made(steps), []
+    if settings.schedule is not None:
+        raise InputError("plateau: the rate follows optimizer.schedule: leave one of them out")
+    rate = shared_rate(settings.rate, "optimizer")
+    return choice.made(steps, rate), [Plateau(rate, **_fields(config.plateau))]
+
+
+def _fields(settings: Any) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__struct_fields__}

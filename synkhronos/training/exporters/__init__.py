@@ -1,0 +1,9 @@
+"""Gives what a run records to other programs, by a process that is not the run's.
+
+`export` does so in this process; `exported` starts one beside a run. Each target has a file of its
+own, which imports its library.
+"""
+
+from synkhronos.training.exporters.beside import checked_targets as checked_targets
+from synkhronos.training.exporters.beside import exported as exported
+from synkhronos.training.exporters.exporting import export as export

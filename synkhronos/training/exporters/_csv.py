@@ -1,0 +1,60 @@
+"""A table of all lines with all their columns, as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from synkhronos.training.exporters.numbers import numbers_of
+from synkhronos.training.exporters.target import Target
+from synkhronos.training.run_folder import is_later, step_of_return
+
+
+class Table(Target):
+    """``metrics.csv``: a row for each line, a column for each name.
+
+    Rows are appended. After a new column, and after a return to an earlier step, the file is
+    replaced as a whole.
+    """
+
+    def __init__(self, run: Path, folder: Path | None) -> None:
+        self._path = (folder or run) / "metrics.csv"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._rows: list[dict[str, Any]] = []
+        self._columns: dict[str, None] = {}  # an ordered set
+        self._written: int | None = None  # rows; None: the file is to be replaced
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    def take(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        for line in lines:
+            if (step := step_of_return(line)) is not None:
+                self._rows = [row for row in self._rows if not is_later(row, step)]
+                self._written = None
+            plain = {k: v for k, v in line.items() if v is None or isinstance(v, str | int | float)}
+            row = {**plain, **numbers_of(line), **plain}
+            if row.keys() - self._columns.keys():
+                self._columns.update(dict.fromkeys(row))
+                self._written = None
+            self._rows.append(row)
+        if self._written is None:
+            new = self._path.with_name(f".{self._path.name}.new")
+            self._write(new, "w", 0)
+            new.replace(self._path)
+        else:
+            self._write(self._path, "a", self._written)
+        self._written = len(self._rows)
+
+    def _write(self, path: Path, how: str, first: int) -> None:
+        with open(path, how, newline="", encoding="utf-8", errors="backslashreplace") as file:
+            writer = csv.DictWriter(file, list(self._columns))
+            if not first:
+                writer.writeheader()
+            writer.writerows(self._rows[first:])
+
+    def close(self, ended: bool) -> None:
+        """Nothing is open."""

@@ -1,0 +1,110 @@
+"""An exporter beside a run: a process that follows the run's lines, and ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._host.cores import environment
+from synkhronos.training.exporters.exporting import check_target, export
+
+_LIMIT = 60.0  # seconds for the exporter to take the last lines, and to end
+_NICE = 10  # members come first
+_BOOTSTRAP = """
+import json, sys
+hello = json.loads(sys.argv[1])
+sys.path[:] = hello["path"]
+from synkhronos.training.exporters.beside import serve
+sys.exit(serve(hello["run"], hello["to"]))
+"""
+
+log = logging.getLogger("synkhronos")
+
+
+def checked_targets(given: str | Sequence[str], folder: Any) -> tuple[str, ...]:
+    """The targets of `fit`, one or several.
+
+    Raises
+    ------
+    InputError
+        One is unknown, or there is no folder with a record to export.
+    BackendMissing
+        The library of one is not installed.
+    """
+    found = (given,) if isinstance(given, str) else tuple(given or ())
+    for to in found:
+        check_target(to)
+    if found and folder is None:
+        raise InputError(f"export={given!r} gives away what a folder records: give folder=")
+    return found
+
+
+@contextlib.contextmanager
+def exported(run: Path, to: str) -> Iterator[None]:
+    """A context beside which a process exports the run; it ends after the last line.
+
+    It also ends after the death of this process, by the end of a pipe. A failure of it fails no
+    run: a warning is logged. What it says is in ``log/export-TARGET.log``.
+    """
+    said = run / "log" / f"export-{to}.log"
+    said.parent.mkdir(exist_ok=True)
+    hello = json.dumps({"path": sys.path, "run": str(run.resolve()), "to": to})
+    with open(said, "ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, hello],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=os.environ | environment(1),
+            start_new_session=True,  # Ctrl-C at a terminal is for the run
+        )
+    try:
+        yield
+    finally:
+        _end(process, to, said)
+
+
+def _end(process: subprocess.Popen[bytes], to: str, said: Path) -> None:
+    """Let the exporter take the last lines."""
+    assert process.stdin is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended before
+            # a word, since a worker forked meanwhile also holds the pipe, and would keep it open
+            process.stdin.write(b"\n")
+        process.stdin.close()
+        code = process.wait(_LIMIT)
+    except subprocess.TimeoutExpired:
+        log.warning("the export to %s has not ended within %.0f s: it is stopped", to, _LIMIT)
+    else:
+        if code:
+            log.warning("the export to %s has failed (exit code %d): see %s", to, code, said)
+        elif not said.stat().st_size:
+            said.unlink()
+            with contextlib.suppress(OSError):  # others have logs there
+                said.parent.rmdir()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def serve(run: str, to: str) -> int:
+    """Export a run until standard input ends or has a word; returns the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the last lines come after them
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICE)
+    try:
+        export(run, to, follow=True, lifeline=sys.stdin.fileno())
+    except SynkhronosError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    return 0

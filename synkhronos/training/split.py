@@ -1,0 +1,69 @@
+"""Where the time of an epoch went in each member, for the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.feeds import Feed
+from synkhronos.training.position import Position
+
+type Seconds = Mapping[str, Sequence[float]]  # by phase, then by rank
+
+
+class Split:
+    """Reads the clocks of a training function, epoch after epoch, without setting them back.
+
+    Parameters
+    ----------
+    train : TrainFunction
+    feed : Feed
+    position : Position
+        Its seconds are those of the epoch.
+    """
+
+    def __init__(self, train: TrainFunction, feed: Feed, position: Position) -> None:
+        self._train = train
+        self._feed = feed
+        self._position = position
+        self._measured = position.seconds  # of an epoch that is resumed: by an earlier process
+        self._before = train.seconds()
+        self._waited = feed.waited
+
+    def epoch(self) -> dict[str, Any]:
+        """What the line of an epoch says of its time; nothing if members have no clocks.
+
+        ``phases``: seconds of each member by phase, which together are the seconds of the epoch.
+        ``reading``: seconds of them in which all members waited for the rows of a source.
+        """
+        now, waited = self._train.seconds(), self._feed.waited
+        phases = phases_of(self._before, now, self._position.seconds - self._measured)
+        reading = waited - self._waited
+        self._before, self._waited, self._measured = now, waited, 0.0
+        if not phases:
+            return {}
+        return {"phases": phases, "reading": round(reading, 6)}
+
+
+def phases_of(before: Seconds, now: Seconds, seconds: float) -> dict[str, list[float]]:
+    """The seconds of each phase between two looks, by rank; empty if none were counted.
+
+    A member that has worked less than the busiest one has waited for it. The rest of the time is
+    "between": that of the script, and of the call before the members' work.
+    """
+    since = {name: _since(before.get(name, ()), times) for name, times in now.items()}
+    work = [sum(times) for times in zip(*since.values(), strict=True)]
+    longest = max(work, default=0.0)
+    if longest <= 0:
+        return {}
+    since["wait"] = [t + longest - w for t, w in zip(since["wait"], work, strict=True)]
+    since["between"] = [max(0.0, seconds - longest)] * len(work)
+    return {name: [round(t, 6) for t in times] for name, times in since.items()}
+
+
+def _since(before: Sequence[float], now: Sequence[float]) -> list[float]:
+    """What has been added; all of it if the clocks are new, as after a restart of workers."""
+    if len(before) != len(now) or any(b > n for b, n in zip(before, now, strict=True)):
+        return list(now)
+    return [n - b for b, n in zip(before, now, strict=True)]

@@ -1,0 +1,213 @@
+"""`synk top`: what it says of groups in each state, to whom, and in which form."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from modes import FAST
+
+import synkhronos as synk
+from synkhronos._transport.channels.status import GroupStatus, MemberStatus, read_status
+from synkhronos.cli import _live_view, _watched_groups
+from synkhronos.cli._command_line import main
+from synkhronos.cli._watched_groups import Watch, WatchedGroup
+from synkhronos.extensions import make_train_function, updates
+from synkhronos.testing.faults import Fault
+
+
+def look(watch: Watch) -> WatchedGroup:
+    """The group of this process."""
+    [group] = watch.look(os.getpid())
+    return group
+
+
+def until(seen: Callable[[WatchedGroup], bool], watch: Watch) -> WatchedGroup:
+    """Look until something is seen."""
+    limit = time.monotonic() + 60
+    while not seen(found := look(watch)):
+        assert time.monotonic() < limit, found
+        time.sleep(0.02)
+    return found
+
+
+def test_figures_of_training(group2: synk.Group) -> None:
+    x = pt.matrix("x", dtype="float64")
+    w = pytensor.shared(np.zeros(5), name="w")
+    loss = ((x @ w - 1) ** 2).mean()
+    train = make_train_function(loss, [w], x, None, updates.sgd, 0.1, mode=FAST, name="train")
+    rows = synk.data(np.ones((30, 5)))
+    train(rows)
+    group2.note("näher " + 600 * "x")
+    watch = Watch()
+    look(watch)
+    began = time.monotonic()
+    for _ in range(50):
+        train(rows)
+    found = look(watch)
+    seconds = time.monotonic() - began
+    assert found.what == "function train"
+    assert found.note.startswith("näher xxx")
+    assert len(found.note.encode()) == 512
+    assert found.pid == os.getpid()
+    assert found.steps == 50  # the first one compiles
+    assert found.rates["steps"] >= 50 / seconds / 2
+    assert found.rates["rows"] == pytest.approx(30 * found.rates["steps"], rel=1e-6)
+    assert [m.pid for m in found.members] == [group2.channel.pid(r) for r in (0, 1)]
+    assert [m.state for m in found.members] == ["script", "idle"]
+    for m in found.members:
+        assert sum(m.share.values()) == pytest.approx(1)
+        assert m.memory > 1e7
+        assert not m.late
+
+
+def test_states(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that computes while the master waits is late; then both are idle."""
+    monkeypatch.setattr(_watched_groups, "LATE_SECONDS", 0.05)
+    watch = Watch()
+    nap = threading.Thread(target=group2.run, args=(Fault("nap", ranks=(1,)),))
+    nap.start()
+    try:
+        found = until(lambda g: g.members[1].late, watch)
+        assert found.members[1].state == "compute"
+        assert not found.members[0].late
+        assert "LATE" in _live_view.plain(found)
+    finally:
+        nap.join()
+    until(lambda g: [m.state for m in g.members] == ["script", "idle"], watch)
+
+
+def test_a_member_that_has_ended(group2: synk.Group) -> None:
+    watch = Watch()
+    os.kill(group2.channel.pid(1), signal.SIGKILL)
+    os.waitid(os.P_PID, group2.channel.pid(1), os.WEXITED | os.WNOWAIT)
+    until(lambda g: g.members[1].state == "ended", watch)
+
+
+def test_groups_of_one_and_closed_ones() -> None:
+    watch = Watch()
+    with synk.Group(1) as group:
+        group.note("alone")
+        found = look(watch)
+        assert (found.note, len(found.members)) == ("alone", 1)
+    assert watch.look(os.getpid()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_one_look(
+    arguments: list[str], group2: synk.Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pid = str(group2.channel.pid(1))
+    assert main(["top", pid, "--interval", "0.05", *arguments]) == 0
+    out = capsys.readouterr().out
+    if arguments:
+        found = json.loads(out)
+        [group] = found["groups"]
+        assert group["pid"] == os.getpid()
+        assert [m["rank"] for m in group["members"]] == [0, 1]
+        assert {"state", "seconds", "share", "memory", "late", "pid"} <= set(group["members"][1])
+    else:
+        assert re.search(rf"^  1     {pid}\s+idle ", out, re.MULTILINE)
+    assert main(["top", "1", "--interval", "0.05"]) == 1
+    assert "no group of this user" in capsys.readouterr().out
+    assert main(["top", "--interval", "0"]) == 2
+
+
+def test_drawings(group2: synk.Group) -> None:
+    """The table of rich has the same texts as the plain one."""
+    console = pytest.importorskip("rich.console").Console(width=120)
+    found = look(Watch())
+    with console.capture() as captured:
+        console.print(_live_view.drawn([found]))
+    for row in _live_view.rows_of(found):
+        for text in row:
+            assert text in captured.get()
+    with console.capture() as captured:
+        console.print(_live_view.drawn([]))
+    assert "no group" in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0042, "4 ms"), (59.94, "59.9 s"), (61, "1:01"), (3725, "1:02:05")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert _live_view.duration(seconds) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0.5, "0.5"), (1234, "1.23k"), (5.05e6, "5.05M")])
+def test_counts(number: float, text: str) -> None:
+    assert _live_view.count(number) == text
+
+
+# imports come first: the other user may not read them
+OTHER_USER = """
+import os, sys
+from synkhronos.cli._watched_groups import Watch
+path = sys.argv[1]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    os.open(path, os.O_RDONLY)
+except PermissionError as exc:
+    print(exc.errno)
+print(Watch().look())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_sees_nothing(group2: synk.Group) -> None:
+    path = f"/proc/{os.getpid()}/fd/{group2.arena.fd}"
+    assert look(Watch()).pid == os.getpid()
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", OTHER_USER, path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [str(errno.EACCES), "[]"], done.stderr
+
+
+def test_memory_that_is_not_a_group() -> None:
+    """Also of one that has not started yet, and of another version."""
+    fd = os.memfd_create("synkhronos")
+    try:
+        assert read_status(fd) is None
+        os.ftruncate(fd, 1 << 21)
+        assert read_status(fd) is None
+    finally:
+        os.close(fd)
+
+
+def status(**changes: Any) -> GroupStatus:
+    cells = (*[0.0] * 7, 3.0, 30.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0, _watched_groups.SIGNED)
+    member = MemberStatus(0, os.getpid(), 4, False, False, 0, (cells,))
+    members = member, replace(member, rank=1)
+    return replace(GroupStatus(0, 4, "f", "", members), **changes)
+
+
+def test_clocks_that_have_become_other_memory() -> None:
+    """Cells that carry no sign are no figures."""
+    before = status()
+    other = tuple(replace(m, clocks=((1e30,) * 16,)) for m in before.members)
+    assert _watched_groups._deltas(before, status(members=other)) == []
+    assert _watched_groups._current(status(members=other)) == []
+    grown = tuple(
+        replace(m, clocks=(tuple(c + 1 if i < 9 else c for i, c in enumerate(m.clocks[0])),))
+        for m in before.members
+    )
+    assert len(_watched_groups._deltas(before, status(members=grown))) == 2
