@@ -121,7 +121,7 @@ class _Told:
 
 
 def _tell(of: weakref.ref[_Told], over: threading.Event) -> None:
-    person = _at_terminal() or "ipykernel" in sys.modules
+    person = _at_terminal() or in_notebook()
     pause, line = SOON if person else FIRST, None
     with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
         while not over.wait(pause):
@@ -135,6 +135,12 @@ def _tell(of: weakref.ref[_Told], over: threading.Event) -> None:
         if line is not None:
             told = of()
             line.end(f"{told.text}: done after {told.seconds}" if told and told.done else "")
+
+
+def in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this process, which is more than to have ipykernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return shell is not None and hasattr(shell(), "kernel")
 
 
 def _at_terminal() -> bool:

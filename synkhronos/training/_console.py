@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from synkhronos._engine.progress import in_notebook
+
 REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
 EVERY = 10.0  # seconds between two plain lines
 WINDOW = 5.0  # seconds over which rows per second are averaged
@@ -50,7 +52,7 @@ class Console:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if stream is None:
-            stream = sys.stdout if "ipykernel" in sys.modules else sys.stderr
+            stream = sys.stdout if in_notebook() else sys.stderr
         self._stream = stream
         self._clock = clock
         self._live = enabled and _can_redraw(stream)

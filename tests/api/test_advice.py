@@ -131,8 +131,7 @@ def test_what_takes_long_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a function, and of a training function; no thread is left."""
-    for wait in ("FIRST", "SOON"):
-        monkeypatch.setattr(progress, wait, 0.001)
+    monkeypatch.setattr(progress, "FIRST", 0.001)
     monkeypatch.setattr(progress._LogLines, "pause", 0.001)
     x, w = pt.dvector("x"), pytensor.shared(np.zeros(()), name="w")
     loss = ((w - x) ** 2).mean()

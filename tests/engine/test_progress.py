@@ -83,7 +83,6 @@ def test_what_is_short_is_not_told(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "FIRST", 60)
-    monkeypatch.setattr(progress, "SOON", 60)  # where another test has imported ipykernel
     with telling("compiling f"):
         pass
     assert not threads()

@@ -455,8 +455,7 @@ def test_what_takes_long_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a model is read, compiled and proved; no thread is left for `pm.sample` to fork."""
-    for wait in ("FIRST", "SOON"):  # the latter if a test before this one has imported ipykernel
-        monkeypatch.setattr(progress, wait, 0.001)
+    monkeypatch.setattr(progress, "FIRST", 0.001)
     monkeypatch.setattr(progress._LogLines, "pause", 0.001)
     read = _parallel.read_model
     monkeypatch.setattr(_parallel, "read_model", lambda *args: (time.sleep(0.2), read(*args))[1])

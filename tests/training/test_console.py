@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -350,7 +350,9 @@ def test_terminals_that_cannot_redraw(
 def test_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain lines, where the output of the cell is."""
     out = io.StringIO()
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    shells = [None, SimpleNamespace(kernel=None)]  # a library may have imported IPython
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shells.pop(0)))
+    assert not progress.in_notebook()
     monkeypatch.setattr(sys, "stdout", out)
     console = Console()
     console.line("a")
