@@ -3,8 +3,11 @@
     python -P tests/run.py default | quick | all
 
 First the tests that may run beside others, in two processes more than there are cores, since many
-tests wait; then those with the marker `alone`, one after the other. Of a run of pytest the first
-process writes to the terminal.
+tests wait; then those with the marker `alone`, one after the other. What the first of the processes
+writes is shown at once.
+
+A test that forks a group takes three quarters of the processor time where the process has not
+imported PyMC. So each process of the first kind is two, one after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -25,29 +31,44 @@ ROOT = Path(__file__).parents[1]
 DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
 ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
+LARGE = ("tests/pymc", "tests/training/test_metrics.py")  # they import PyMC and scikit-learn
+PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def run(selection: str, processes: int, paths: list[str], folder: Path) -> list[int]:
-    """Run pytest in so many processes, which share the tests; their exit statuses.
+def run(selection: str, parts: Mapping[str, Sequence[str]], folder: Path, shown: bool) -> list[int]:
+    """Run pytest for each part, with its arguments; the exit statuses.
 
-    The first one writes to the terminal, the others to files that are shown afterwards. Each has a
+    Whoever runs the same part at the same time takes tests that no other has taken. Each has a
     folder of its own for tmp_path: processes that share one clean it up at the same time, and one
     of them may then fail after its last test.
     """
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += [f"--taken={folder / 'taken'}", "-m", selection, *paths]
-    started = []
-    for number in range(processes):
-        with (folder / f"{number}.txt").open("w") as output:
-            report = f"--junit-xml={folder / f'{number}.xml'}"
-            temporary = f"--basetemp={folder.with_name(f'{folder.name.split()[0]}-{number}')}"
-            to = {"stdout": output, "stderr": subprocess.STDOUT} if number else {}
-            started.append(subprocess.Popen([*command, report, temporary], cwd=ROOT, **to))
-    codes = [process.wait() for process in started]
-    for number in range(1, processes):
-        print((folder / f"{number}.txt").read_text(), flush=True)
+    command += ["-p", "no:zarr", "-m", selection]  # zarr's plugin takes half a second to import
+    folder.mkdir()
+    codes = []
+    for name, arguments in parts.items():
+        files = f"--junit-xml={folder / name}.xml", f"--basetemp={folder / name}"
+        taken = f"--taken={folder.with_name(f'taken {name}')}"
+        whole = [*command, *arguments, *files, taken]
+        with (folder / "output").open("a") as output:
+            to: dict[str, Any] = {} if shown else {"stdout": output, "stderr": subprocess.STDOUT}
+            codes.append(subprocess.run(whole, cwd=ROOT, check=False, **to).returncode)
     return codes
+
+
+def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
+    """Run the tests that may run beside others; the exit statuses."""
+    small = [f"--ignore={path}" for path in (*LARGE, PROMISES)]
+    parts = {"engine": paths} if paths else {"small": small, "large": LARGE}
+    promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem]}
+    folders = [folder / str(number) for number in range(len(os.sched_getaffinity(0)) + 2)]
+    with ThreadPoolExecutor(len(folders)) as pool:
+        others = [pool.submit(run, selection, parts, each, False) for each in folders[1:]]
+        codes = run(selection, promises | parts, folders[0], True)
+    for each in folders[1:]:
+        print((each / "output").read_text(), flush=True)
+    return codes + [code for other in others for code in other.result()]
 
 
 def save_time(selection: str) -> None:
@@ -96,17 +117,15 @@ def main() -> int:
     parser.add_argument("--began", type=float, default=time.time(), help="seconds since the epoch")
     given = parser.parse_args()
     paths = [f"tests/{part}" for part in ENGINE] if given.selection == "quick" else []
-    chosen = SELECTIONS[given.selection]
     save_time(given.selection)
-    cores = len(os.sched_getaffinity(0))
-    codes: list[int] = []
+    beside, alone = (
+        " and ".join(filter(None, [SELECTIONS[given.selection], marked]))
+        for marked in ("not alone", "alone")
+    )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        for word, processes, where in (("not alone", cores + 2, paths), ("alone", 1, apart(paths))):
-            folder = Path(name) / word
-            folder.mkdir()
-            marked = " and ".join(filter(None, [chosen, word]))
-            codes += run(marked, processes, where, folder)
-        reports = sorted(Path(name).rglob("*.xml"))
+        codes = run_beside(beside, paths, Path(name))
+        codes += run(alone, {"alone": apart(paths)}, Path(name) / "alone", True)
+        reports = sorted(Path(name).glob("*/*.xml"))
         print(summary(reports, time.time() - given.began), flush=True)
     return next((code for code in codes if code not in NONE_WENT_WRONG), 0)
 

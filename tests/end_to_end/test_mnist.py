@@ -19,6 +19,7 @@ import pytensor
 import pytest
 from mnist_files import FILES, shared_data
 from pytensor.graph.traversal import ancestors
+from selection import thorough
 from user_scripts import LIMIT, run_script
 
 import synkhronos as synk
@@ -46,6 +47,10 @@ if find_spec("pytensor_ml"):
         "cnn dropout": f"train_cpu_data {DROPOUT_CNN} --members 2",
         "cnn dropout again": f"train_cpu_data {DROPOUT_CNN} --members 2",
     }
+TYPICAL = (
+    *("serial", "cpu 2", "gpu 2", "cpu dropout", "cpu dropout again", "digits"),
+    *("cnn serial", "cnn cpu 2"),
+)
 # one process after another would take most of its time to import
 RUN_ALL = """
 import os, runpy, sys
@@ -79,8 +84,14 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def curves(tmp_path_factory: pytest.TempPathFactory, stubs: str) -> dict[str, Curve]:
-    text = RUN_ALL.format(data=shared_data(), demos=str(DEMOS), stubs=stubs, curves=CURVES)
+def curves(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, stubs: str
+) -> dict[str, Curve]:
+    """Those of the tests that were selected."""
+    mine = [item for item in request.session.items if item.path == request.path]
+    every = any(item.get_closest_marker("thorough") for item in mine)
+    chosen = {label: CURVES[label] for label in CURVES if every or label in TYPICAL}
+    text = RUN_ALL.format(data=shared_data(), demos=str(DEMOS), stubs=stubs, curves=chosen)
     printed = run_script(tmp_path_factory.mktemp("runs"), text)
     found = {}
     for said in printed.split("run ")[1:]:
@@ -89,11 +100,11 @@ def curves(tmp_path_factory: pytest.TempPathFactory, stubs: str) -> dict[str, Cu
         last = TEST.fullmatch(said.splitlines()[-1])
         assert last, said
         found[said.splitlines()[0]] = Curve(losses, np.append(accuracies, float(last[1])), said)
-    assert list(found) == list(CURVES)
+    assert list(found) == list(chosen)
     return found
 
 
-@pytest.mark.parametrize("which", ["cpu 1", "cpu 2", "gpu 2", "gpu 3"])
+@pytest.mark.parametrize("which", ["cpu 2", "gpu 2", *thorough("cpu 1", "gpu 3")])
 def test_curves_are_the_serial_one(curves: dict[str, Curve], which: str) -> None:
     """The last batch is a shorter one; members' shares of a batch differ in length."""
     found, serial = curves[which], curves["serial"]
@@ -104,13 +115,14 @@ def test_curves_are_the_serial_one(curves: dict[str, Curve], which: str) -> None
 
 
 @pytest.mark.skipif("cnn serial" not in CURVES, reason="pytensor-ml is missing (synkhronos[nn])")
-@pytest.mark.parametrize("which", ["cnn cpu 1", "cnn cpu 2", "cnn gpu 2"])
+@pytest.mark.parametrize("which", ["cnn cpu 2", *thorough("cnn cpu 1", "cnn gpu 2")])
 def test_curves_of_a_cnn_are_the_serial_one(curves: dict[str, Curve], which: str) -> None:
     found, serial = curves[which], curves["cnn serial"]
     np.testing.assert_allclose(found.losses, serial.losses, rtol=2e-5)
     np.testing.assert_allclose(found.accuracies, serial.accuracies, atol=0.41)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("cnn serial" not in CURVES, reason="pytensor-ml is missing (synkhronos[nn])")
 def test_dropout_of_a_cnn_is_reproducible(curves: dict[str, Curve]) -> None:
     once, again = curves["cnn dropout"], curves["cnn dropout again"]
@@ -123,7 +135,7 @@ def test_a_short_run_learns(curves: dict[str, Curve]) -> None:
         assert curves["serial"].accuracies[-1] > 80
 
 
-@pytest.mark.parametrize("which", ["cpu dropout", "gpu dropout"])
+@pytest.mark.parametrize("which", ["cpu dropout", *thorough("gpu dropout")])
 def test_dropout_is_reproducible(curves: dict[str, Curve], which: str) -> None:
     once, again = curves[which], curves[f"{which} again"]
     assert once.losses.tolist() == again.losses.tolist()

@@ -15,6 +15,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from selection import thorough
 from user_scripts import alive, run_script, start_script
 
 import synkhronos as synk
@@ -170,8 +171,9 @@ GUARDED = """
 @pytest.mark.parametrize(
     "how",
     [
-        *("fork", "exec", "two groups", "stopped", "thread", "thread, SIGIO ignored"),
-        *("forked child", "thread, forked child", "forked child unknown to Python"),
+        *("fork", "exec", "stopped", "thread, SIGIO ignored"),
+        *("thread, forked child", "forked child unknown to Python"),
+        *thorough("two groups", "thread", "forked child"),
     ],
 )
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:

@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from selection import thorough
 from training_cases import LOSSES, RULES, Net, compare, lars, loss_of, whitened
 
 import synkhronos as synk
@@ -606,7 +607,7 @@ def _held(loss: Any, params: Any, rate: float) -> dict[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("placed", [True, *thorough(False)])
 def test_values_in_the_memory_of_another(
     group2: synk.Group, monkeypatch: pytest.MonkeyPatch, placed: bool
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import interrupted
 import pytest
 from interrupted import BORDERS, LASTING, STATES
+from selection import thorough
 from terminal import CTRL_C, CTRL_Z, LIMIT, Program, Terminal
 
 from synkhronos._engine.group_options import GRACE_SECONDS
@@ -114,7 +115,7 @@ def test_ctrl_c(terminal: Terminal, draw: random.Random, state: str, trials: Tri
     report(f"Ctrl-C: {state}", took)
 
 
-@pytest.mark.parametrize("state", WORKING)
+@pytest.mark.parametrize("state", [*WORKING[::2], *thorough(*WORKING[1::2])])
 def test_ctrl_c_ends_the_call_not_the_group(
     terminal: Terminal, draw: random.Random, state: str, trials: Trials
 ) -> None:
@@ -160,7 +161,7 @@ def test_stopped_and_continued(terminal: Terminal, draw: random.Random, trials: 
     """Ctrl-Z, then `fg`: as if nothing had been."""
     states = [*WORKING, "idle", "user_code"]
     took = []
-    for state in trials(draw.sample(states, 3), states * 4):
+    for state in trials(draw.sample(states, 2), states * 4):
         program = come_to(terminal, draw, state, "goes on")
         terminal.press(CTRL_Z)
         assert terminal.await_word("stopped"), program.said

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -89,7 +90,9 @@ REUSED = """
 @pytest.mark.skipif(
     not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), reason="pids cannot be chosen here"
 )
-@pytest.mark.parametrize("way", ["exec another run", "fork nobody run", "fork another close"])
+@pytest.mark.parametrize(
+    "way", ["exec another run", "fork another close", *thorough("fork nobody run")]
+)
 def test_a_number_that_is_used_again(tmp_path: Path, way: str) -> None:
     """A worker was reaped by someone else, and its number is another process's by now."""
     printed = run_script(tmp_path, REUSED, *way.split())

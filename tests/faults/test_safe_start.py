@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from selection import thorough
 from user_scripts import LIMIT, run_script
 
 BEGIN = """
@@ -87,7 +88,7 @@ def test_after_torch(tmp_path: Path) -> None:
     assert printed.strip() == "exec"
 
 
-@pytest.mark.parametrize("how", ["-c", "-"])
+@pytest.mark.parametrize("how", ["-", *thorough("-c")])
 def test_scripts_without_a_file(tmp_path: Path, how: str) -> None:
     """Given as an argument, or on standard input."""
     text = textwrap.dedent(BEGIN).replace("synk.fork(2)", 'synk.fork(2, start="exec")')

@@ -16,6 +16,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
@@ -36,7 +37,7 @@ def mean() -> synk.Function:
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("kind", ["sleep", "spin", "C call"])
+@pytest.mark.parametrize("kind", ["spin", "C call", *thorough("sleep")])
 @pytest.mark.parametrize("meet", [True, False])
 def test_a_member_that_does_not_come(kind: str, meet: bool) -> None:
     """Named, with the line it stands at; the one that waits for it is not."""

@@ -66,8 +66,10 @@ def check(
     ("nodes", "members", "files", "only"),
     [
         (2, 1, ["api/test_functions.py"], "test_every_reduction or batch_s"),
-        (2, 2, ["api/test_collectives.py"], "weighted or every_verb and float32"),
-        *thorough((2, 2, COLLECTIVES, "communicator or channel or every_verb and int8")),
+        *thorough(
+            (2, 2, ["api/test_collectives.py"], "weighted or every_verb and float32"),
+            (2, 2, COLLECTIVES, "communicator or channel or every_verb and int8"),
+        ),
     ],
 )
 def test_parts_of_the_engine(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import Job, Launcher, job, run
+from selection import thorough
 
 OVER = 10.0  # seconds from the fault to the end of the job
 
@@ -184,7 +185,7 @@ print("good end")
     assert "good end" in run(mpi, 2, tmp_path, text, "0.5")
 
 
-@pytest.mark.parametrize("state", ["idle", "meeting"])
+@pytest.mark.parametrize("state", ["meeting", *thorough("idle")])
 def test_control_c_at_the_launcher(mpi: Launcher, tmp_path: Path, state: str) -> None:
     """As the terminal sends it, to the launcher and all that share its process group."""
     with job(mpi, 2, tmp_path, SERVE, "60", state) as made:

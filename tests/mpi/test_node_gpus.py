@@ -49,7 +49,7 @@ def exchanges():
 """
 
 
-@pytest.fixture(params=(*thorough(1), 2), ids=lambda n: f"each{n}")
+@pytest.fixture(params=(1, *thorough(2)), ids=lambda n: f"each{n}")
 def each(request: pytest.FixtureRequest) -> str:
     """How many members a node has."""
     return str(request.param)

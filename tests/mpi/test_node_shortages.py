@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, job, run
+from selection import thorough
 
 SETUP = """
 import resource, signal, sys
@@ -38,7 +39,7 @@ def no_room(*args):
 """
 
 
-@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("nodes", [2, *thorough(3)])
 def test_changes_are_sent_again_until_acknowledged(
     mpi: Launcher, tmp_path: Path, nodes: int
 ) -> None:
@@ -97,7 +98,7 @@ print("good end")
     assert [word for word in wanted if word not in said] == [], said
 
 
-@pytest.mark.parametrize("short", [0, 1])
+@pytest.mark.parametrize("short", [1, *thorough(0)])
 def test_memory_for_a_transfer_is_taken_before_it(
     mpi: Launcher, tmp_path: Path, short: int
 ) -> None:

@@ -86,6 +86,7 @@ POOLS = {
 }
 
 
+TOUCHING = [case for case in POOLS if case not in ("overlapping", "all")]
 SLOW = thorough(("NUMBA", "uneven"))
 
 
@@ -96,7 +97,7 @@ def test_pooling_and_its_gradient(mode: str, case: str, rng: np.random.Generator
     check_pooling(mode, case, rng)
 
 
-@pytest.mark.parametrize("case", POOLS)
+@pytest.mark.parametrize("case", ["overlapping", "all", *thorough(*TOUCHING)])
 def test_jax_pools_large_windows_in_blocks(
     case: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
