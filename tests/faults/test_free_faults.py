@@ -97,7 +97,7 @@ def test_the_others_go_on(monkeypatch: pytest.MonkeyPatch, place: str, act: str,
         assert group.alive == (act != "SIGKILL")
         if group.alive:
             monkeypatch.setattr(trip, "place", trips.Place("nowhere"))
-            with train.start(data, batches_of(ROWS, 10)) as again:
+            with train.start(data, batches_of(ROWS, 5)) as again:
                 again.wait()
 
 
