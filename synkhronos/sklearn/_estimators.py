@@ -1,0 +1,273 @@
+"""The estimators: parameters as keywords, and a group for the time of `fit`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pytensor
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from synkhronos._engine.group import Group, current_or_none
+from synkhronos._errors import InputError, InputTypeError, closest, shown
+from synkhronos.extensions import updates
+from synkhronos.sklearn._dense import classifier, dense, regressor
+from synkhronos.training.fit import fit
+from synkhronos.training.net import Net, net_of
+
+_RULES = tuple(name for name in updates.__all__ if hasattr(getattr(updates, name), "rule"))
+_FLOATS = (np.float64, np.float32)
+
+
+class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
+    """What both estimators do."""
+
+    _function: Callable[..., Any] | None = None
+
+    def __init__(
+        self,
+        layers: Sequence[int] = (100,),
+        *,
+        net: Callable[[int, int], Any] | None = None,
+        optimizer: Any = "adam",
+        rate: float = 1e-2,
+        epochs: int = 100,
+        batch: int = 64,
+        members: int | None = None,
+        mode: Any = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.layers = layers
+        self.net = net
+        self.optimizer = optimizer
+        self.rate = rate
+        self.epochs = epochs
+        self.batch = batch
+        self.members = members
+        self.mode = mode
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: no compiled function, and no group."""
+        return {k: v for k, v in super().__getstate__().items() if k != "_function"}
+
+    def _made(self, columns: int, outputs: int, dtype: str, draw: np.random.RandomState) -> Net:
+        raise NotImplementedError
+
+    def _own(self, columns: int, outputs: int) -> Net:
+        """The user's network, checked."""
+        assert self.net is not None
+        name = f"{type(self).__name__}: net"
+        if not callable(self.net):
+            raise InputTypeError(f"{name}={shown(self.net)}: a function of columns and outputs")
+        found = net_of(self.net(columns, outputs), name)
+        if len(found.inputs) != 2 or found.outputs is None:
+            raise InputError(f"{name} has returned a Net without two inputs, X and y, and outputs")
+        return found
+
+    def _train(self, X: np.ndarray, y: np.ndarray, outputs: int) -> Self:
+        """Train on checked rows, and keep the values of the parameters."""
+        draw = check_random_state(self.random_state)
+        net = self._made(X.shape[1], outputs, X.dtype.name, draw)
+        x_type, y_type = (v.type.dtype for v in net.inputs)
+        with _members(self.members):
+            run = fit(
+                net.loss,
+                net.params,
+                list(net.inputs),
+                (X.astype(x_type, copy=False), y.astype(y_type, copy=False)),
+                optimizer=self._rule(),
+                epochs=self.epochs,
+                batch=min(self.batch, len(X)) if isinstance(self.batch, int) else self.batch,
+                updates=net.updates,
+                augment=net.augment,
+                mode=self.mode,
+                seed=int(draw.randint(2**31 - 1)),
+                progress=bool(self.verbose),
+            )
+        self.params_ = [p.get_value() for p in net.params]
+        self.history_ = run.history
+        self._outputs = outputs
+        self._compile(net)
+        return self
+
+    def _rule(self) -> Callable[..., Any]:
+        if callable(self.optimizer):
+            found: Callable[..., Any] = self.optimizer
+            return found
+        if self.optimizer not in _RULES:
+            meant = closest(str(self.optimizer), _RULES)
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise InputError(
+                f"{type(self).__name__}: optimizer={shown(self.optimizer)}: one of "
+                f"{', '.join(_RULES)}, or an update rule{hint}"
+            )
+        return functools.partial(getattr(updates, self.optimizer), learning_rate=self.rate)
+
+    def _compile(self, net: Net) -> None:
+        """The function of the outputs, for this process, which needs no group."""
+        self._dtype = net.inputs[0].type.dtype
+        self._function = pytensor.function([net.inputs[0]], net.outputs, mode=self.mode)
+
+    def _predicted(self, X: Any) -> np.ndarray:
+        """The outputs of the network for rows."""
+        check_is_fitted(self, "params_")
+        X = validate_data(self, X, reset=False, dtype=_FLOATS)
+        if self._function is None:  # it has been unpickled
+            draw = np.random.RandomState(0)
+            net = self._made(X.shape[1], self._outputs, self._dtype, draw)
+            for variable, value in zip(net.params, self.params_, strict=True):
+                variable.set_value(value)
+            self._compile(net)
+        assert self._function is not None
+        found: np.ndarray = self._function(X.astype(self._dtype, copy=False))
+        return found
+
+
+@contextlib.contextmanager
+def _members(members: int | None) -> Iterator[None]:
+    """The current group; or one for the time of this context."""
+    group = current_or_none()
+    if group is None:
+        with Group(members):
+            yield
+        return
+    if members not in (None, group.size):
+        raise InputError(
+            f"fit: members={members}, and the current group has {group.size}: close it first, or "
+            "leave members out"
+        )
+    yield
+
+
+class SynkClassifier(ClassifierMixin, _SynkEstimator):  # type: ignore[misc]
+    """A classifier of scikit-learn: a network that all members of a group train together.
+
+    `fit` uses the current group, or starts one and closes it. Then no group is needed: the
+    estimator holds arrays, can be pickled, and predicts in this process.
+
+    Parameters
+    ----------
+    layers : sequence of int
+        The units of the hidden layers, with rectifiers.
+    net : callable, optional
+        In place of `layers`: a function ``(columns, classes) -> Net`` of the inputs X and y, whose
+        outputs are scores (rows, classes). y are the numbers of classes, int64.
+    optimizer : str or callable
+        A rule of `extensions.updates` by name, which gets `rate`; or an update rule, as of `fit`.
+    rate : float
+        The learning rate.
+    epochs : int
+    batch : int
+        The rows of a step, of all members together.
+    members : int, optional
+        Of the group that `fit` starts. Default: one for each core.
+    mode : str or Mode, optional
+        Of PyTensor.
+    random_state : int, RandomState or None
+        Of the first weights, and of the order of rows.
+    verbose : bool
+        Show a line of progress.
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels.
+    params_ : list of arrays
+        The trained parameters.
+    history_ : History
+        A row for each epoch.
+    n_features_in_ : int
+
+    Raises
+    ------
+    InputError, InputTypeError
+        A parameter is not possible; `fit` raises it.
+    ValueError, TypeError
+        Of scikit-learn, for X and y.
+
+    Notes
+    -----
+    Cost: that of `fit`, and the compilation of two functions.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from synkhronos.sklearn import SynkClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = SynkClassifier((8,), epochs=100, members=2, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows X (rows, columns) and their labels y."""
+        X, y = validate_data(self, X, y, dtype=_FLOATS)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        return self._train(X, numbers.astype(np.int64), len(self.classes_))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probabilities of the classes, (rows, classes)."""
+        scores = self._predicted(X)
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return scores / scores.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The labels with the highest scores."""
+        found = self._predicted(X).argmax(axis=1)
+        labels: np.ndarray = self.classes_[found]
+        return labels
+
+    def _made(self, columns: int, outputs: int, dtype: str, draw: np.random.RandomState) -> Net:
+        if self.net is not None:
+            return self._own(columns, outputs)
+        return classifier(*dense(columns, outputs, self.layers, dtype, draw))
+
+
+class SynkRegressor(RegressorMixin, _SynkEstimator):  # type: ignore[misc]
+    """A regressor of scikit-learn: a network that all members of a group train together.
+
+    Parameters
+    ----------
+    layers, net, optimizer, rate, epochs, batch, members, mode, random_state, verbose
+        As of `SynkClassifier`. A `net` is called with 1 output; its outputs are a vector, and y are
+        floats.
+
+    Attributes
+    ----------
+    params_, history_, n_features_in_
+        As of `SynkClassifier`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from synkhronos.sklearn import SynkRegressor
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = X @ [1.0, -2.0]
+    >>> model = SynkRegressor((), rate=0.1, epochs=50, members=2, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows X (rows, columns) and their values y."""
+        X, y = validate_data(self, X, y, dtype=_FLOATS, y_numeric=True)
+        return self._train(X, y, 1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The values, (rows,)."""
+        return self._predicted(X)
+
+    def _made(self, columns: int, outputs: int, dtype: str, draw: np.random.RandomState) -> Net:
+        if self.net is not None:
+            return self._own(columns, outputs)
+        return regressor(*dense(columns, outputs, self.layers, dtype, draw))

@@ -1,0 +1,150 @@
+"""The estimators: scikit-learn's own checks, groups, pickles, and networks of the user's own."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from modes import FAST
+from pytensor.compile.mode import register_mode
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import (
+    check_regressors_int,
+    check_regressors_train,
+    parametrize_with_checks,
+)
+
+import synkhronos as synk
+from synkhronos.sklearn import SynkClassifier, SynkRegressor
+from synkhronos.training import Net
+
+register_mode("BARE", FAST)  # a mode by name, as estimators are cloned and compared
+QUICK: dict[str, Any] = {"mode": "BARE", "members": 1, "random_state": 0}
+
+# Checks of scikit-learn that fail, and why they may. There are none.
+EXPECTED: dict[str, str] = {}
+
+
+@parametrize_with_checks(
+    [SynkClassifier((16,), epochs=20, **QUICK)], expected_failed_checks=lambda _: EXPECTED
+)
+def test_checks_of_the_classifier(estimator: Any, check: Any) -> None:
+    """All of scikit-learn's own, without exceptions."""
+    check(estimator)
+
+
+@pytest.mark.thorough  # the lines are those of the classifier
+@parametrize_with_checks(
+    [SynkRegressor((16,), epochs=20, **QUICK)], expected_failed_checks=lambda _: EXPECTED
+)
+def test_checks_of_the_regressor(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("check", [check_regressors_int, check_regressors_train])
+def test_what_only_regressors_have(check: Any) -> None:
+    check("SynkRegressor", SynkRegressor((16,), epochs=20, **QUICK))
+
+
+def rows(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(n, 2)) + 3 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(n) % 3]
+    return X, np.array(["ant", "bee", "cat"])[np.arange(n) % 3]
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_members_do_not_matter(members: int) -> None:
+    X, y = rows()
+    one = SynkClassifier((8,), epochs=10, **QUICK).fit(X, y)
+    more = clone(one).set_params(members=members).fit(X, y)
+    np.testing.assert_allclose(more.predict_proba(X), one.predict_proba(X), rtol=1e-9)
+    assert more.score(X, y) > 0.8
+    assert (one.predict(X) == one.classes_[one.predict_proba(X).argmax(1)]).all()
+    np.testing.assert_allclose(one.predict_proba(X).sum(axis=1), 1)
+    assert len(one.history_) == 10
+
+
+def test_the_current_group_is_used_and_left_open() -> None:
+    X, y = rows()
+    synk.fork(2)
+    group = synk.current_group()
+    model = SynkClassifier((), epochs=1, mode="BARE").fit(X, y)
+    assert synk.current_group() is group
+    with pytest.raises(synk.InputError, match="members=3, and the current group has 2"):
+        model.set_params(members=3).fit(X, y)
+    synk.close()
+    assert model.predict(X).shape == (90,)
+
+
+def test_a_pickle_holds_no_group_and_no_function() -> None:
+    X, y = rows()
+    model = SynkClassifier((4,), epochs=2, **QUICK).fit(X, y)
+    data = pickle.dumps(model)
+    assert b"pytensor" not in data
+    again = pickle.loads(data)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_in_pipelines_and_searches_of_scikit_learn() -> None:
+    X, y = rows()
+    model = make_pipeline(StandardScaler(), SynkClassifier((), epochs=2, **QUICK))
+    grid = {"synkclassifier__rate": [1e-5, 0.1]}
+    found = GridSearchCV(model, grid, cv=2).fit(X, y)
+    assert found.best_params_ == {"synkclassifier__rate": 0.1}
+
+
+def cubic(columns: int, outputs: int) -> Net:
+    x, y = pt.dmatrix("x"), pt.dvector("y")
+    w = pytensor.shared(np.zeros(columns), name="w")
+    return Net(loss=((x**3 @ w - y) ** 2).mean(), params=[w], inputs=[x, y], outputs=x**3 @ w)
+
+
+def test_a_network_of_the_users_own() -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (60, 2))
+    y = X**3 @ [1.0, -2.0]
+    model = SynkRegressor(net=cubic, rate=0.1, epochs=30, batch=20, **QUICK).fit(X, y)
+    assert model.score(X, y) > 0.99
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_a_rule_of_the_users_own() -> None:
+    X, y = rows()
+
+    def sgd(grads: Any, params: Any) -> list[tuple[Any, Any]]:
+        return [(p, p - 0.1 * g) for p, g in zip(params, grads, strict=True)]
+
+    model = SynkClassifier((), optimizer=sgd, epochs=60, members=1, mode=FAST, random_state=0)
+    assert model.fit(X, y).score(X, y) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optimizer": "adamm"}, "optimizer='adamm': one of .*; did you mean adam"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch": 0}, "size=0|batch=0"),
+        ({"net": 3}, "net=3: a function of columns and outputs"),
+        ({"net": lambda columns, outputs: 3}, "net returned 3, which has no loss"),
+        ({"net": lambda c, o: Net(loss=1, params=[], inputs=[])}, "without two inputs"),
+    ],
+)
+def test_wrong_parameters(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(synk.InputError, match=message):
+        SynkClassifier(**{**QUICK, **given}).fit(*rows())
+
+
+def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    import synkhronos.sklearn
+
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(synk.BackendMissing, match=r'pip install "synkhronos\[sklearn\]"'):
+        synkhronos.sklearn.SynkRegressor  # noqa: B018
