@@ -13,6 +13,8 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ``extensions``  update rules, training steps, batches, checkpoints
 ``nn``          convolution, pooling and normalisation layers
 ``training``    ``fit``: from one step to a trained model, and what a run leaves behind
+``search``      hyperparameters, by trials in processes of their own
+``sklearn``     estimators of scikit-learn
 ``pymc``        PyMC models whose observations are spread over the group
 ``testing``     leak checks, fault injection, conformance suites
 ``cli``         the ``synk`` command
@@ -93,7 +95,7 @@ __all__ = [
     "sync",
 ]
 
-_PACKAGES = ("extensions", "nn", "pymc", "rules", "testing", "training")
+_PACKAGES = ("extensions", "nn", "pymc", "rules", "search", "sklearn", "testing", "training")
 
 
 def __getattr__(name: str) -> object:

@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rules",),
     ("extensions", "nn"),
     ("training",),
+    ("search", "sklearn"),
     ("pymc",),
     ("testing",),
     ("__init__", "cli"),
@@ -45,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ONLY_IN = {
     "pytensor": (
         *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
-        *("extensions", "training", "pymc", "nn", "cli._examination"),
+        *("extensions", "training", "sklearn", "pymc", "nn", "cli._examination"),
     ),
     "safetensors": ("extensions.checkpoints",),
     "msgspec": ("training.config",),
@@ -72,7 +73,9 @@ ONLY_IN = {
     "PIL": ("training.sources._images",),
     "fsspec": ("training.sources._paths",),
     "pooch": ("training.sources._known",),
-    "sklearn": ("training.sources._known",),
+    "sklearn": ("training.sources._known", "sklearn._estimators"),
+    "optuna": ("search._studies",),
+    "sqlalchemy": ("search._studies",),
     "tensorboardX": ("training.exporters._tensorboard",),
     "mlflow": ("training.exporters._mlflow",),
     "jinja2": ("cli._report.page",),
@@ -319,6 +322,7 @@ def test_public_names_are_documented(name: str) -> None:
 
 # they read configs, by msgspec
 CONFIGS = [f"synkhronos.training.{n}" for n in ("config", "configured", "_choices", "_rows")]
+CONFIGS += ["synkhronos.search._configured"]
 
 
 @pytest.mark.parametrize(
@@ -332,6 +336,10 @@ def test_docstring_examples_run(name: str) -> None:
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
     if name in CONFIGS:
         pytest.importorskip("msgspec", reason="msgspec is not installed (synkhronos[train])")
+    if name.startswith("synkhronos.search."):
+        pytest.importorskip("optuna", reason="Optuna is not installed (synkhronos[search])")
+    if name.startswith("synkhronos.sklearn."):
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed (synkhronos[sklearn])")
     if name == "synkhronos.nn._jax":
         pytest.importorskip("jax", reason="JAX is not installed (the extra: synkhronos[jax])")
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -362,16 +370,22 @@ def examples_of(module: Any) -> list[doctest.DocTest]:
     return [test for test in found if test.examples]
 
 
+OPTIONAL = {
+    "synkhronos.pymc": ["pymc"],
+    "synkhronos.nn": ["pytensor_ml"],
+    "synkhronos.sklearn": ["sklearn"],
+}
 PUBLIC_PACKAGES = (
     *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc"),
     *("synkhronos.training", "synkhronos.training.sources"),
+    *("synkhronos.search", "synkhronos.sklearn"),
 )
 
 
 @pytest.mark.parametrize("package", PUBLIC_PACKAGES)
 def test_public_names_say_the_package_that_users_import(package: str) -> None:
     """In reprs, tracebacks and pickles; what inspect says of them is as before."""
-    for library in {"synkhronos.pymc": ["pymc"], "synkhronos.nn": ["pytensor_ml"]}.get(package, []):
+    for library in OPTIONAL.get(package, []):
         pytest.importorskip(library, reason=f"{library} is not installed")
     module = importlib.import_module(package)
     for name in module.__all__:

@@ -18,7 +18,7 @@ from mutants import MUTANTS, Mutant
 from selection import COLLECTED
 
 import synkhronos as synk
-from synkhronos import extensions, nn, pymc, testing, training
+from synkhronos import extensions, nn, pymc, search, sklearn, testing, training
 from synkhronos.extensions import updates
 from synkhronos.training import config, configured
 
@@ -40,6 +40,8 @@ PUBLIC = {
         configured,
         nn,
         pymc,
+        search,
+        sklearn,
         testing,
     )
     for name in module.__all__

@@ -60,6 +60,8 @@ EXTRAS = {
     "jinja2": ("synk report", "report"),
     "matplotlib": ("figures of synk report and synk bench", "report"),
     "tensorboardX": ("synk export to TensorBoard", "tensorboard"),
+    "optuna": ("search, synk search", "search"),
+    "scikit-learn": ("estimators, known data", "sklearn"),
     "torch": ("", ""),
 }
 DESCRIPTORS = 256  # a soft limit below this gets a note

@@ -21,6 +21,8 @@ import argparse
 import sys
 from typing import Any
 
+from synkhronos.cli._order import in_any_order
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -43,21 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="make the first K steps (3) again by serial PyTensor, and compare",
     )
     add("--print-config", action="store_true", help="print all settings as TOML; do not train")
-    _in_any_order(parser)
-
-
-def _in_any_order(parser: argparse.ArgumentParser) -> None:
-    """Let options stand between CONFIG and the values, which argparse else takes for the end."""
-    usual = parser.parse_known_args
-
-    def parse(args: Any = None, namespace: Any = None) -> Any:
-        vars(parser)["parse_known_args"] = usual  # which the method below calls
-        try:
-            return parser.parse_known_intermixed_args(args, namespace)
-        finally:
-            vars(parser)["parse_known_args"] = parse
-
-    vars(parser)["parse_known_args"] = parse
+    in_any_order(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,6 +20,15 @@ _STOP = re.compile(r"\s*(\w+)\s*,\s*(~?)([<>])\s*,\s*([-+.\deE]+)\s*")
 _SMOOTH = 0.2  # the weight of the newest value in a smoothed one
 
 
+def is_lower_better(metric: str) -> bool:
+    """Whether lower values of a metric are better, by its name.
+
+    >>> is_lower_better("val_loss"), is_lower_better("val_accuracy")
+    (True, False)
+    """
+    return bool(re.search("loss|error|mse|mae", metric))
+
+
 class _Watch:
     """The base of callbacks that look at one value of each validation or epoch.
 
@@ -35,7 +44,7 @@ class _Watch:
         if mode not in ("min", "max", None):
             raise InputError(f'{type(self).__name__}: mode={shown(mode)}: use "min" or "max"')
         self.metric = metric
-        self.mode = mode or ("min" if re.search("loss|error|mse|mae", metric) else "max")
+        self.mode = mode or ("min" if is_lower_better(metric) else "max")
         self.best = math.inf if self.mode == "min" else -math.inf
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytensor
@@ -43,6 +43,7 @@ def train(
     resume: str | int | None = None,
     verify: int | None = None,
     quick: bool = False,
+    callbacks: Sequence[Any] = (),
 ) -> Trainer:
     """Train as a config says.
 
@@ -57,6 +58,8 @@ def train(
         In place of the config's.
     quick : bool
         Make 3 steps, and validate as many batches. Nothing is written.
+    callbacks : sequence
+        As of `fit`, besides those of the config.
 
     Returns
     -------
@@ -108,7 +111,7 @@ def train(
     """
     look_in(config.base)
     with _settings(config), _group(config, members):
-        return _fitted(config, resume, verify, quick)
+        return _fitted(config, resume, verify, quick, callbacks)
 
 
 @contextlib.contextmanager
@@ -148,7 +151,9 @@ def _group(config: Config, members: int | None) -> Iterator[None]:
         close()
 
 
-def _fitted(config: Config, resume: Any, verify: int | None, quick: bool) -> Trainer:
+def _fitted(
+    config: Config, resume: Any, verify: int | None, quick: bool, given_callbacks: Sequence[Any]
+) -> Trainer:
     net = _net(config)
     rule = rule_of(config.rule, "rule", config.base)
     rows = rows_of(config, "train", net.inputs)
@@ -158,6 +163,7 @@ def _fitted(config: Config, resume: Any, verify: int | None, quick: bool) -> Tra
     size = _step_size(config, rule)
     whole = -(-len(rows[0]) // size)
     optimizer, callbacks = _optimizer(config, whole * config.epochs)
+    callbacks += given_callbacks
     if config.best is not None:
         best = config.best
         callbacks.append(Best(best) if isinstance(best, str) else Best(**_fields(best)))

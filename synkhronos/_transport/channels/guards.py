@@ -36,7 +36,7 @@ def guard(wiring: Any) -> None:
         os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master
     if wiring.by_main_thread:
         end_with_parent()
-    _hold(wiring.lifeline)
+    hold(wiring.lifeline)
     if os.getppid() != wiring.parent:
         os._exit(1)  # the master died before the guards were set
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -47,7 +47,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _hold(lifeline: int) -> int:
+def hold(lifeline: int) -> int:
     """Ask the kernel for SIGKILL when the last write end of the lifeline closes.
 
     An open file has one receiver of signals, so each worker opens the pipe again for itself.

@@ -1,0 +1,139 @@
+"""Search for values of a config by which training ends best: each trial is a `synk train`.
+
+KEY~LOW..HIGH draws a number, an integer if both ends are; KEY~LOW..HIGH:STEP in steps;
+KEY~log:LOW..HIGH by its logarithm; KEY~A,B,C one of several values. KEY=VALUE sets a value.
+
+Each trial runs in a process of its own, on the cores of its slot, and starts its own group. With
+--storage the same line resumes a search; trials that a killed search has left are asked again. The
+config of the best trial so far is in the file of --best.
+
+Examples:
+  synk search config.toml optimizer.rate~log:1e-4..1e-1 batch~32,64,128 --trials 20
+  synk search config.toml optimizer.rate~log:1e-4..1e-1 --slots 2 -n 1 --storage search.db
+  synk search config.toml model_arguments.width~16..128:16 --metric val_accuracy --sampler nsga2
+  synk train best.toml epochs=50
+
+exit codes: 0 searched, 1 failed, or no trial has a value, 2 a wrong line or config, 130 Ctrl-C
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from synkhronos.cli._order import in_any_order
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    add = parser.add_argument
+    add("config", metavar="CONFIG", help="a TOML file")
+    add("values", metavar="KEY~RANGE | KEY=VALUE", nargs="+", help="what is drawn, or set")
+    add("--trials", type=int, metavar="N", default=20, help="in all, with earlier ones; default 20")
+    add("--slots", type=int, metavar="N", default=1, help="trials at once; default 1")
+    add("-n", "--members", type=int, metavar="N", help="members of the group of a trial")
+    add("--metric", default="val_loss", help="the value to search by; default val_loss")
+    add(
+        "--direction",
+        choices=("minimize", "maximize"),
+        help="default: lower losses and errors, higher values of other metrics",
+    )
+    add("--study", metavar="NAME", help="default: the name of the config's file")
+    add(
+        "--storage",
+        metavar="FILE",
+        help="keep the study in SQLite (.db), or in a journal (.journal) which several machines "
+        "can share; default: it ends with the search",
+    )
+    add("--sampler", choices=("tpe", "nsga2", "random"), default="tpe", help="default tpe")
+    add(
+        "--pruner",
+        choices=("median", "hyperband", "none"),
+        default="median",
+        help="which trials to stop early; default median",
+    )
+    add("--seed", type=int, metavar="N", help="of the sampler")
+    add("--target", type=float, metavar="VALUE", help="stop at a value as good as this one")
+    add("--limit", type=float, metavar="SECONDS", help="kill a trial that takes longer")
+    add("--shared", action="store_true", help="other machines search the same study now")
+    add("--log-dir", metavar="FOLDER", help="write what trial N prints to FOLDER/trial-N.log")
+    add("--best", metavar="FILE", default="best.toml", help="default best.toml")
+    in_any_order(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search."""
+    from synkhronos._errors import InputError
+    from synkhronos.search._configured import ConfigObjective
+    from synkhronos.search._spaces import Space
+
+    drawn = [v for v in options.values if "~" in v.partition("=")[0]]
+    try:
+        objective = ConfigObjective(
+            path=str(Path(options.config).absolute()),
+            values=tuple(v for v in options.values if v not in drawn),
+            spaces=tuple(map(Space.of, drawn)),
+            metric=options.metric,
+            members=options.members,
+        )
+        objective.check()
+        if not Path(options.best).absolute().parent.is_dir():
+            raise InputError(f"--best {options.best}: there is no such folder: make it first")
+        study = _study(options)
+    except InputError as exc:
+        sys.stderr.write(f"synk search: {exc}\n")
+        return 2
+    return _searched(options, objective, study)
+
+
+def _study(options: argparse.Namespace) -> Any:
+    from synkhronos.search import open_study
+    from synkhronos.search._studies import optuna
+    from synkhronos.training.callbacks import is_lower_better
+
+    optuna().logging.set_verbosity(optuna().logging.WARNING)  # else it tells of each study made
+    usual = "minimize" if is_lower_better(options.metric) else "maximize"
+    return open_study(
+        options.study or Path(options.config).stem,
+        options.storage,
+        direction=options.direction or usual,
+        sampler=options.sampler,
+        pruner=None if options.pruner == "none" else options.pruner,
+        seed=options.seed,
+    )
+
+
+def _searched(options: argparse.Namespace, objective: Any, study: Any) -> int:
+    from synkhronos.search import search
+
+    best = Path(options.best)
+
+    def tell(study: Any, trial: Any) -> None:
+        values = ", ".join(f"{k}={v}" for k, v in trial.params.items())
+        value = "" if trial.value is None else f" {options.metric} {trial.value:.6g}"
+        sys.stderr.write(f"trial {trial.number}: {trial.state.name.lower()}{value}  {values}\n")
+        if trial.state.name == "COMPLETE" and study.best_trial.number == trial.number:
+            objective.write_best(best, study)
+
+    search(
+        objective,
+        study,
+        trials=options.trials,
+        slots=options.slots,
+        members=options.members,
+        target=options.target,
+        limit=options.limit,
+        alone=not options.shared,
+        log_dir=options.log_dir,
+        callbacks=[tell],
+    )
+    if not any(trial.state.name == "COMPLETE" for trial in study.trials):
+        sys.stderr.write("synk search: no trial has a value\n")
+        return 1
+    objective.write_best(best, study)
+    found = study.best_trial
+    values = ", ".join(f"{k}={v}" for k, v in found.params.items())
+    sys.stdout.write(f"trial {found.number}, {options.metric} {found.value:.6g}: {values}\n")
+    return 0

@@ -1,0 +1,21 @@
+"""Search for hyperparameters with Optuna: each trial is a process with a group of its own.
+
+`search`       runs trials of an objective, in slots of cores
+`open_study`   makes or opens a study: its storage, sampler and pruner
+`Trial`        what the objective gets: it draws values, reports, and hears whether to stop
+``_parent``    asks and tells; ``_trial_process``: one trial's process, and the messages with it
+``_entry``     what the trial's process runs; ``_ownership``: trials of parents that have died
+``_studies``   the only importer of Optuna; ``_configured``: trials of ``synk train``
+``_spaces``    texts such as ``batch~32,64,128``
+
+It needs the extra: ``pip install "synkhronos[search]"``. A trial's process imports no Optuna.
+"""
+
+from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos.search._search import search as search
+from synkhronos.search._studies import open_study as open_study
+from synkhronos.search._trial import Trial as Trial
+
+__all__ = ["Trial", "open_study", "search"]
+
+_belong_to(__name__, [globals()[name] for name in __all__])

@@ -1,0 +1,73 @@
+"""What the process of a trial runs: the objective, once or for each fold, and a last message."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from synkhronos._errors import shown
+from synkhronos._transport.serialization import unpack_graph
+from synkhronos.search._trial import Pipe, Trial
+
+
+def main(hello: dict[str, Any]) -> None:
+    """Run the trial that `hello` describes, see `TrialProcess`."""
+    with contextlib.closing(Pipe(hello["requests"], hello["replies"])) as pipe:
+        _run(pipe, hello)
+
+
+def _run(pipe: Pipe, hello: dict[str, Any]) -> None:
+    try:
+        trial = Trial(pipe, hello)
+        values = valued(_objective(hello["objective"]), trial)
+    except BaseException as exc:
+        # by its name: a trial's process does not import Optuna by itself
+        if any(kind.__name__ == "TrialPruned" for kind in type(exc).__mro__):
+            pipe.send({"pruned": True})
+            return
+        text = "".join(traceback.format_exception(exc))
+        said = traceback.format_exception_only(exc)[-1].strip()
+        pipe.send({"raised": said, "traceback": text})
+        raise
+    pipe.send({"pruned": True} if values is None else {"values": values})
+
+
+def _objective(fd: int) -> Callable[[Trial], Any]:
+    with os.fdopen(fd, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+        found: Callable[[Trial], Any] = unpack_graph(bytes(held), _no_numbers)
+    return found
+
+
+def _no_numbers(number: Any) -> Any:
+    raise LookupError(number)
+
+
+def valued(objective: Callable[[Trial], Any], trial: Trial) -> Any:
+    """What the objective gives: the mean over folds, if there are some; None: it was pruned."""
+    found = []
+    for fold in range(trial.folds):
+        trial.fold = fold
+        values = objective(trial)
+        if trial.pruned:
+            return None
+        if trial.folds == 1:
+            return list(values) if isinstance(values, tuple) else values
+        found.append(_numbers(values))
+        if len(found[-1]) == 1:  # Optuna prunes studies of one objective
+            trial.tell_fold(found[-1][0], fold)
+            if trial.should_prune() and fold < trial.folds - 1:
+                return None
+    return [math.fsum(each) / trial.folds for each in zip(*found, strict=True)]
+
+
+def _numbers(values: Any) -> list[float]:
+    listed = values if isinstance(values, list | tuple) else [values]
+    try:
+        return [float(v) for v in listed]
+    except (TypeError, ValueError):
+        raise TypeError(f"the objective has returned {shown(values)}: give a number") from None

@@ -1,0 +1,176 @@
+"""`search`: trials of an objective, in slots of cores."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from synkhronos._errors import InputError, InputTypeError, StartFailed, options_checked, shown
+from synkhronos._host.cores import available, divided, domain, share_out
+from synkhronos._host.system import trouble
+from synkhronos.search._ownership import take_over
+from synkhronos.search._parent import Parent, inherited
+from synkhronos.search._studies import ends_itself, is_study
+from synkhronos.search._trial_process import Settings
+
+log = logging.getLogger("synkhronos")
+
+
+@options_checked
+def search(
+    objective: Callable[[Any], Any],
+    study: Any,
+    *,
+    trials: int,
+    slots: int | Sequence[Sequence[int]] = 1,
+    members: int | None = None,
+    folds: int = 1,
+    target: float | None = None,
+    limit: float | None = None,
+    failures: int = 5,
+    alone: bool = True,
+    log_dir: Any = None,
+    callbacks: Sequence[Callable[[Any, Any], Any]] = (),
+) -> Any:
+    """Search for the values that make an objective best; each trial runs in a process of its own.
+
+    A trial's process is a fresh interpreter on the cores of its slot. It starts its own group. This
+    process asks the study for trials and tells it their values; nobody else writes to the study. A
+    trial that raises or dies is a failed trial, and the search goes on.
+
+    Parameters
+    ----------
+    objective : callable
+        Gets a `Trial`; returns a number, or one for each direction of the study. It travels by
+        cloudpickle, so it may stand in the script or in a notebook's cell.
+    study : optuna.Study
+        As of `open_study`.
+    trials : int
+        In all, with those that the study has already: the same line resumes a search.
+    slots : int, or sequence of sequences of int
+        How many trials run at once. The cores are divided among them; or the cores of each.
+    members : int, optional
+        What ``fork()`` starts in a trial. Default: one for each core of the slot.
+    folds : int
+        Call the objective so many times in a trial, and tell the mean. Each fold is a report, after
+        which the trial may be pruned. ``trial.split(n)`` gives the rows of a fold.
+    target : float, optional
+        Ask for no more trials after a value as good as this one.
+    limit : float, optional
+        Seconds for a trial. A trial that takes longer is killed, and has failed.
+    failures : int
+        Raise after so many failed trials in a row.
+    alone : bool
+        No other process searches this study. Then trials that seem to run are of processes that
+        have died: they fail, and their values are asked again. False: that is so only of trials of
+        this machine whose process has died.
+    log_dir : path, optional
+        A folder for what trials print, in files ``trial-N.log``. Default: they print here.
+    callbacks : sequence of callables
+        Called with the study and each trial that has ended, as in Optuna.
+
+    Returns
+    -------
+    optuna.Study
+        The same; ``best_trial``, ``best_params`` and ``best_value`` are Optuna's.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is not possible. Nothing was started.
+    SynkhronosError
+        Too many trials in a row have failed.
+    BackendMissing
+        Optuna is not installed.
+    KeyboardInterrupt
+        Ctrl-C: the trials that ran have ended, and are asked again in the next search.
+    Exception
+        Of the storage, or of a callback; trials as with Ctrl-C.
+
+    Notes
+    -----
+    Cost: for each trial the start of an interpreter, and the imports of the objective: a second
+    with PyTensor. Each value drawn and each report takes about a millisecond with SQLite. Trials
+    end with this process, for any reason.
+
+    Examples
+    --------
+    >>> from synkhronos.search import open_study, search
+    >>> def objective(trial):
+    ...     return (trial.suggest_float("x", -5, 5) - 2) ** 2
+    >>> study = search(objective, open_study("parabola", seed=0), trials=2)
+    >>> [trial.state.name for trial in study.trials]
+    ['COMPLETE', 'COMPLETE']
+    """
+    if not callable(objective):
+        raise InputTypeError(f"search: objective={shown(objective)}: give a function of a trial")
+    if not is_study(study):
+        raise InputTypeError(
+            f'search: study={shown(study)}: give a study, as in open_study("digits", "search.db")'
+        )
+    if trouble():
+        raise StartFailed(trouble())
+    if ends_itself(study):
+        raise InputError(
+            f"search: {type(study.sampler).__name__} ends a study by itself, within Optuna's own "
+            "loop: enqueue its values by study.enqueue_trial, or use another sampler"
+        )
+    _check_count("trials", trials)
+    _check_count("folds", folds)
+    _check_count("failures", failures)
+    if members is not None:
+        _check_count("members", members)
+    if limit is not None and not limit > 0:
+        raise InputError(f"search: limit={shown(limit)}: seconds, more than 0")
+    if target is not None and len(study.directions) > 1:
+        raise InputError("search: target= is for studies of one objective")
+    cores = _cores(slots)
+    folder = _folder(log_dir)
+    with inherited(objective) as (held, lifeline):
+        lost = take_over(study, alone)
+        if lost:
+            log.info("%d trials of a process that has ended will be asked again", lost)
+        parent = Parent(
+            study,
+            cores,
+            Settings(held, lifeline, members, folds, folder),
+            trials=trials,
+            limit=math.inf if limit is None else limit,
+            failures=failures,
+            target=target,
+            callbacks=callbacks,
+        )
+        parent.run()
+    return study
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"search: {name}={shown(value)}: an integer of at least 1")
+
+
+def _cores(slots: Any) -> list[list[int]]:
+    """The cores of each slot; the first slot to be filled is the last one."""
+    if isinstance(slots, str) or not isinstance(slots, int | Sequence):
+        raise InputTypeError(f"search: slots={shown(slots)}: give a number, or lists of cores")
+    if isinstance(slots, Sequence):
+        if not slots:
+            raise InputError("search: slots=[]: give the cores of at least one")
+        return divided(slots, None, len(slots))[::-1]
+    _check_count("slots", slots)
+    return share_out(available(), slots, domain)[::-1]
+
+
+def _folder(given: Any) -> Path | None:
+    if given is None:
+        return None
+    folder = Path(os.fspath(given))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise InputError(f"search: log_dir={shown(given)}: {exc.strerror}") from None
+    return folder

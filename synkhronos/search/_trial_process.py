@@ -1,0 +1,213 @@
+"""One trial's process, as the parent sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from synkhronos._host.cores import environment
+from synkhronos._host.launch_settings import LaunchSettings, without_settings
+from synkhronos._transport.channels import guards
+from synkhronos._transport.channels.processes import Worker
+from synkhronos._transport.channels.worker_start import started_by_main_thread
+
+END_SECONDS = 30.0  # for a process to end after its last message
+_CHUNK = 1 << 16
+_LONGEST = 1 << 24  # bytes of a message
+
+# The first code of the process. It runs on its cores already, since the parent had bound its own
+# thread to them; the guards come before imports, which take a second.
+_BOOTSTRAP = """
+import json, os, runpy, signal, sys
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+hello = json.loads(sys.argv.pop())
+guards = runpy.run_path(hello["guards"])
+for name in ("requests", "replies", "objective", "lifeline"):
+    os.set_inheritable(hello[name], False)
+if hello["by_main_thread"]:
+    guards["end_with_parent"]()
+held = guards["hold"](hello["lifeline"])
+if os.getppid() != hello["parent"]:
+    os._exit(1)
+sys.path[:] = hello["path"]
+import importlib
+importlib.import_module("synkhronos.search._entry").main(hello)
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all trials of a search have in common.
+
+    `objective` and `lifeline` are descriptors: a file in memory with the pickled function, and the
+    read end of a pipe whose write end only the parent holds. `log_dir` is a folder for what trials
+    print; None: they print where the parent does.
+    """
+
+    objective: int
+    lifeline: int
+    members: int | None
+    folds: int
+    log_dir: Path | None
+
+
+class TrialProcess:
+    """A trial in a fresh interpreter, bound to the cores of its slot.
+
+    Attributes
+    ----------
+    trial : optuna.Trial
+    cores : sequence of int
+    told : bool
+        Whether its end was told to the study.
+    silent : bool
+        Whether it has closed its end of the pipe, which then is readable for ever.
+    until : float
+        When it is killed, by time.monotonic.
+    late : str
+        Why it was killed at `until`.
+    """
+
+    def __init__(self, trial: Any, cores: Sequence[int], settings: Settings, limit: float) -> None:
+        self.trial = trial
+        self.cores = cores
+        self.told = self.silent = False
+        self.until = time.monotonic() + limit
+        self.late = f"it took longer than limit={limit:g} seconds"
+        self._rest = b""
+        self._from, to_us = os.pipe()
+        from_us, self._to = os.pipe()
+        os.set_blocking(self._from, False)
+        try:
+            popen = self._started(settings, to_us, from_us)
+            self._worker = Worker(trial.number, popen.pid, popen)
+        except BaseException:
+            os.close(self._from)
+            os.close(self._to)
+            raise
+        finally:
+            os.close(to_us)
+            os.close(from_us)
+
+    def _started(self, settings: Settings, to_us: int, from_us: int) -> subprocess.Popen[bytes]:
+        hello = {
+            "number": self.trial.number,
+            "cores": list(self.cores),
+            "members": settings.members,
+            "folds": settings.folds,
+            "requests": to_us,
+            "replies": from_us,
+            "objective": settings.objective,
+            "lifeline": settings.lifeline,
+            "parent": os.getpid(),
+            "by_main_thread": started_by_main_thread(),
+            "guards": guards.__file__,
+            "path": sys.path,
+        }
+        members = () if settings.members is None else (settings.members,)
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        with _log_of(settings.log_dir, self.trial.number) as output, _bound_to(self.cores):
+            return subprocess.Popen(
+                [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,  # Ctrl-C of the terminal reaches only the parent
+                pass_fds=(to_us, from_us, settings.objective, settings.lifeline),
+                env={
+                    **without_settings(os.environ),
+                    **environment(len(self.cores)),
+                    **LaunchSettings(members=members).environment(),
+                },
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._worker.pid
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """What becomes readable: at a message, and at the end of the process."""
+        return self._from, self._worker.pidfd
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Those that have arrived.
+
+        Raises
+        ------
+        ValueError
+            The process has sent something else.
+        """
+        while data := self._read():
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                found = json.loads(line)
+                if not isinstance(found, dict):
+                    raise ValueError(f"{line[:80]!r} is not a message")
+                yield found
+            if len(self._rest) > _LONGEST:
+                raise ValueError("a message is too long")
+
+    def _read(self) -> bytes:
+        try:
+            found = os.read(self._from, _CHUNK)
+        except BlockingIOError:
+            return b""
+        self.silent = not found
+        return found
+
+    def reply(self, message: dict[str, Any]) -> None:
+        """Answer a request; the process reads one reply to each, so the pipe has room."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            os.write(self._to, json.dumps(message).encode() + b"\n")
+
+    def ends_soon(self) -> None:
+        """Its last message has come: limit the time until its end."""
+        self.told = True
+        self.until = time.monotonic() + END_SECONDS
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process has ended."""
+        return self._worker.dead()
+
+    def kill(self) -> None:
+        """End the process."""
+        self._worker.kill()
+
+    def close(self) -> str:
+        """Reap the process that has ended, and what it has started; says how it ended."""
+        self._worker.reap()
+        for descriptor in (self._from, self._to, self._worker.pidfd):
+            os.close(descriptor)
+        return self._worker.ended
+
+
+@contextlib.contextmanager
+def _log_of(folder: Path | None, number: int) -> Iterator[IO[bytes] | None]:
+    """The file for what a trial prints; None without a folder."""
+    if folder is None:
+        yield None
+        return
+    with (folder / f"trial-{number}.log").open("ab") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _bound_to(cores: Sequence[int]) -> Iterator[None]:
+    """Bind this thread to cores for the start of a process, which inherits that."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
