@@ -20,7 +20,7 @@ from pytensor.raise_op import Assert
 from pytensor.scan.op import Scan
 from selection import thorough
 
-from synkhronos._plan.inference import Proof, Unproved, depends_on, prove
+from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
 
 try:
     from pytensor.conditional.op import ifelse
@@ -871,3 +871,17 @@ def test_random_graphs_are_never_proved_wrongly(
         proof = prove(output, FUZZ_ROWS)
         if isinstance(proof, Proof):
             check_exact(output, proof, values, splits, FUZZ_ROWS)
+
+
+def test_draws_one_after_the_other() -> None:
+    """Each as long as what the one before has masked; a draw with other rows is none of them."""
+    masked, masks = x, []
+    for _ in range(3):
+        _, mask = pt.random.bernoulli(0.5, rng=rng, size=masked.shape, return_next_rng=True)
+        masked, masks = masked @ pt.ones((3, 3)) * mask, [*masks, mask]
+    assert row_draws(masked.mean(), ROWS) == masks
+    proof = prove(masked.mean(), [*ROWS, *masks])
+    assert isinstance(proof, Proof)
+    assert [p.reduction for p in proof.partials] == ["avg"]
+    other = pt.random.normal(rng=rng, size=masked.shape[::-1], return_next_rng=True)[1]
+    assert row_draws((masked.T + other).mean(), ROWS) == masks

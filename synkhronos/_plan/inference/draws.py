@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.op import RandomVariable
 
 from synkhronos._plan.inference.values import Count, Entries
@@ -24,12 +24,14 @@ def row_draws(output: Variable, rows: Sequence[Variable]) -> list[Variable]:
     >>> row_draws((x * mask).mean(), [x]) == [mask]
     True
     """
+    walk, used = Walk({v: seed(v) for v in rows}), set(ancestors([output]))
     found = []
-    for v in ancestors([output]):
-        node = v.owner
-        if node is None or not isinstance(node.op, RandomVariable) or v is not node.outputs[1]:
+    for node in toposort([output]):
+        if not isinstance(node.op, RandomVariable) or node.outputs[1] not in used:
             continue
-        [size] = Walk({variable: seed(variable) for variable in rows}).read([node.inputs[1]])
+        [size] = walk.read([node.inputs[1]])
         if isinstance(size, Entries) and size.entries[0] == Count(whole=True):
-            found.append(v)
+            draw = node.outputs[1]
+            walk.assume(draw, seed(draw))  # the sizes of later draws may be those of what it masks
+            found.append(draw)
     return found

@@ -64,6 +64,10 @@ class Walk:
             self._visit(node)
         return [self.value(v) for v in variables]
 
+    def assume(self, variable: Variable, value: Value) -> None:
+        """Take a promise for a variable on which nothing that was read depends."""
+        self._settle(variable, value, reached=not isinstance(value, Same))
+
     def value(self, variable: Variable) -> Value:
         if variable not in self.values:
             self.values[variable] = _leaf(variable)
