@@ -1,7 +1,8 @@
 """Operations and layers of neural networks: they run in every mode and are exact over members.
 
 =====================  ==========================================================================
-`conv2d`               convolution; `max_pool2d`, `avg_pool2d`: pooling; with their gradients
+`conv2d`               convolution, `conv_transpose2d` its transpose; `max_pool2d`, `avg_pool2d`:
+                       pooling; with their gradients
 `augment`              pad, crop, flip and normalise images; `without_augmentation`: to evaluate
 `layers`               pytensor-ml's layers on these operations (extra ``synkhronos[nn]``)
 ``_windows``           the positions of windows in an image
@@ -19,7 +20,7 @@ from synkhronos._errors import BackendMissing
 from synkhronos.nn import _dispatch
 from synkhronos.nn import _inference_rules as _inference_rules
 from synkhronos.nn._augmentation import augment, without_augmentation
-from synkhronos.nn._convolution import conv2d
+from synkhronos.nn._convolution import conv2d, conv_transpose2d
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from synkhronos.nn.layers import BatchNorm as BatchNorm
     from synkhronos.nn.layers import Conv1D as Conv1D
     from synkhronos.nn.layers import Conv2D as Conv2D
+    from synkhronos.nn.layers import ConvTranspose1D as ConvTranspose1D
+    from synkhronos.nn.layers import ConvTranspose2D as ConvTranspose2D
     from synkhronos.nn.layers import MaxPool1D as MaxPool1D
     from synkhronos.nn.layers import MaxPool2D as MaxPool2D
     from synkhronos.nn.layers import state_updates as state_updates
@@ -38,18 +41,23 @@ __all__ = [
     "BatchNorm",
     "Conv1D",
     "Conv2D",
+    "ConvTranspose1D",
+    "ConvTranspose2D",
     "MaxPool1D",
     "MaxPool2D",
     "augment",
     "avg_pool2d",
     "conv2d",
+    "conv_transpose2d",
     "max_pool2d",
     "state_updates",
     "without_augmentation",
 ]
 
 _dispatch.register()
-_belong_to(__name__, [augment, avg_pool2d, conv2d, max_pool2d, without_augmentation])
+_belong_to(
+    __name__, [augment, avg_pool2d, conv2d, conv_transpose2d, max_pool2d, without_augmentation]
+)
 
 
 def __getattr__(name: str) -> object:

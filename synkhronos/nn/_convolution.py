@@ -4,6 +4,9 @@ Images are (rows, height, width, channels), kernels (height, width, channels, ne
 pytensor-ml, Keras and Flax. Kernels are not flipped. numpy and numba compute a matrix product over
 the pixels of each window (im2col). For JAX see `_jax`.
 
+A transposed convolution computes what `ImageGradient` does, of images whose size follows from that
+of the gradient. With groups, each group of new channels sees its own group of channels.
+
 References
 ----------
 Dumoulin and Visin, A guide to convolution arithmetic for deep learning, arXiv:1603.07285.
@@ -11,8 +14,9 @@ Dumoulin and Visin, A guide to convolution arithmetic for deep learning, arXiv:1
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,20 +30,28 @@ from synkhronos.nn._windows import Padding, Pair, Windows
 
 
 class _ConvolutionOp(Op):
-    """Base class of the three operations: strides, padding and dilation of the windows."""
+    """Base class: strides, padding and dilation of the windows, and the number of groups."""
 
-    __props__ = ("strides", "padding", "dilation")
+    __props__: tuple[str, ...] = ("strides", "padding", "dilation", "groups")
 
-    def __init__(self, strides: Pair, padding: Padding, dilation: Pair) -> None:
+    def __init__(self, strides: Pair, padding: Padding, dilation: Pair, groups: int = 1) -> None:
         self.strides, self.padding, self.dilation = strides, padding, dilation
+        self.groups = groups
 
     @property
     def windows(self) -> Windows:
         return Windows(self.strides, self.padding, self.dilation)
 
     def _others(self) -> tuple[Any, Any, Any]:
-        given = self.strides, self.padding, self.dilation
+        given = self.strides, self.padding, self.dilation, self.groups
         return Convolution(*given), ImageGradient(*given), KernelGradient(*given)
+
+    def _over_groups(self, compute: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+        """Compute each group apart; arrays and results have the groups along their last axis."""
+        if self.groups == 1:
+            return compute(*arrays)
+        parts = zip(*(np.split(a, self.groups, axis=3) for a in arrays), strict=True)
+        return np.concatenate([compute(*part) for part in parts], axis=3)
 
 
 class Convolution(_ConvolutionOp):
@@ -47,6 +59,7 @@ class Convolution(_ConvolutionOp):
 
     def make_node(self, *images_kernel: Any) -> Apply:
         images, kernel = _same_dtype(*images_kernel)
+        _check_channels(images.type.shape[3], kernel.type.shape, self.groups)
         n, *lengths, _ = images.type.shape
         window, out = kernel.type.shape[:2], kernel.type.shape[3]
         fitting: tuple[Any, Any] = (None, None)
@@ -60,12 +73,14 @@ class Convolution(_ConvolutionOp):
         return [(n, *self.windows.fitting(lengths, window), out)]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Compute one matrix product for all windows."""
-        images, kernel = inputs
+        """Compute one matrix product for all windows of a group."""
+        output_storage[0][0] = self._over_groups(self._group, *inputs)
+
+    def _group(self, images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
         pixels = self.windows.pixels(images, kernel.shape[:2])
         n, rows, columns = pixels.shape[:3]
         found = _flat(pixels) @ kernel.reshape(-1, kernel.shape[3])
-        output_storage[0][0] = found.reshape(n, rows, columns, kernel.shape[3])
+        return found.reshape(n, rows, columns, kernel.shape[3])
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
@@ -88,9 +103,8 @@ class ImageGradient(_ConvolutionOp):
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Add each window's gradient to the pixels of that window."""
         images, kernel, gradient = inputs
-        pixels = gradient.reshape(-1, kernel.shape[3]) @ kernel.reshape(-1, kernel.shape[3]).T
-        whole = pixels.reshape(*gradient.shape[:3], *kernel.shape[:3])
-        output_storage[0][0] = np.ascontiguousarray(self.windows.spread(whole, images.shape[1:3]))
+        spread = functools.partial(_spread, self.windows, images.shape[1:3])
+        output_storage[0][0] = self._over_groups(spread, kernel, gradient)
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """The result does not depend on the images' values."""
@@ -117,11 +131,13 @@ class KernelGradient(_ConvolutionOp):
         return [shapes[1]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """Compute one matrix product for all windows."""
-        images, kernel, gradient = inputs
+        """Compute one matrix product for all windows of a group."""
+        output_storage[0][0] = self._over_groups(self._group, *inputs)
+
+    def _group(self, images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         pixels = _flat(self.windows.pixels(images, kernel.shape[:2]))
         found = pixels.T @ gradient.reshape(-1, kernel.shape[3])
-        output_storage[0][0] = found.reshape(kernel.shape)
+        return found.reshape(kernel.shape)
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """The result does not depend on the kernel's values."""
@@ -137,25 +153,88 @@ class KernelGradient(_ConvolutionOp):
         return [by_images(images, given, gradient), disconnected_type(), convolve(images, given)]
 
 
+class TransposedConvolution(_ConvolutionOp):
+    """images, kernel (height, width, new channels, channels) -> larger images.
+
+    The result has the size of the smallest images in which a convolution would place its windows at
+    the pixels of these images, and `added` more pixels at the bottom and on the right.
+    """
+
+    __props__ = ("strides", "padding", "dilation", "groups", "added")
+
+    def __init__(
+        self, strides: Pair, padding: Padding, dilation: Pair, groups: int, added: Pair
+    ) -> None:
+        super().__init__(strides, padding, dilation, groups)
+        self.added = added
+
+    def make_node(self, *images_kernel: Any) -> Apply:
+        images, kernel = _same_dtype(*images_kernel)
+        n, *fitting, channels = images.type.shape
+        *window, new, taken = kernel.type.shape
+        if None not in (channels, taken) and channels != taken:
+            raise ValueError(f"the images have {channels} channels, but the kernel takes {taken}")
+        lengths: tuple[Any, Any] = (None, None)
+        if None not in window:
+            lengths = self.lengths(fitting, window)
+        shape = (n, *lengths, None if new is None else new * self.groups)
+        return Apply(self, [images, kernel], [_images(images.dtype, shape)])
+
+    def lengths(self, fitting: Sequence[Any], window: Sequence[Any]) -> tuple[Any, Any]:
+        """Height and width of the result, as far as those of the images are known; or raise."""
+        found = self.windows.covered(fitting, window, self.added)
+        if any(isinstance(n, int) and n < 1 for n in found):
+            raise ValueError(
+                f"padding {self.padding} leaves nothing of the transposed convolution of images of "
+                f"{tuple(fitting)} with windows of {tuple(window)}"
+            )
+        return found
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        (n, *fitting, _), (*window, new, _) = shapes
+        lengths = self.windows.covered(fitting, window, self.added)
+        return [(n, *lengths, new * self.groups)]
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Add the product of each pixel and the kernel to the pixels of a window."""
+        images, kernel = inputs
+        lengths = self.lengths(images.shape[1:3], kernel.shape[:2])
+        spread = functools.partial(_spread, self.windows, lengths)
+        output_storage[0][0] = self._over_groups(spread, kernel, images)
+
+    def pullback(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+    ) -> list[Variable]:
+        """Differentiate; the result is linear in images and kernel."""
+        images, kernel = inputs
+        [given] = cotangents
+        convolve, _, by_kernel = self._others()
+        return [convolve(given, kernel), by_kernel(given, kernel, images)]
+
+
 def conv2d(
     images: Any,
     kernel: Any,
     strides: int | Pair = 1,
     padding: str | int | Pair | Padding = "valid",
     dilation: int | Pair = 1,
+    groups: int = 1,
 ) -> Any:
     """Convolve images with a kernel, in any mode, with gradients of any order.
 
     Parameters
     ----------
     images : variable of shape (rows, height, width, channels), float32 or float64
-    kernel : variable of shape (height, width, channels, new channels)
+    kernel : variable of shape (height, width, channels / groups, new channels)
         Height and width have to be static. The kernel is not flipped.
     strides, dilation : int or (vertical, horizontal)
         Steps between windows, and between the pixels of a window.
     padding : "valid", "same", int, (vertical, horizontal) or ((top, bottom), (left, right))
         Number of zeros added around the images. "same" adds half a window on each side, as in
         pytensor-ml and torch. With a stride of 1 the result then has the images' height and width.
+    groups : int
+        Channels and new channels are divided into so many groups; the new channels of a group are
+        computed from the channels of the same group. As many groups as channels: each apart.
 
     Returns
     -------
@@ -168,9 +247,9 @@ def conv2d(
 
     Notes
     -----
-    Cost: 2 * windows * window size * channels * new channels operations, and as many for each
-    gradient. A row of the result depends only on the same row of the images, so functions divide
-    rows over members exactly.
+    Cost: 2 * windows * window size * channels * new channels / groups operations, and as many for
+    each gradient. A row of the result depends only on the same row of the images, so functions
+    divide rows over members exactly.
 
     Examples
     --------
@@ -183,15 +262,85 @@ def conv2d(
     [[2.0, 3.0], [5.0, 6.0]]
     """
     kernel = pt.as_tensor(kernel)
+    gaps = pair(dilation, "dilation")
+    around = padding_of(padding, _window("conv2d", kernel), gaps)
+    if not isinstance(groups, int) or groups < 1:
+        raise ValueError(f"groups is {groups!r}: give an integer of at least 1")
+    return Convolution(pair(strides, "strides"), around, gaps, groups)(images, kernel)
+
+
+def conv_transpose2d(
+    images: Any,
+    kernel: Any,
+    strides: int | Pair = 1,
+    padding: int | Pair | Padding = 0,
+    dilation: int | Pair = 1,
+    output_padding: int | Pair = 0,
+) -> Any:
+    """Enlarge images: each pixel, times the kernel, is added to a window of the result.
+
+    It is the gradient of `conv2d` with respect to its images, as a function of its own, in any mode
+    and with gradients of any order.
+
+    Parameters
+    ----------
+    images : variable of shape (rows, height, width, channels), float32 or float64
+    kernel : variable of shape (height, width, channels, new channels)
+        Height and width have to be static.
+    strides, dilation : int or (vertical, horizontal)
+        Steps between windows of the result, and between the pixels of a window.
+    padding : int, (vertical, horizontal) or ((top, bottom), (left, right))
+        Number of pixels that are removed around the result.
+    output_padding : int or (vertical, horizontal), less than the strides
+        Number of pixels that the result has in addition, at the bottom and on the right.
+
+    Returns
+    -------
+    variable of shape (rows, new height, new width, new channels)
+        The new height is (height - 1) * stride + dilation * (kernel height - 1) + 1 + output
+        padding, less the padding.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The shapes or the arguments do not fit together.
+
+    Notes
+    -----
+    Cost: 2 * pixels * window size * channels * new channels operations, and as many for each
+    gradient, as of the convolution that leads from the result back to the images. A row of the
+    result depends only on the same row of the images.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor.tensor as pt
+    >>> from synkhronos.nn import conv_transpose2d
+    >>> images = pt.tensor4("images", dtype="float64")
+    >>> larger = conv_transpose2d(images, np.ones((2, 2, 1, 1)), strides=2)
+    >>> larger.eval({images: np.arange(1.0, 3.0).reshape(1, 1, 2, 1)})[0, :, :, 0].tolist()
+    [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]
+    """
+    kernel = pt.as_tensor(kernel)
+    window = _window("conv_transpose2d", kernel)
+    if isinstance(padding, str):
+        raise ValueError(f"padding is {padding!r}: give numbers of pixels")
+    gaps, steps = pair(dilation, "dilation"), pair(strides, "strides")
+    added = pair(output_padding, "output_padding", 0)
+    if any(extra >= step for extra, step in zip(added, steps, strict=True)):
+        raise ValueError(f"output_padding is {added}: give less than the strides, {steps}")
+    op: Any = TransposedConvolution(steps, padding_of(padding, window, gaps), gaps, 1, added)
+    return op(images, kernel.dimshuffle(0, 1, 3, 2))
+
+
+def _window(name: str, kernel: Any) -> Pair:
+    """The static height and width of a kernel, or raise."""
     if kernel.type.ndim != 4 or None in kernel.type.shape[:2]:
         raise ValueError(
-            f"conv2d: the kernel has the static shape {kernel.type.shape}; it needs 4 dimensions "
+            f"{name}: the kernel has the static shape {kernel.type.shape}; it needs 4 dimensions "
             "(height, width, channels, new channels), with height and width known"
         )
-    window = kernel.type.shape[:2]
-    gaps = pair(dilation, "dilation")
-    around = padding_of(padding, window, gaps)
-    return Convolution(pair(strides, "strides"), around, gaps)(images, kernel)
+    height, width = kernel.type.shape[:2]
+    return height, width
 
 
 def pair(given: int | Sequence[int], name: str, least: int = 1) -> Pair:
@@ -227,16 +376,31 @@ def _same_dtype(*given: Any) -> list[Any]:
             f"a convolution needs floating-point tensors with 4 dimensions, found "
             f"{', '.join(str(v.type) for v in tensors)}"
         )
-    channels = [tensors[0].type.shape[3], tensors[1].type.shape[2]]
-    if None not in channels and channels[0] != channels[1]:
-        raise ValueError(
-            f"the images have {channels[0]} channels, but the kernel takes {channels[1]}"
-        )
     return [v.astype(dtype) for v in tensors]
+
+
+def _check_channels(channels: int | None, kernel: Sequence[int | None], groups: int) -> None:
+    """Raise if channels and kernel do not fit together, as far as their numbers are known."""
+    taken, new = kernel[2:]
+    if None not in (channels, taken) and channels != taken * groups:
+        of = f" in {groups} groups" if groups > 1 else ""
+        raise ValueError(f"the images have {channels} channels, but the kernel takes {taken}{of}")
+    if new is not None and new % groups:
+        raise ValueError(f"{new} new channels cannot be divided into {groups} groups")
 
 
 def _images(dtype: str, shape: Sequence[int | None]) -> Any:
     return pt.tensor(dtype=dtype, shape=tuple(shape))
+
+
+def _spread(
+    windows: Windows, lengths: Sequence[int], kernel: np.ndarray, given: np.ndarray
+) -> np.ndarray:
+    """Add each value, times the kernel, to the pixels of its window in images of these lengths."""
+    pixels = given.reshape(-1, kernel.shape[3]) @ kernel.reshape(-1, kernel.shape[3]).T
+    whole = pixels.reshape(*given.shape[:3], *kernel.shape[:3])
+    height, width = lengths
+    return np.ascontiguousarray(windows.spread(whole, (height, width)))
 
 
 def _flat(pixels: np.ndarray) -> np.ndarray:

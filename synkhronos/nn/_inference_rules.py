@@ -10,13 +10,19 @@ from pytensor.graph.basic import Apply
 from synkhronos._plan.inference.values import Factors, Reduced, Rows, Same, Stuck, Value, summed
 from synkhronos._plan.inference.walk import Transferred, Walk, transfer
 from synkhronos.nn._augmentation import Augmentation
-from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
+from synkhronos.nn._convolution import (
+    Convolution,
+    ImageGradient,
+    KernelGradient,
+    TransposedConvolution,
+)
 from synkhronos.nn._moments import Mean, Moments
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 
 
-@transfer.register
-def _convolution(op: Convolution, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+@transfer.register(Convolution)
+@transfer.register(TransposedConvolution)
+def _convolution(op: Any, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     images, kernel = values
     return _apart([images], images) if isinstance(kernel, Same) else None
 

@@ -25,7 +25,12 @@ from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos._engine.graph_collectives import deferring_errors, is_collective, mean_over_members
 from synkhronos.nn._augmentation import Augmentation
-from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
+from synkhronos.nn._convolution import (
+    Convolution,
+    ImageGradient,
+    KernelGradient,
+    TransposedConvolution,
+)
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
@@ -47,7 +52,7 @@ def _declared(node: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
 @jax_funcify.register(Convolution)
 def _convolution(op: Convolution, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    return _declared(node, functools.partial(_convolve, op.windows))
+    return _declared(node, functools.partial(_convolve, op.windows, op.groups))
 
 
 @jax_funcify.register(ImageGradient)
@@ -55,10 +60,25 @@ def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> Callable[..., Any
     del kwargs
 
     def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
-        _, pull = jax.vjp(lambda x: _convolve(op.windows, x, kernel), images)
+        _, pull = jax.vjp(lambda x: _convolve(op.windows, op.groups, x, kernel), images)
         return pull(gradient)[0]
 
     return _declared(node, by_images)
+
+
+@jax_funcify.register(TransposedConvolution)
+def _transposed(op: TransposedConvolution, node: Any, **kwargs: Any) -> Callable[..., Any]:
+    del kwargs
+
+    def transposed(images: Any, kernel: Any) -> Any:
+        lengths = op.lengths(images.shape[1:3], kernel.shape[:2])
+        shape = (len(images), *lengths, kernel.shape[2] * op.groups)
+        convolve = functools.partial(_convolve, op.windows, op.groups, kernel=kernel)
+        larger = jax.ShapeDtypeStruct(shape, images.dtype)
+        [found] = jax.linear_transpose(convolve, larger)(images)
+        return found
+
+    return _declared(node, transposed)
 
 
 @jax_funcify.register(KernelGradient)
@@ -66,16 +86,18 @@ def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> Callable[..., An
     del kwargs
 
     def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
-        _, pull = jax.vjp(lambda w: _convolve(op.windows, images, w), kernel)
+        _, pull = jax.vjp(lambda w: _convolve(op.windows, op.groups, images, w), kernel)
         return pull(gradient)[0]
 
     return _declared(node, by_kernel)
 
 
-def _convolve(windows: Windows, images: Any, kernel: Any) -> Any:
+def _convolve(windows: Windows, groups: int, images: Any, kernel: Any) -> Any:
     height, width, channels, new = kernel.shape
     windows.check(images.shape[1:3], (height, width))
     if jax.default_backend() == "cpu":
+        if groups > 1:
+            return _in_groups(windows, groups, images, kernel)
         if height == width == 1:
             [seen] = _pixels(windows, images, (1, 1))
             return seen @ kernel.reshape(channels, new)
@@ -88,7 +110,19 @@ def _convolve(windows: Windows, images: Any, kernel: Any) -> Any:
         windows.padding,
         rhs_dilation=windows.dilation,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
     )
+
+
+def _in_groups(windows: Windows, groups: int, images: Any, kernel: Any) -> Any:
+    """Convolve groups one after the other; single channels all together, pixel by pixel."""
+    height, width, channels, new = kernel.shape
+    if channels == 1 and new == groups:
+        seen = _pixels(windows, images, (height, width))
+        return sum(p * w for p, w in zip(seen, kernel.reshape(-1, new), strict=True))
+    parts = [jnp.split(array, groups, axis=3) for array in (images, kernel)]
+    found = [_convolve(windows, 1, *part) for part in zip(*parts, strict=True)]
+    return jnp.concatenate(found, axis=3)
 
 
 def _product(windows: Windows, images: Any, kernel: Any) -> Any:

@@ -19,7 +19,12 @@ from pytensor.link.numba.dispatch.basic import (
 
 from synkhronos._engine.graph_collectives import mean_over_members
 from synkhronos.nn._augmentation import BORDERS, MOST, Augmentation, check_counts
-from synkhronos.nn._convolution import Convolution, ImageGradient, KernelGradient
+from synkhronos.nn._convolution import (
+    Convolution,
+    ImageGradient,
+    KernelGradient,
+    TransposedConvolution,
+)
 from synkhronos.nn._moments import Mean, Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
@@ -36,6 +41,12 @@ def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
     Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
 
 
+def _refuse_covered(geometry: tuple[int, ...], fitting: Pair, window: Pair, added: Pair) -> None:
+    down, right, by, along, top, bottom, left, after = geometry
+    padding = ((top, bottom), (left, after))
+    TransposedConvolution((down, right), padding, (by, along), 1, added).lengths(fitting, window)
+
+
 def _refuse_images(
     moves: tuple[int, int, int, int, bool, bool], lengths: Pair, counts: tuple[int, ...]
 ) -> None:
@@ -48,8 +59,8 @@ def _refuse_images(
 
 # Numba caches machine code that calls Python functions by module and name: both, and the number of
 # the code below, are part of the cache's key.
-_CALLED = (_refuse, _refuse_images, combined, mean_over_members)
-_VERSION = zlib.crc32(repr([5, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
+_CALLED = (_refuse, _refuse_covered, _refuse_images, combined, mean_over_members)
+_VERSION = zlib.crc32(repr([6, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
 @numba_njit
@@ -103,7 +114,28 @@ def _spread(geometry: Any, pixels: Any, kh: int, kw: int, image: Any) -> None:
 
 @register_funcify_default_op_cache_key(Convolution)  # type: ignore[untyped-decorator]
 def _convolution(op: Convolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    geometry = _geometry(op.windows)
+    geometry, groups = _geometry(op.windows), op.groups
+
+    @numba_njit
+    def in_groups(images: Any, kernel: Any) -> Any:
+        n, height, width, _ = images.shape
+        kh, kw, channels, new = kernel.shape
+        rows, columns = _fitting(geometry, height, width, kh, kw)
+        found = np.zeros((n, rows * columns, new), images.dtype)
+        if channels == 1 and new == groups:
+            for r in range(n):
+                _convolve_apart(geometry, images[r], kernel, columns, found[r])
+            return found.reshape((n, rows, columns, new))
+        matrices = _matrices(kernel, groups)
+        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
+        part = np.empty((rows * columns, new // groups), images.dtype)
+        for r in range(n):
+            for g in range(groups):
+                mine = images[r, :, :, g * channels : (g + 1) * channels]
+                _collect(geometry, mine, kh, kw, pixels)
+                np.dot(pixels, matrices[g], part)
+                found[r, :, g * part.shape[1] : (g + 1) * part.shape[1]] = part
+        return found.reshape((n, rows, columns, new))
 
     @numba_njit
     def convolution(images: Any, kernel: Any) -> Any:
@@ -118,32 +150,160 @@ def _convolution(op: Convolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
             np.dot(pixels, matrix, found[r])
         return found.reshape((n, rows, columns, new))
 
-    return convolution, _VERSION
+    return (convolution if groups == 1 else in_groups), _VERSION
 
 
 @register_funcify_default_op_cache_key(ImageGradient)  # type: ignore[untyped-decorator]
 def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    geometry = _geometry(op.windows)
+    geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
     def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
-        kh, kw, channels, new = kernel.shape
-        n, rows, columns, _ = gradient.shape
-        matrix = np.ascontiguousarray(kernel).reshape((kh * kw * channels, new)).T.copy()
-        given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
-        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
         found = np.zeros(images.shape, images.dtype)
-        for r in range(n):
-            np.dot(given[r], matrix, pixels)
-            _spread(geometry, pixels, kh, kw, found[r])
+        _spread_all(geometry, kernel, gradient, found)
         return found
 
-    return by_images, _VERSION
+    @numba_njit
+    def in_groups(images: Any, kernel: Any, gradient: Any) -> Any:
+        kh, kw, channels, new = kernel.shape
+        n, rows, columns, _ = gradient.shape
+        found = np.zeros(images.shape, images.dtype)
+        if channels == 1 and new == groups:
+            for r in range(n):
+                _spread_apart(geometry, gradient[r], kernel, found[r])
+            return found
+        given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
+        matrices, size = _matrices(kernel, groups), new // groups
+        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
+        for r in range(n):
+            for g in range(groups):
+                part = given[r, :, g * size : (g + 1) * size].copy()
+                np.dot(part, matrices[g].T, pixels)
+                mine = found[r, :, :, g * channels : (g + 1) * channels]
+                _spread(geometry, pixels, kh, kw, mine)
+        return found
+
+    return (by_images if groups == 1 else in_groups), _VERSION
+
+
+@register_funcify_default_op_cache_key(TransposedConvolution)  # type: ignore[untyped-decorator]
+def _transposed(op: TransposedConvolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    geometry, added = _geometry(op.windows), op.added
+
+    @numba_njit
+    def transposed(images: Any, kernel: Any) -> Any:
+        n, rows, columns, _ = images.shape
+        kh, kw, channels, _ = kernel.shape
+        down, right, by, along, top, bottom, left, after = geometry
+        height = (rows - 1) * down + (kh - 1) * by + 1 - top - bottom + added[0]
+        width = (columns - 1) * right + (kw - 1) * along + 1 - left - after + added[1]
+        if height < 1 or width < 1:
+            with numba.objmode():
+                _refuse_covered(geometry, (rows, columns), (kh, kw), added)
+        found = np.zeros((n, height, width, channels), images.dtype)
+        _spread_all(geometry, kernel, images, found)
+        return found
+
+    return transposed, _VERSION
+
+
+@numba_njit
+def _spread_all(geometry: Any, kernel: Any, gradient: Any, found: Any) -> None:
+    """Add the product of each value and the kernel to the pixels of its window."""
+    kh, kw, channels, new = kernel.shape
+    n, rows, columns, _ = gradient.shape
+    matrix = np.ascontiguousarray(kernel).reshape((kh * kw * channels, new)).T.copy()
+    given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
+    pixels = np.empty((rows * columns, kh * kw * channels), found.dtype)
+    for r in range(n):
+        np.dot(given[r], matrix, pixels)
+        _spread(geometry, pixels, kh, kw, found[r])
+
+
+@numba_njit
+def _matrices(kernel: Any, groups: int) -> Any:
+    """A matrix (pixels of a window, new channels) for each group."""
+    kh, kw, channels, new = kernel.shape
+    size = new // groups
+    whole = np.ascontiguousarray(kernel).reshape((kh * kw * channels, new))
+    found = np.empty((groups, kh * kw * channels, size), kernel.dtype)
+    for g in range(groups):
+        found[g] = whole[:, g * size : (g + 1) * size]
+    return found
+
+
+@numba_njit
+def _convolve_apart(geometry: Any, image: Any, kernel: Any, columns: int, found: Any) -> None:
+    """Convolve each channel with a kernel of its own: a matrix product would have one column."""
+    down, right, by, along, top, _, left, _ = geometry
+    height, width, channels = image.shape
+    for at in range(len(found)):
+        for i in range(kernel.shape[0]):
+            y = at // columns * down + i * by - top
+            for j in range(kernel.shape[1]):
+                x = at % columns * right + j * along - left
+                if 0 <= y < height and 0 <= x < width:
+                    for c in range(channels):
+                        found[at, c] += image[y, x, c] * kernel[i, j, 0, c]
+
+
+@numba_njit
+def _spread_apart(geometry: Any, given: Any, kernel: Any, image: Any) -> None:
+    """The transpose of `_convolve_apart`, for images."""
+    down, right, by, along, top, _, left, _ = geometry
+    height, width, channels = image.shape
+    for row in range(given.shape[0]):
+        for column in range(given.shape[1]):
+            for i in range(kernel.shape[0]):
+                y = row * down + i * by - top
+                for j in range(kernel.shape[1]):
+                    x = column * right + j * along - left
+                    if 0 <= y < height and 0 <= x < width:
+                        for c in range(channels):
+                            image[y, x, c] += given[row, column, c] * kernel[i, j, 0, c]
+
+
+@numba_njit
+def _sum_apart(geometry: Any, image: Any, given: Any, kernel: Any) -> None:
+    """The transpose of `_convolve_apart`, for kernels."""
+    down, right, by, along, top, _, left, _ = geometry
+    height, width, channels = image.shape
+    for row in range(given.shape[0]):
+        for column in range(given.shape[1]):
+            for i in range(kernel.shape[0]):
+                y = row * down + i * by - top
+                for j in range(kernel.shape[1]):
+                    x = column * right + j * along - left
+                    if 0 <= y < height and 0 <= x < width:
+                        for c in range(channels):
+                            kernel[i, j, 0, c] += image[y, x, c] * given[row, column, c]
 
 
 @register_funcify_default_op_cache_key(KernelGradient)  # type: ignore[untyped-decorator]
 def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    geometry = _geometry(op.windows)
+    geometry, groups = _geometry(op.windows), op.groups
+
+    @numba_njit
+    def in_groups(images: Any, kernel: Any, gradient: Any) -> Any:
+        kh, kw, channels, new = kernel.shape
+        n, rows, columns, _ = gradient.shape
+        if channels == 1 and new == groups:
+            whole = np.zeros((kh, kw, 1, new), images.dtype)
+            for r in range(n):
+                _sum_apart(geometry, images[r], gradient[r], whole)
+            return whole
+        given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
+        size = new // groups
+        pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
+        part = np.empty((kh * kw * channels, size), images.dtype)
+        found = np.zeros((kh * kw * channels, new), images.dtype)
+        for r in range(n):
+            for g in range(groups):
+                mine = images[r, :, :, g * channels : (g + 1) * channels]
+                _collect(geometry, mine, kh, kw, pixels)
+                np.dot(pixels.T, given[r, :, g * size : (g + 1) * size].copy(), part)
+                found[:, g * size : (g + 1) * size] += part
+        return found.reshape((kh, kw, channels, new))
 
     @numba_njit
     def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
@@ -159,7 +319,7 @@ def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
             found += part
         return found.reshape((kh, kw, channels, new))
 
-    return by_kernel, _VERSION
+    return (by_kernel if groups == 1 else in_groups), _VERSION
 
 
 @register_funcify_default_op_cache_key(Pooling)  # type: ignore[untyped-decorator]

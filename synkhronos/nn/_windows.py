@@ -41,6 +41,22 @@ class Windows:
         ]
         return first, second
 
+    def covered(
+        self, fitting: Sequence[Any], window: Sequence[Any], added: Pair
+    ) -> tuple[Any, Any]:
+        """The lengths of images in which so many windows fit; they may be variables or None.
+
+        >>> Windows((2, 2), ((1, 1), (0, 0))).covered((3, 2), (3, 3), (0, 1))
+        (5, 6)
+        """
+        first, second = [
+            None if n is None else (n - 1) * step + (k - 1) * gap + 1 - before - after + extra
+            for n, k, step, (before, after), gap, extra in zip(
+                fitting, window, self.strides, self.padding, self.dilation, added, strict=True
+            )
+        ]
+        return first, second
+
     def check(self, lengths: Sequence[int | None], window: Pair) -> None:
         """Raise if windows are larger than the images, as far as lengths are known."""
         fitting = self.fitting(lengths, window)

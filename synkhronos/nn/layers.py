@@ -18,7 +18,7 @@ from pytensor_ml.pytensorf import collect_non_trainable_updates
 from pytensor_ml.pytensorf.rng import collect_default_updates
 from pytensor_ml.rewriting.layers import predict_db
 
-from synkhronos.nn._convolution import conv2d
+from synkhronos.nn._convolution import conv2d, conv_transpose2d
 from synkhronos.nn._inference_rules import follow_layers
 from synkhronos.nn._moments import Moments
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
@@ -29,8 +29,32 @@ follow_layers(Im2Col, Col2Im)
 class _Convolving:
     """A layer that convolves with `conv2d`; with padding other than zeros, as pytensor-ml does."""
 
+    def __init__(
+        self, name: str | None = None, *, in_channels: int, groups: int = 1, **kwargs: Any
+    ) -> None:
+        if not isinstance(groups, int) or groups < 1 or in_channels % groups:
+            raise ValueError(f"{in_channels} channels cannot be divided into {groups!r} groups")
+        if kwargs.get("out_channels", 0) % groups:
+            raise ValueError(
+                f"{kwargs['out_channels']} new channels cannot be divided into {groups} groups"
+            )
+        if groups > 1 and kwargs.get("padding_mode", "constant") != "constant":
+            raise ValueError(f"{groups} groups: pad with zeros, padding_mode='constant'")
+        self.groups = groups
+        # each kernel sees the channels of its group: this sets the shape of W and how it is drawn
+        super().__init__(name, in_channels=in_channels // groups, **kwargs)  # type: ignore[call-arg]
+        self.in_channels = in_channels
+
     def __call__(self, X: Any) -> Any:
         found = _convolved(self, X)
+        return super().__call__(X) if found is None else found
+
+
+class _Enlarging:
+    """A layer that computes its transposed convolution with `conv_transpose2d`."""
+
+    def __call__(self, X: Any) -> Any:
+        found = _enlarged(self, X)
         return super().__call__(X) if found is None else found
 
 
@@ -47,6 +71,8 @@ class _Pooling:
 class Conv2D(_Convolving, _conv.Conv2D):
     """``pytensor_ml.layers.Conv2D``: images (rows, height, width, channels) with `conv2d`.
 
+    ``groups`` is as of `conv2d`; pytensor-ml's layer has none.
+
     Examples
     --------
     >>> import numpy as np, pytensor
@@ -62,6 +88,8 @@ class Conv2D(_Convolving, _conv.Conv2D):
 class Conv1D(_Convolving, _conv.Conv1D):
     """``pytensor_ml.layers.Conv1D``: sequences (rows, time, channels) with `conv2d`.
 
+    ``groups`` is as of `conv2d`; pytensor-ml's layer has none.
+
     >>> import numpy as np
     >>> from pytensor_ml.layers import Input
     >>> from synkhronos.nn import Conv1D
@@ -69,6 +97,32 @@ class Conv1D(_Convolving, _conv.Conv1D):
     >>> layer = Conv1D(in_channels=1, out_channels=2, kernel_size=3)
     >>> layer(x).eval({x: np.zeros((4, 6, 1))}).shape
     (4, 4, 2)
+    """
+
+
+class ConvTranspose2D(_Enlarging, _conv.ConvTranspose2D):
+    """``pytensor_ml.layers.ConvTranspose2D``: enlarges images, with `conv_transpose2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import ConvTranspose2D
+    >>> x = Input("x", shape=(None, 4, 4, 3), dtype="float64")
+    >>> layer = ConvTranspose2D(in_channels=3, out_channels=2, kernel_size=4, stride=2, padding=1)
+    >>> layer(x).eval({x: np.ones((5, 4, 4, 3))}).shape
+    (5, 8, 8, 2)
+    """
+
+
+class ConvTranspose1D(_Enlarging, _conv.ConvTranspose1D):
+    """``pytensor_ml.layers.ConvTranspose1D``: lengthens sequences, with `conv_transpose2d`.
+
+    >>> import numpy as np
+    >>> from pytensor_ml.layers import Input
+    >>> from synkhronos.nn import ConvTranspose1D
+    >>> x = Input("x", shape=(None, 4, 3), dtype="float64")
+    >>> layer = ConvTranspose1D(in_channels=3, out_channels=2, kernel_size=2, stride=2)
+    >>> layer(x).eval({x: np.ones((5, 4, 3))}).shape
+    (5, 8, 2)
     """
 
 
@@ -230,7 +284,24 @@ def _convolved(layer: Any, given: Any) -> Any:
         return None
     kernel = layer.W if rank == 4 else layer.W[None]
     steps, around, gaps = (_flat(v, rank) for v in (layer.stride, layer.padding, layer.dilation))
-    found = _as_sequence(conv2d(_as_images(X), kernel, steps, around, gaps), rank)
+    made = conv2d(_as_images(X), kernel, steps, around, gaps, layer.groups)
+    return _shifted(layer, _as_sequence(made, rank))
+
+
+def _enlarged(layer: Any, given: Any) -> Any:
+    """The layer's output, or None if pytensor-ml's own code has to refuse the rank."""
+    X = pt.as_tensor(given)
+    rank = layer.n_spatial + 2
+    if X.ndim != rank:
+        return None
+    kernel = layer.W if rank == 4 else layer.W[None]
+    steps, around, gaps = (_flat(v, rank) for v in (layer.stride, layer.padding, layer.dilation))
+    added = layer.output_padding if rank == 4 else (0, *layer.output_padding)
+    made = conv_transpose2d(_as_images(X), kernel, steps, around, gaps, added)
+    return _shifted(layer, _as_sequence(made, rank))
+
+
+def _shifted(layer: Any, found: Any) -> Any:
     found = found + layer.b if layer.bias else found
     found.name = f"{layer.name}_output"
     return found

@@ -55,6 +55,22 @@ PAIRS = {
         "padding_mode": "reflect",
     },
     "Conv1D": {"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1, "dilation": 2},
+    "ConvTranspose2D": {
+        "in_channels": 2,
+        "out_channels": 3,
+        "kernel_size": (3, 4),
+        "stride": 2,
+        "padding": (0, 1),
+        "output_padding": (1, 0),
+    },
+    "ConvTranspose2D plain": {
+        "in_channels": 2,
+        "out_channels": 1,
+        "kernel_size": 2,
+        "dilation": 2,
+        "bias": False,
+    },
+    "ConvTranspose1D": {"in_channels": 2, "out_channels": 3, "kernel_size": 3, "stride": 2},
     "MaxPool2D": {"kernel_size": 3, "stride": 2, "padding": 1},
     "MaxPool2D gaps": {"kernel_size": 2, "dilation": 2},
     "MaxPool1D": {"kernel_size": 3, "stride": 1},
@@ -82,6 +98,36 @@ def test_layers_compute_what_pytensor_mls_do(case: str, rng: np.random.Generator
     assert (names, name) == (others, other)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-9)
+
+
+def test_groups_of_channels(rng: np.random.Generator) -> None:
+    """Each half of the new channels is that of a layer which sees half of the channels."""
+    x = layers.Input("x", (None, 5, 4, 4), "float64")
+    how = {"kernel_size": 3, "padding": 1, "stride": 2}
+    whole = nn.Conv2D("whole", in_channels=4, out_channels=6, groups=2, **how)
+    halves = [nn.Conv2D(f"half{n}", in_channels=2, out_channels=3, **how) for n in range(2)]
+    for n, half in enumerate(halves):
+        half.W.set_value(whole.W.get_value()[..., 3 * n : 3 * n + 3])
+    apart = [half(x[..., 2 * n : 2 * n + 2]) for n, half in enumerate(halves)]
+    found, *expected = pytensor.function([x], [whole(x), *apart], mode=MODE)(
+        rng.normal(size=(3, 5, 4, 4))
+    )
+    np.testing.assert_allclose(found, np.concatenate(expected, axis=3), atol=1e-12)
+    assert whole.W.get_value().shape == (3, 3, 2, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"groups": 3}, "4 channels cannot be divided into 3 groups"),
+        ({"groups": 0}, "4 channels cannot be divided into 0 groups"),
+        ({"groups": 4}, "6 new channels cannot be divided into 4 groups"),
+        ({"groups": 2, "padding_mode": "reflect"}, "pad with zeros"),
+    ],
+)
+def test_groups_that_do_not_fit(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nn.Conv2D(in_channels=4, out_channels=6, kernel_size=3, **given)
 
 
 def small_net(batch_norm: Any = None, rate: float = 0.0) -> tuple[Any, ...]:

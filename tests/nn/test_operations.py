@@ -18,7 +18,7 @@ from synkhronos._plan.inference import Proof, prove
 
 MODES = ("FAST_COMPILE", "JAX")
 [NUMBA] = thorough("NUMBA")
-# height, width, channels, new, window, strides, padding, dilation
+# height, width, channels, new, window, strides, padding, dilation, groups
 CASES = {
     "padded unevenly": (7, 6, 2, 3, (3, 2), (1, 1), ((1, 1), (0, 1)), (1, 1)),
     "strides": (7, 8, 2, 3, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
@@ -26,6 +26,8 @@ CASES = {
     "one pixel": (5, 5, 3, 4, (1, 1), (2, 2), ((0, 0), (0, 0)), (1, 1)),
     "dilation": (9, 8, 2, 2, (3, 2), (1, 2), ((2, 0), (1, 1)), (2, 3)),
     "left over": (8, 8, 1, 2, (3, 3), (3, 3), ((0, 0), (0, 0)), (1, 1)),
+    "two groups": (6, 5, 4, 6, (3, 2), (1, 2), ((1, 1), (0, 1)), (1, 1), 2),
+    "channels apart": (6, 5, 3, 3, (2, 3), (2, 1), ((0, 1), (1, 1)), (1, 2), 3),
 }
 
 
@@ -41,6 +43,12 @@ def convolved(x: np.ndarray, w: np.ndarray, strides: Any, padding: Any, gaps: An
     return found
 
 
+def in_groups(x: np.ndarray, w: np.ndarray, groups: int, *how: Any) -> np.ndarray:
+    """The definition for each group of channels apart."""
+    parts = zip(np.split(x, groups, axis=3), np.split(w, groups, axis=3), strict=True)
+    return np.concatenate([convolved(*part, *how) for part in parts], axis=3)
+
+
 def slope(f: Any, at: list[np.ndarray], along: list[np.ndarray]) -> float:
     """How fast f grows in a direction, by differences."""
     step = 1e-5
@@ -48,7 +56,26 @@ def slope(f: Any, at: list[np.ndarray], along: list[np.ndarray]) -> float:
     return float((f(*up) - f(*down)) / (2 * step))
 
 
-SLOW = thorough(("NUMBA", "strides"), ("NUMBA", "dilation"))
+def check_derivatives(
+    mode: str, x: Any, w: Any, y: Any, at: list[np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
+    """Compare first and second derivatives of y with differences; return the value of y."""
+    cost = pt.sin(y).sum()
+    first = pytensor.grad(cost, [x, w])
+    both = pt.sin(first[0]).sum() + pt.sin(first[1]).sum()
+    second = pytensor.grad(both, [x, w])
+    f = pytensor.function([x, w], [y, *first, *second], mode=mode)
+    found = [np.asarray(v) for v in f(*at)]
+    along = [rng.normal(size=a.shape) for a in at]
+    for value, gradient in [(cost, found[1:3]), (both, found[3:])]:
+        g = pytensor.function([x, w], value, mode="FAST_COMPILE")
+        expected = sum((a * d).sum() for a, d in zip(gradient, along, strict=True))
+        assert slope(g, at, along) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    return found[0]
+
+
+SLOW = thorough(*(("NUMBA", case) for case in ("strides", "dilation", "two groups")))
+SLOW += thorough(("NUMBA", "channels apart"))
 
 
 @pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, CASES), *SLOW])
@@ -57,23 +84,30 @@ def test_convolution_and_its_gradients(mode: str, case: str, rng: np.random.Gene
     if mode == "JAX":
         pytest.importorskip("jax")
     height, width, channels, new, window, *how = CASES[case]
-    at = [rng.normal(size=(3, height, width, channels)), rng.normal(size=(*window, channels, new))]
+    groups = how[3] if len(how) > 3 else 1
+    kernel = rng.normal(size=(*window, channels // groups, new))
+    at = [rng.normal(size=(3, height, width, channels)), kernel]
     x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(*window, None, None))
     y = nn.conv2d(x, w, *how)
-    cost = pt.sin(y).sum()
-    first = pytensor.grad(cost, [x, w])
-    both = pt.sin(first[0]).sum() + pt.sin(first[1]).sum()
-    second = pytensor.grad(both, [x, w])
-    f = pytensor.function([x, w], [y, *first, *second], mode=mode)
-    found = [np.asarray(v) for v in f(*at)]
-    strides, padding, gaps = how
-    np.testing.assert_allclose(found[0], convolved(*at, strides, padding, gaps), atol=1e-12)
+    found = check_derivatives(mode, x, w, y, at, rng)
+    np.testing.assert_allclose(found, in_groups(*at, groups, *how[:3]), atol=1e-12)
     assert y.type.shape[1:] == (None, None, None)
-    along = [rng.normal(size=a.shape) for a in at]
-    for value, gradient in [(cost, found[1:3]), (both, found[3:])]:
-        g = pytensor.function([x, w], value, mode="FAST_COMPILE")
-        expected = sum((a * d).sum() for a, d in zip(gradient, along, strict=True))
-        assert slope(g, at, along) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+def test_transposed_convolution(mode: str, rng: np.random.Generator) -> None:
+    """The transpose of the linear map from images to their convolution; and its gradients."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    window, steps, gaps, padding = (3, 2), (2, 3), (1, 2), ((1, 0), (0, 1))
+    at = [rng.normal(size=(2, 4, 3, 2)), rng.normal(size=(*window, 2, 3))]
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(*window, None, None))
+    y = nn.conv_transpose2d(x, w, steps, padding, gaps, output_padding=(1, 2))
+    found = check_derivatives(mode, x, w, y, at, rng)
+    assert found.shape == (2, 9, 10, 3)
+    larger = rng.normal(size=found.shape)
+    smaller = convolved(larger, at[1].transpose(0, 1, 3, 2), steps, padding, gaps)
+    assert (found * larger).sum() == pytest.approx((at[0] * smaller).sum())
 
 
 POOLS = {
@@ -178,6 +212,8 @@ def test_static_shapes() -> None:
     y = nn.conv2d(x, np.zeros((3, 3, 3, 5), "float32"), strides=2, padding=1)
     assert y.type.shape == (None, 5, 4, 5)
     assert nn.avg_pool2d(y, 2, 1).type.shape == (None, 4, 3, 5)
+    larger = nn.conv_transpose2d(y, np.zeros((4, 4, 5, 2), "float32"), strides=2, padding=1)
+    assert larger.type.shape == (None, 10, 8, 2)
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
@@ -200,6 +236,37 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         lambda x: nn.conv2d(x, np.zeros((3, 3, 3, 1)), dilation=2),
         ValueError,
         "do not fit into images of",
+    ),
+    "groups": (
+        lambda x: nn.conv2d(x, np.zeros((1, 1, 3, 2)), groups=3),
+        ValueError,
+        "the images have 3 channels, but the kernel takes 3 in 3 groups",
+    ),
+    "groups of new channels": (
+        lambda x: nn.conv2d(x, np.zeros((1, 1, 1, 4)), groups=3),
+        ValueError,
+        "4 new channels cannot be divided into 3 groups",
+    ),
+    "no group": (lambda x: nn.conv2d(x, np.zeros((1, 1, 3, 2)), groups=0), ValueError, "groups is"),
+    "other channels": (
+        lambda x: nn.conv_transpose2d(x, np.zeros((1, 1, 2, 3))),
+        ValueError,
+        "the images have 3 channels, but the kernel takes 2",
+    ),
+    "nothing left": (
+        lambda x: nn.conv_transpose2d(x, np.zeros((1, 1, 3, 3)), padding=2),
+        ValueError,
+        "leaves nothing of the transposed convolution",
+    ),
+    "too much added": (
+        lambda x: nn.conv_transpose2d(x, np.zeros((1, 1, 3, 3)), 2, output_padding=2),
+        ValueError,
+        "give less than the strides",
+    ),
+    "transposed, the same": (
+        lambda x: nn.conv_transpose2d(x, np.zeros((1, 1, 3, 3)), padding="same"),
+        ValueError,
+        "give numbers of pixels",
     ),
     "a word": (lambda x: nn.avg_pool2d(x, padding="full"), ValueError, "'valid', 'same'"),
 }
@@ -232,6 +299,17 @@ def test_images_that_turn_out_too_small(mode: str, size: tuple[int, int]) -> Non
                 f(images, kernel, np.ones((2, 1, 1, 1)))
 
 
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+def test_padding_that_turns_out_to_leave_nothing(mode: str) -> None:
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    x = pt.dtensor4("x")
+    f = pytensor.function([x], nn.conv_transpose2d(x, np.ones((2, 2, 1, 1)), padding=1), mode=mode)
+    assert np.shape(f(np.ones((1, 3, 3, 1)))) == (1, 2, 2, 1)
+    with pytest.raises(ValueError, match=r"leaves nothing .* images of \(1, 3\)"):
+        f(np.ones((1, 1, 3, 1)))
+
+
 def test_proofs() -> None:
     """Rows stay apart, kernels' gradients are sums over them; other axes prove nothing."""
     x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(2, 2, 1, 2))
@@ -245,6 +323,7 @@ def test_proofs() -> None:
     assert reductions(y) == ["gather"]
     assert reductions((y**2).mean()) == ["avg"]
     assert reductions(by_images) == ["gather"]
+    assert reductions(nn.conv_transpose2d(y, w.dimshuffle(0, 1, 3, 2))) == ["gather"]
     assert reductions(by_kernel) == ["sum"]
     assert reductions(pytensor.grad((y**2).mean(), w)) is not None
     assert reductions(nn.conv2d(x.dimshuffle(1, 0, 2, 3), w)) is None
@@ -262,9 +341,10 @@ def test_no_rows(mode: str) -> None:
         pytest.importorskip("jax")
     x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(3, 3, None, None))
     y = nn.avg_pool2d(nn.max_pool2d(nn.conv2d(x, w), 2), 2, 1)
-    f = pytensor.function([x, w], [y, *pytensor.grad((y**2).sum(), [x, w])], mode=mode)
+    larger = nn.conv_transpose2d(y, np.ones((2, 2, 2, 1)))
+    f = pytensor.function([x, w], [y, *pytensor.grad((larger**2).sum(), [x, w]), larger], mode=mode)
     found = [np.asarray(v) for v in f(np.ones((0, 6, 6, 1)), np.ones((3, 3, 1, 2)))]
-    assert [v.shape for v in found] == [(0, 1, 1, 2), (0, 6, 6, 1), (3, 3, 1, 2)]
+    assert [v.shape for v in found] == [(0, 1, 1, 2), (0, 6, 6, 1), (3, 3, 1, 2), (0, 2, 2, 1)]
     assert not found[2].any()
 
 
