@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("extensions", "nn"),
     ("training",),
     ("search", "sklearn"),
-    ("pymc",),
+    ("pymc", "zoo"),
     ("testing",),
     ("__init__", "cli"),
     ("__main__",),
@@ -46,12 +46,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ONLY_IN = {
     "pytensor": (
         *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
-        *("extensions", "training", "sklearn", "pymc", "nn", "cli._examination"),
+        *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "cli._examination"),
     ),
     "safetensors": ("extensions.checkpoints",),
     "msgspec": ("training.config",),
     "pymc": ("pymc",),
-    "pytensor_ml": ("nn.layers", "training._choices"),
+    "pytensor_ml": ("nn.layers", "training._choices", "zoo"),
     "jax": ("_backends.jax", "pymc._jax", "nn._jax"),
     "numba": (
         *("_backends.loops", "_backends.lean"),
@@ -332,7 +332,7 @@ CONFIGS += ["synkhronos.search._configured"]
 def test_docstring_examples_run(name: str) -> None:
     if name.startswith("synkhronos.pymc."):
         pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
-    if name.startswith("synkhronos.nn.layers"):
+    if name.startswith(("synkhronos.nn.layers", "synkhronos.zoo.")):
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
     if name in CONFIGS:
         pytest.importorskip("msgspec", reason="msgspec is not installed (synkhronos[train])")
@@ -373,11 +373,12 @@ def examples_of(module: Any) -> list[doctest.DocTest]:
 OPTIONAL = {
     "synkhronos.pymc": ["pymc"],
     "synkhronos.nn": ["pytensor_ml"],
+    "synkhronos.zoo": ["pytensor_ml"],
     "synkhronos.sklearn": ["sklearn"],
 }
 PUBLIC_PACKAGES = (
     *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc"),
-    *("synkhronos.training", "synkhronos.training.sources"),
+    *("synkhronos.training", "synkhronos.training.sources", "synkhronos.zoo"),
     *("synkhronos.search", "synkhronos.sklearn"),
 )
 

@@ -18,7 +18,7 @@ from mutants import MUTANTS, Mutant
 from selection import COLLECTED
 
 import synkhronos as synk
-from synkhronos import extensions, nn, pymc, search, sklearn, testing, training
+from synkhronos import extensions, nn, pymc, search, sklearn, testing, training, zoo
 from synkhronos.extensions import updates
 from synkhronos.training import config, configured
 
@@ -43,6 +43,7 @@ PUBLIC = {
         search,
         sklearn,
         testing,
+        zoo,
     )
     for name in module.__all__
 }

@@ -70,6 +70,7 @@ def function_of(text: str, base: str, path: str) -> Callable[..., Any]:
             )
     if not callable(getattr(found, name, None)):
         there = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
+        there += getattr(found, "__all__", [])  # a package may import its names when they are used
         raise InputError(f"{path}: {module} has no function {name!r}{_meant(name, there)}")
     return getattr(found, name)
 

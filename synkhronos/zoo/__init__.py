@@ -1,0 +1,78 @@
+"""Networks as functions of their sizes: each returns a `Net`, for `fit` and for configs.
+
+================  ================================================================================
+``_alexnet``      `alexnet`
+``_vgg``          `vgg`
+``_inception``    `googlenet`, `inception_v3`
+``_resnet``       `resnet`, `cifar_resnet`, `wide_resnet`
+``_densenet``     `densenet`
+``_mobilenet``    `mobilenet`
+``_dense``        `mlp`
+``_sequences``    `lstm`, `transformer`
+``_network``      what a function that builds a network becomes: weights are drawn from its seed
+``_blocks``       layers that the networks share
+``_classifier``   a `Net` of scores: losses, metrics, updates
+================  ================================================================================
+
+All are made of pytensor-ml's layers and those of `synkhronos.nn` (extra ``synkhronos[nn]``). Mean
+and variance of batch normalisation are those of all members' rows, so any number of members makes
+the steps of one process. Only dropout's random numbers differ by member.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._errors import BackendMissing
+
+if TYPE_CHECKING:
+    from synkhronos.zoo._alexnet import alexnet as alexnet
+    from synkhronos.zoo._dense import mlp as mlp
+    from synkhronos.zoo._densenet import densenet as densenet
+    from synkhronos.zoo._inception import googlenet as googlenet
+    from synkhronos.zoo._inception import inception_v3 as inception_v3
+    from synkhronos.zoo._mobilenet import mobilenet as mobilenet
+    from synkhronos.zoo._resnet import cifar_resnet as cifar_resnet
+    from synkhronos.zoo._resnet import resnet as resnet
+    from synkhronos.zoo._resnet import wide_resnet as wide_resnet
+    from synkhronos.zoo._sequences import lstm as lstm
+    from synkhronos.zoo._sequences import transformer as transformer
+    from synkhronos.zoo._vgg import vgg as vgg
+
+__all__ = [
+    "alexnet",
+    "cifar_resnet",
+    "densenet",
+    "googlenet",
+    "inception_v3",
+    "lstm",
+    "mlp",
+    "mobilenet",
+    "resnet",
+    "transformer",
+    "vgg",
+    "wide_resnet",
+]
+
+_HOMES = {
+    "cifar_resnet": "_resnet",
+    "googlenet": "_inception",
+    "inception_v3": "_inception",
+    "lstm": "_sequences",
+    "mlp": "_dense",
+    "transformer": "_sequences",
+    "wide_resnet": "_resnet",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import_module("pytensor_ml")
+    except ImportError:
+        raise BackendMissing("pytensor-ml", "nn") from None
+    home = _HOMES.get(name, f"_{name}")
+    found = getattr(import_module(f"synkhronos.zoo.{home}"), name)
+    _belong_to(__name__, [found])
+    return found

@@ -1,0 +1,93 @@
+"""How networks get their weights: they are built of zeros, which costs nothing, and then drawn."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pytensor_ml.state import Initializer, ZeroInitializer, fans, initial_values_from
+
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.training.net import Net
+
+
+class He(Initializer):  # type: ignore[misc]
+    """Normal numbers of variance 2 / n for units with n inputs, drawn in their own dtype.
+
+    References
+    ----------
+    He et al., Delving deep into rectifiers, arXiv:1502.01852: rectified layers of such weights keep
+    the size of what goes through them.
+    """
+
+    def sample(self, shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
+        """Draw an array."""
+        kind = np.dtype(dtype).type
+        drawn = rng.standard_normal(shape, dtype=kind)
+        drawn *= kind(math.sqrt(2 / fans(shape)[0]))
+        return drawn
+
+
+def network[**P](build: Callable[P, Net]) -> Callable[P, Net]:
+    """Let a function that builds a Net draw its weights from the keyword ``seed``.
+
+    With ``seed=None`` they stay zeros. Memory of zeros is not touched, so a network of any size is
+    then built in the time of its graph. Arguments annotated as integers are checked: all are
+    numbers of things.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is out of range; or the network cannot be built, as of images that are too
+        small.
+    """
+    name, signature = build.__name__, inspect.signature(build)
+
+    @functools.wraps(build)
+    def built(*args: P.args, **kwargs: P.kwargs) -> Net:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as exc:
+            raise InputTypeError(f"{name}: {exc}") from None
+        seed = given.get("seed", 0)
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+            raise InputError(f"{name}: seed={shown(seed)}: give an integer of at least 0, or None")
+        _check_counts(name, given, signature)
+        try:
+            with initial_values_from(ZeroInitializer()):
+                net = build(*args, **kwargs)
+        except InputError as exc:
+            raise type(exc)(f"{name}: {exc}") from None
+        except ValueError as exc:
+            raise InputError(f"{name}: {exc}") from exc
+        if seed is not None:
+            _draw(net.params, np.random.default_rng(seed))
+        return net
+
+    return built
+
+
+def _check_counts(name: str, given: Mapping[str, Any], signature: inspect.Signature) -> None:
+    for key, value in given.items():
+        kind = str(signature.parameters[key].annotation)
+        if key == "seed" or not kind.startswith(("int", "Sequence[int]")):
+            continue
+        if value is None and kind.endswith("None"):
+            continue
+        several = kind not in ("int", "int | None")
+        numbers = value if several and isinstance(value, list | tuple) else [value]
+        fits = kind.startswith("int") or numbers is value
+        if not fits or not all(type(n) is int and n > 0 for n in numbers):
+            them = "integers" if several else "an integer"
+            raise InputError(f"{name}: {key}={shown(value)}: give {them} of at least 1")
+
+
+def _draw(params: Sequence[Any], rng: np.random.Generator) -> None:
+    """Give each parameter a value of its initializer, one after the other to save memory."""
+    for p in params:
+        zeros = p.get_value(borrow=True)
+        p.set_value(p.initializer.sample(zeros.shape, zeros.dtype.name, rng), borrow=True)

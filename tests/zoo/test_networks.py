@@ -1,0 +1,367 @@
+"""Known networks: numbers of weights, the steps of one process, and that they learn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytest
+from modes import FAST
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos import zoo
+from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
+from synkhronos.training import Net, config, configured, fit, sources
+
+pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
+MODE = "FAST_COMPILE"
+
+
+@pytest.fixture(autouse=True)
+def _double_without_compiler() -> Iterator[None]:
+    """Layers have graphs of their own inside, for which FAST_COMPILE would wait for gcc."""
+    with pytensor.config.change_flags(floatX="float64", cxx=""):
+        yield
+
+
+def weights(net: Net) -> int:
+    return sum(p.get_value(borrow=True).size for p in net.params)
+
+
+# the examples of the docstrings count one network of each kind
+COUNTS: list[tuple[str, tuple[Any, ...], dict[str, Any], int]] = [
+    ("alexnet", (), {"towers": 2}, 60_965_224),
+    ("googlenet", (), {"auxiliary": True}, 13_378_280),
+    ("inception_v3", (), {"auxiliary": True}, 27_161_264),
+    ("vgg", (11,), {}, 132_863_336),
+    ("vgg", (13,), {}, 133_047_848),
+    ("vgg", (19,), {}, 143_667_240),
+    ("resnet", (18,), {}, 11_689_512),
+    ("resnet", (34,), {}, 21_797_672),
+    ("resnet", (101,), {}, 44_549_160),
+    ("resnet", (152,), {}, 60_192_808),
+    ("cifar_resnet", (56,), {}, 853_018),
+    ("cifar_resnet", (110,), {}, 1_727_962),
+    ("wide_resnet", (16, 4), {}, 2_748_890),
+    ("wide_resnet", (28, 4), {}, 5_849_050),
+    ("densenet", (161,), {}, 28_681_000),
+    ("densenet", (169,), {}, 14_149_480),
+    ("densenet", (201,), {}, 20_013_928),
+    ("lstm", (5, 7), {"classes": 3, "layers": 2}, 4 * 7 * (5 + 7 + 1) + 4 * 7 * 15 + 8 * 3),
+    ("lstm", (5, 7), {"vocabulary": 11}, 11 * 5 + 4 * 7 * (5 + 7 + 1) + 8 * 2),
+]
+QUICK = ("alexnet", "lstm")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "more", "expected"),
+    [case for case in COUNTS if case[0] in QUICK]
+    + thorough(*(case for case in COUNTS if case[0] not in QUICK)),
+)
+def test_weights(name: str, sizes: tuple[Any, ...], more: dict[str, Any], expected: int) -> None:
+    net = getattr(zoo, name)(*sizes, **more, seed=None)
+    assert weights(net) == expected
+    names = [p.name for p in net.params]
+    assert len(set(names)) == len(names)
+
+
+# small networks, without dropout, whose random numbers differ by member
+SMALL: dict[str, Callable[[], Net]] = {
+    "mlp": lambda: zoo.mlp((3, 2), (5, 4), classes=3, dropout=0.0, input_dropout=0.0),
+    "resnet": lambda: zoo.resnet(18, blocks=(1, 1), width=3, size=12, classes=3),
+    "resnet with a narrow middle": lambda: zoo.resnet(
+        50, blocks=(1, 1), width=2, size=8, classes=3
+    ),
+    "cifar_resnet": lambda: zoo.cifar_resnet(8, width=2, size=8, classes=3),
+    "wide_resnet": lambda: zoo.wide_resnet(10, 1, size=8, classes=3),
+    "densenet": lambda: zoo.densenet(blocks=(2, 1), growth=3, size=16, classes=3),
+    "mobilenet": lambda: zoo.mobilenet(0.1, size=32, classes=3),
+    "vgg": lambda: zoo.vgg(11, width=2, units=5, size=32, classes=3, dropout=0.0),
+    "alexnet": lambda: zoo.alexnet(size=64, units=4, classes=3, towers=2, dropout=0.0),
+    "googlenet": lambda: zoo.googlenet(size=32, classes=3, auxiliary=True, dropout=0.0),
+    "lstm": lambda: zoo.lstm(2, 4, classes=3, layers=2),
+    "lstm of words": lambda: zoo.lstm(2, 4, classes=3, vocabulary=5, summary="mean"),
+    "transformer": lambda: zoo.transformer(5, length=6, width=4, heads=2, layers=2, dropout=0.0),
+}
+DEFAULT = ("mlp", "resnet")
+
+
+def rows_of(net: Net, n: int) -> list[np.ndarray]:
+    """Random rows for each input of a network."""
+    rng = np.random.default_rng(n)
+    found = []
+    for variable in net.inputs:
+        shape = [n, *(k or 6 for k in variable.type.shape[1:])]
+        if variable.dtype.startswith("int"):
+            found.append(rng.integers(0, 3, shape).astype(variable.dtype))
+        else:
+            found.append(rng.normal(size=shape))
+    return found
+
+
+@pytest.mark.parametrize("name", [*DEFAULT, *thorough(*SMALL.keys() - set(DEFAULT))])
+def test_members_make_the_steps_of_one_process(name: str) -> None:
+    """Three, with 1 and 2 members, of unequal parts; also what is validated."""
+
+    def trained(make: Any, function: Any) -> list[Any]:
+        net = SMALL[name]()
+        rows = rows_of(net, 7)
+        train = make(
+            net.loss,
+            net.params,
+            net.inputs,
+            None,
+            updates.sgd,
+            0.01,
+            updates=net.updates,
+            mode=FAST,
+        )
+        losses = [float(train(*rows)) for _ in range(3)]
+        evaluate = function(list(net.inputs), net.metrics["loss"], mode=FAST)
+        return [losses, float(evaluate(*rows)), *(p.get_value() for p in net.params)]
+
+    serial = trained(make_train_function_pytensor, pytensor.function)
+    assert np.ptp(serial[0]) > 1e-4
+    for size in (1, 2):
+        with synk.Group(size):
+            ours = trained(make_train_function, synk.function)
+        for a, b in zip(ours, serial, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
+
+
+def images_of_digits(pixels: int) -> Any:
+    """Digits of scikit-learn as images of so many pixels to a side, in all and to validate."""
+    pytest.importorskip("sklearn")
+    split = sources.known("digits")
+    times = pixels // 8
+    return [
+        (np.kron(x.reshape(-1, 8, 8, 1), np.ones((times, times, 1))).astype("float32"), y)
+        for x, y in (split.train, split.test)
+    ]
+
+
+def learned(net: Net, train: Any, test: Any, rate: float, epochs: int, **more: Any) -> float:
+    """The share of right answers to the test, of a network that two members have trained."""
+    adam = functools.partial(updates.adam, learning_rate=rate)
+    how = {"mode": MODE, "progress": False, "updates": net.updates, "metrics": net.metrics} | more
+    with synk.Group(2):
+        run = fit(
+            net.loss, net.params, net.inputs, train, optimizer=adam, batch=50, epochs=epochs,
+            validation=test, **how
+        )  # fmt: skip
+    return float(run.history["val_accuracy"][-1])
+
+
+def test_mlp_learns_digits() -> None:
+    """With dropout of the images and of the units, whose reductions are proved."""
+    train, test = images_of_digits(8)
+    with pytensor.config.change_flags(floatX="float32"):
+        net = zoo.mlp((8, 8, 1), (64,), input_dropout=0.1, dropout=0.2)
+    assert learned(net, train, test, 5e-3, 4) > 0.9
+
+
+# network, pixels to a side, rate, epochs, accuracy
+LEARNS: dict[str, tuple[Callable[[], Net], int, float, int, float]] = {
+    "vgg": (
+        lambda: zoo.vgg(11, size=32, channels=1, classes=10, width=4, units=64, dropout=0.2),
+        *(32, 3e-3, 12, 0.95),
+    ),
+    "resnet": (
+        lambda: zoo.resnet(18, blocks=(1, 1), size=16, channels=1, classes=10, width=8),
+        *(16, 3e-3, 5, 0.95),
+    ),
+    "cifar_resnet": (
+        lambda: zoo.cifar_resnet(20, size=8, channels=1, width=8),
+        *(8, 5e-3, 8, 0.97),
+    ),
+    "wide_resnet": (
+        lambda: zoo.wide_resnet(10, 1, size=8, channels=1),
+        *(8, 5e-3, 5, 0.95),
+    ),
+    "densenet": (
+        lambda: zoo.densenet(blocks=(3, 3), growth=4, size=16, channels=1, classes=10),
+        *(16, 5e-3, 8, 0.95),
+    ),
+    "mobilenet": (
+        lambda: zoo.mobilenet(0.25, size=32, channels=1, classes=10),
+        *(32, 3e-3, 6, 0.9),
+    ),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNS)
+def test_a_network_learns_digits(name: str) -> None:
+    make, pixels, rate, epochs, accuracy = LEARNS[name]
+    train, test = images_of_digits(pixels)
+    with pytensor.config.change_flags(floatX="float32"):
+        net = make()
+    assert learned(net, train, test, rate, epochs) > accuracy
+
+
+def marked(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences of numbers, two of them marked, and whether the second of these is larger."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros((rows, 10, 2))
+    x[:, :, 0] = rng.uniform(-1, 1, (rows, 10))
+    places = rng.integers(0, 5, rows), rng.integers(5, 10, rows)
+    for place in places:
+        x[np.arange(rows), place, 1] = 1
+    first, second = (x[np.arange(rows), place, 0] for place in places)
+    return x, (second > first).astype("int32")
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_lstm_remembers() -> None:
+    net = zoo.lstm(2, 16, length=10)
+    assert learned(net, marked(2000, 0), marked(500, 1), 0.02, 10) > 0.88
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_transformer_copies() -> None:
+    """Six random tokens, then the same again: all of the second half can be known."""
+
+    def texts(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        half = np.random.default_rng(seed).integers(0, 8, (rows, 6))
+        whole = np.concatenate([half, half], axis=1).astype("int32")
+        return whole[:, :-1], whole[:, 1:]
+
+    net = zoo.transformer(8, length=11, width=32, heads=2, layers=2, dropout=0.0)
+    # 6 of 11 answers can be known, and of the others one of 8 is right by chance
+    assert learned(net, texts(2000, 0), texts(200, 1), 3e-3, 20) > 0.6
+
+
+RUNS: dict[str, Callable[[], Net]] = {
+    "alexnet": lambda: zoo.alexnet(size=64, classes=5),
+    "googlenet": lambda: zoo.googlenet(size=64, classes=5, auxiliary=True),
+    "inception_v3": lambda: zoo.inception_v3(size=75, classes=5, auxiliary=True),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_large_network_runs(name: str) -> None:
+    """Two steps on the same few rows lower the loss."""
+    with pytensor.config.change_flags(floatX="float32"):
+        net = RUNS[name]()
+        images, labels = rows_of(net, 4)
+        with synk.Group(2):
+            train = make_train_function(
+                net.loss, net.params, net.inputs, None, updates.sgd, 1e-3,
+                updates=net.updates, mode=MODE,
+            )  # fmt: skip
+            losses = [float(train(images.astype("float32"), labels)) for _ in range(3)]
+    assert np.isfinite(losses).all()
+
+
+def test_a_seed_makes_weights_and_masks() -> None:
+    def made(seed: int | None) -> Net:
+        return zoo.mlp(40, (300,), classes=3, seed=seed)
+
+    def values(net: Net) -> dict[str, np.ndarray]:
+        return {p.name: p.get_value() for p in net.params}
+
+    once, again, other, none = (values(made(seed)) for seed in (1, 1, 2, None))
+    for name, value in once.items():
+        np.testing.assert_array_equal(value, again[name])
+        assert not none[name].any()
+        assert value.dtype == np.float64
+    assert not np.array_equal(once["dense0_W"], other["dense0_W"])
+    assert once["dense0_W"].std() == pytest.approx(np.sqrt(2 / 40), rel=0.05)
+    assert not once["dense0_b"].any()
+    masks = [[u[0].get_value().bit_generator.state for u in made(s).updates] for s in (1, 1, 2)]
+    assert masks[0] == masks[1]
+    assert len({str(state) for state in masks[0] + masks[2]}) == 4
+
+
+def test_what_is_predicted_draws_nothing() -> None:
+    """Neither dropout's masks nor the statistics of a batch."""
+    net = zoo.wide_resnet(10, 1, size=8, classes=3, dropout=0.5)
+    predict = pytensor.function([net.inputs[0]], net.outputs, mode=FAST)
+    images, _ = rows_of(net, 5)
+    np.testing.assert_allclose(predict(images)[:2], predict(images[:2]), rtol=1e-9)
+    assert net.outputs.type.shape == (None, 3)
+    assert len(net.updates) > 2
+
+
+def test_images_move_in_training() -> None:
+    """Words are an input of the loss, and of nothing that is validated."""
+    moves = {"pad": 1, "flip": True, "mean": 120, "scale": 64}
+    net = zoo.cifar_resnet(8, size=8, width=2, classes=3, augment=moves)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (20, 8, 8, 3)).astype("uint8")
+    y = rng.integers(0, 3, 20).astype("int32")
+    assert net.inputs[0].dtype == "uint8"
+    predict = pytensor.function([net.inputs[0]], net.outputs, mode=FAST)
+    assert predict(x).shape == (20, 3)
+    accuracy = learned(net, (x, y), (x, y), 0.01, 1, augment=net.augment, mode=FAST)
+    assert 0 <= accuracy <= 1
+
+
+def test_a_config_names_a_network(tmp_path: Path) -> None:
+    text = """
+    model = "synkhronos.zoo:mlp"
+    model_arguments = { shape = [3, 2], hidden = [8], classes = 3 }
+    optimizer = { name = "adam", rate = 0.01 }
+    batch = 20
+    epochs = 2
+    progress = false
+    [data]
+    train = "synthetic:3x2,classes=3,n=60"
+    validation = "synthetic:3x2,classes=3,n=30,seed=1"
+    """
+    (tmp_path / "config.toml").write_text(text)
+
+    def trained(*values: str) -> Any:
+        with pytensor.config.change_flags(mode=FAST):
+            return configured.train(config.read(tmp_path / "config.toml", values), members=1)
+
+    run = trained()
+    assert run.step == 6
+    assert {"val_loss", "val_accuracy"} <= set(run.history.columns)
+    with pytest.raises(synk.InputError, match=r"no function 'vg'; did you mean vgg\?"):
+        trained("model=synkhronos.zoo:vg")
+
+
+BAD: dict[str, tuple[Callable[[], Net], type[Exception], str]] = {
+    "depth": (lambda: zoo.vgg(12), synk.InputError, "vgg: depth=12: there are 11, 13, 16, 19"),
+    "depth of blocks": (lambda: zoo.cifar_resnet(21), synk.InputError, r"give 6 n \+ 2, such as"),
+    "towers": (lambda: zoo.alexnet(towers=3), synk.InputError, "towers=3: give 1 or 2"),
+    "small images": (lambda: zoo.vgg(16, size=16), synk.InputError, "vgg: .* do not fit into"),
+    "a size": (lambda: zoo.vgg(16, size=(1, 2, 3)), synk.InputError, "size="),
+    "no classes": (
+        lambda: zoo.resnet(18, classes=0),
+        synk.InputError,
+        "resnet: classes=0: give an integer of at least 1",
+    ),
+    "units": (lambda: zoo.mlp(3, (4, 2.5)), synk.InputError, "hidden="),  # type: ignore[arg-type]
+    "one layer": (lambda: zoo.mlp(3, 4), synk.InputError, "hidden=4: give integers"),  # type: ignore[arg-type]
+    "rate": (lambda: zoo.mlp(3, (4,), dropout=1.0), synk.InputError, "dropout=1.0: give a number"),
+    "seed": (lambda: zoo.mlp(3, (4,), seed=-1), synk.InputError, "seed=-1"),
+    "argument": (lambda: zoo.mlp(clases=3), synk.InputTypeError, "mlp: .*clases"),  # type: ignore[call-arg]
+    "augment": (
+        lambda: zoo.resnet(18, augment={"turn": True}),
+        synk.InputTypeError,
+        "augment=.*turn",
+    ),
+    "augment itself": (lambda: zoo.resnet(18, augment=3), synk.InputTypeError, "give a dict"),  # type: ignore[arg-type]
+    "heads": (lambda: zoo.transformer(5, width=6, heads=4), synk.InputError, "a multiple of heads"),
+    "summary": (lambda: zoo.lstm(summary="first"), synk.InputError, '"last" or "mean"'),
+    "width": (lambda: zoo.mobilenet(0.0), synk.InputError, "width=0.0: give a number above 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_refused(case: str) -> None:
+    call, kind, message = BAD[case]
+    with pytest.raises(kind, match=message):
+        call()
