@@ -11,8 +11,10 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ``_api``        the objects of the user: functions, Data, collectives, consistency checks
 ``rules``       rules by which members train apart (pure code on vectors)
 ``extensions``  update rules, training steps, batches, checkpoints
+``ops``         collectives inside graphs
 ``nn``          convolution, pooling and normalisation layers
 ``training``    ``fit``: from one step to a trained model, and what a run leaves behind
+``zoo``         networks as functions of their sizes
 ``search``      hyperparameters, by trials in processes of their own
 ``sklearn``     estimators of scikit-learn
 ``pymc``        PyMC models whose observations are spread over the group
@@ -95,7 +97,10 @@ __all__ = [
     "sync",
 ]
 
-_PACKAGES = ("extensions", "nn", "pymc", "rules", "search", "sklearn", "testing", "training")
+_PACKAGES = (
+    *("extensions", "nn", "ops", "pymc", "rules"),
+    *("search", "sklearn", "testing", "training", "zoo"),
+)
 
 
 def __getattr__(name: str) -> object:

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
 ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
-LARGE = ("tests/pymc", "tests/training/test_metrics.py")  # they import PyMC and scikit-learn
+LARGE = ("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py")  # PyMC, scikit-learn
 PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 

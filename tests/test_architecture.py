@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_transport",),
     ("_engine",),
     ("_api",),
-    ("rules",),
+    ("rules", "ops"),
     ("extensions", "nn"),
     ("training",),
     ("search", "sklearn"),
@@ -46,16 +46,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ONLY_IN = {
     "pytensor": (
         *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
-        *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "cli._examination"),
+        *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "ops", "cli._examination"),
     ),
     "safetensors": ("extensions.checkpoints",),
     "msgspec": ("training.config",),
     "pymc": ("pymc",),
     "pytensor_ml": ("nn.layers", "training._choices", "zoo"),
-    "jax": ("_backends.jax", "pymc._jax", "nn._jax"),
+    "jax": ("_backends.jax", "pymc._jax", "nn._jax", "ops._jax"),
     "numba": (
         *("_backends.loops", "_backends.lean"),
-        *("pymc._numba", "pymc._kernels", "nn._numba"),
+        *("pymc._numba", "pymc._kernels", "nn._numba", "ops._numba"),
     ),
     "llvmlite": ("pymc._kernels", "_backends.lean"),
     "cloudpickle": ("_transport.serialization",),
@@ -377,8 +377,9 @@ OPTIONAL = {
     "synkhronos.sklearn": ["sklearn"],
 }
 PUBLIC_PACKAGES = (
-    *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.pymc"),
+    *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.ops", "synkhronos.pymc"),
     *("synkhronos.training", "synkhronos.training.sources", "synkhronos.zoo"),
+    *("synkhronos.search", "synkhronos.sklearn"),
     *("synkhronos.search", "synkhronos.sklearn"),
 )
 

@@ -18,7 +18,7 @@ from mutants import MUTANTS, Mutant
 from selection import COLLECTED
 
 import synkhronos as synk
-from synkhronos import extensions, nn, pymc, search, sklearn, testing, training, zoo
+from synkhronos import extensions, nn, ops, pymc, search, sklearn, testing, training, zoo
 from synkhronos.extensions import updates
 from synkhronos.training import config, configured
 
@@ -39,6 +39,7 @@ PUBLIC = {
         config,
         configured,
         nn,
+        ops,
         pymc,
         search,
         sklearn,

@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import runs_jax
-from synkhronos._engine.graph_collectives import has_collectives
+from synkhronos._engine.graph_collectives import has_collectives, is_own, unmet_ancestors
 from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, settings
 from synkhronos._errors import (
     InputError,
@@ -70,7 +70,7 @@ class OutputPlan:
     whole: str = ""
 
 
-_MET = "statistics over the rows of all members: compute each part at once"
+_MET = "collectives over all members: compute each part at once"
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ def plan(
     scattered = [_is_scattered(i.variable) for i in bound[0]] + [False] * len(bound[1])
     _check_inputs(variables, [v for v, _, _ in wanted], changes, unused)
     used = _shareds([*(v for v, _, _ in wanted), *(c.new for c in changes)])
+    collectives = has_collectives([*(v for v, _, _ in wanted), *(c.new for c in changes)])
     given = [*variables, *sliceables]
     variables, places = _of_any_length(variables, scattered, sliceables)
     exchanged = [(a, b) for a, b in zip(given, [*variables, *places], strict=True) if a is not b]
@@ -183,7 +184,7 @@ def plan(
         config=settings(),
         options=options,
         jax=runs_jax(mode),
-        has_collectives=has_collectives([*partials, *(u.new for u, _, _ in made)]),
+        has_collectives=collectives,
     )
     return Plan(
         recipe=recipe,
@@ -514,8 +515,11 @@ def _check_inputs(
 
 
 def _shareds(roots: Iterable[Variable]) -> list[SharedVariable]:
-    found = [v for v in ancestors(list(roots)) if isinstance(v, SharedVariable)]
-    return list(dict.fromkeys(found))
+    return _shareds_among(ancestors(list(roots)))
+
+
+def _shareds_among(variables: Iterable[Variable]) -> list[SharedVariable]:
+    return list(dict.fromkeys(v for v in variables if isinstance(v, SharedVariable)))
 
 
 def _is_stream(shared: SharedVariable) -> bool:
@@ -554,7 +558,7 @@ def _plan_output(
         return len(partials) - 1
 
     if not fixed and not depends_on(variable, rows):
-        shareds = tuple(_shareds([variable]))
+        shareds = tuple(_shareds_among(unmet_ancestors(variable)))
         return OutputPlan(variable, None, (add(variable, None),), shareds=shareds)
     found = _proof(variable, rows, infer)
     if fixed:
@@ -654,10 +658,13 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
         slicing, why = _slicing(change.new, rows, proof)
         whole = why and f'the new value of {shared} ({why}). Name one: (variable, new, "avg")'
         op = slicing.reductions[0] if slicing.finish is None else None
-    sources = tuple(_shareds([change.new]))
-    apart = by_rows and not _is_alike(proof)
-    alike = by_rows and not apart and has_collectives([change.new])
-    update = Update(shared, change.new, op, slicing, change.scope == "all", by_rows, alike, sources)
+    unmet = unmet_ancestors(change.new)
+    own, sources = any(map(is_own, unmet)), tuple(_shareds_among(unmet))
+    met = has_collectives([change.new]) and not own
+    alike = by_rows and met and (_is_alike(proof) or not any(v in unmet for v in rows))
+    apart = own or (by_rows and not alike and not _is_alike(proof))
+    everywhere = change.scope == "all"
+    update = Update(shared, change.new, op, slicing, everywhere, by_rows, alike, own, sources)
     reads_itself = any(s.container is shared.container for s in sources)
     if apart and not change.scope and not reads_itself:
         log.info(

@@ -29,6 +29,7 @@ from pytensor.tensor.subtensor import (
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.lean.mode import lean, without_c
 from synkhronos._backends.machine_code import repeated
+from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.progress import watch
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
@@ -88,7 +89,8 @@ class Update:
     everywhere: bool = False  # reduced over members too, like an output
     by_rows: bool = False  # its value depends on the scattered rows
     alike: bool = False  # it does, and collectives in the graph make it equal in all members
-    sources: tuple[SharedVariable, ...] = ()  # the shared variables it depends on
+    own: bool = False  # it depends on the rank, or on a collective that parts the members
+    sources: tuple[SharedVariable, ...] = ()  # what it depends on, but for what collectives equal
 
 
 @dataclass(frozen=True)
@@ -353,6 +355,7 @@ class _Compiled:
         self._n_inputs = len(recipe.inputs) if rows else 0
         self._jax = recipe.jax
         self.plain = not self._updates and not self._streams
+        self._n_values: int | None = None  # without the last turn of collectives
         self.function = self._compile(recipe, variant)
 
     def _compile(self, recipe: Recipe, variant: Variant) -> Any:
@@ -360,6 +363,10 @@ class _Compiled:
         places = [s.type(name=s.name) for s in given]
         values = [v for s in self.slicing for v in s.variables] if variant.apart else self._values
         computed: list[Any] = [*values, *self._goes_on]
+        if recipe.has_collectives:
+            computed, turn = ordered(computed)
+            self._n_values = len(computed)
+            computed.append(turn)
         inputs = list(recipe.inputs) if variant.rows else []
         with (
             configured(recipe.config),
@@ -385,12 +392,12 @@ class _Compiled:
             arguments = arguments[: self._n_inputs]
         if not self._jax:
             plain: list[Any] = self.function(*arguments, *sliceables, *state)
-            return plain
+            return plain if self._n_values is None else plain[: self._n_values]
         held = [storage[0] for storage in self._storages]
         with jax_backend.wide():
             values: list[Any] = self.function(*arguments, *sliceables, *state, *held)
         jax_backend.ready(values)  # memory that JAX reads in place is the user's after the call
-        return values
+        return values if self._n_values is None else values[: self._n_values]
 
     def joined(self, totals: Sequence[Any]) -> list[Any]:
         """Outputs and new values of a part, of what its slices together gave."""

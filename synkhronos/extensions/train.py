@@ -152,11 +152,17 @@ def make_train_function(
         goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
         if not goal.average and has_collectives([loss]):
             raise InputError(
-                f"the loss {loss} contains statistics over the rows of all members, but is not a "
-                "mean over these rows. Make it a mean, or use batch normalisation that is not "
-                "synchronised"
+                f"the loss {loss} contains collectives over members (of synk.ops, or synchronised "
+                "batch normalisation), but is not a mean over rows: their gradients are for "
+                "means. Divide it by the number of rows, or use statistics of each member's rows"
             )
         optimizer, moving = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
+        if has_collectives([new for _, new in optimizer.updates]):
+            raise InputError(
+                "the update rule or clip= contains collectives over members (synk.ops), but each "
+                "member updates only its chunk of the parameters, by gradients that are already "
+                "reduced: leave them out, or use them in the loss"
+            )
         changed = {c.shared for c in changes}.union(v for v, _ in optimizer.updates)
         changes += [c for c in moving if c.shared not in changed]
         partition = partition_rule(list(optimizer.updates), kept, optimizer.places)
@@ -416,8 +422,9 @@ def _check_free(
         raise InputError(f"make_train_function: with {rule} there are no outputs beside the loss")
     if has_collectives([loss]):
         raise InputError(
-            f"make_train_function: the loss {loss} contains statistics over the rows of all "
-            f"members, which never meet with {rule}: use statistics of each member's rows"
+            f"make_train_function: the loss {loss} contains collectives over members (of synk.ops, "
+            f"or synchronised batch normalisation), and members never meet with {rule}: use "
+            "values of each member's rows"
         )
     if isinstance(rule, Nodes):
         _check_nodes(rule)

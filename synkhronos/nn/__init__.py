@@ -6,7 +6,7 @@
 `augment`              pad, crop, flip and normalise images; `without_augmentation`: to evaluate
 `layers`               pytensor-ml's layers on these operations (extra ``synkhronos[nn]``)
 ``_windows``           the positions of windows in an image
-``_numba``, ``_jax``   the implementations by mode; the linkers import them through ``_dispatch``
+``_numba``, ``_jax``   the implementations by mode, see ``_backends.late_imports``
 ``_moments``           mean and variance over the rows of all members, for `BatchNorm`
 ``_inference_rules``   which operations keep rows apart, for reductions that `function` infers
 =====================  ==========================================================================
@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._backends.late_imports import import_late
 from synkhronos._errors import BackendMissing
-from synkhronos.nn import _dispatch
 from synkhronos.nn import _inference_rules as _inference_rules
 from synkhronos.nn._augmentation import augment, without_augmentation
 from synkhronos.nn._convolution import conv2d, conv_transpose2d
@@ -54,7 +54,7 @@ __all__ = [
     "without_augmentation",
 ]
 
-_dispatch.register()
+import_late("nn")
 _belong_to(
     __name__, [augment, avg_pool2d, conv2d, conv_transpose2d, max_pool2d, without_augmentation]
 )

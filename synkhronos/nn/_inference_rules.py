@@ -7,7 +7,7 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
-from synkhronos._plan.inference.values import Factors, Reduced, Rows, Same, Stuck, Value, summed
+from synkhronos._plan.inference.values import Factors, Rows, Same, Stuck, Value, summed
 from synkhronos._plan.inference.walk import Transferred, Walk, transfer
 from synkhronos.nn._augmentation import Augmentation
 from synkhronos.nn._convolution import (
@@ -16,7 +16,7 @@ from synkhronos.nn._convolution import (
     KernelGradient,
     TransposedConvolution,
 )
-from synkhronos.nn._moments import Mean, Moments
+from synkhronos.nn._moments import Moments
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 
 
@@ -76,14 +76,8 @@ def _augmentation(
 
 
 @transfer.register
-def _mean(op: Mean, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
-    """A mean over rows, averaged over members, is the same in all members."""
-    return Same() if values[0] == Reduced("avg") else None
-
-
-@transfer.register
 def _moments(op: Moments, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
-    images, *running = values
+    images, *running, _ = values
     if not _are_images(images) or images.factors:
         return None
     return Same() if all(isinstance(v, Same) for v in running) else None

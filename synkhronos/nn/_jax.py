@@ -20,10 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._engine.graph_collectives import deferring_errors, is_collective, mean_over_members
 from synkhronos.nn._augmentation import Augmentation
 from synkhronos.nn._convolution import (
     Convolution,
@@ -31,9 +29,10 @@ from synkhronos.nn._convolution import (
     KernelGradient,
     TransposedConvolution,
 )
-from synkhronos.nn._moments import Mean, Moments, combined
+from synkhronos.nn._moments import Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
+from synkhronos.ops._jax import met
 
 # Largest number of values in a window for which a matrix product over all windows beats XLA's
 # convolution on a CPU: it is faster for 9 and 36 values, slower for 144.
@@ -345,13 +344,6 @@ def _augmentation(op: Augmentation, node: Any, **kwargs: Any) -> Callable[..., A
     return functools.partial(op.computed, jnp)
 
 
-@jax_funcify.register(Mean)
-def _mean(op: Mean, node: Any, **kwargs: Any) -> Callable[..., Any]:
-    del kwargs
-    meet = functools.partial(mean_over_members, op.number)
-    return _declared(node, lambda values: _met(meet, values))
-
-
 @jax_funcify.register(Moments)
 def _moments(op: Moments, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
@@ -359,19 +351,8 @@ def _moments(op: Moments, node: Any, **kwargs: Any) -> Callable[..., Any]:
     def moments(values: Any, *running: Any) -> Any:
         axes = tuple(range(values.ndim - 1))
         local = jnp.stack([values.mean(axes), values.var(axes)])
-        found = _met(functools.partial(combined, op.number), local)
+        found = met(combined, local, local.shape)
         return (*found, *op.run_on(found, running))
 
-    return _declared(node, moments)
-
-
-def _met(meet: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
-    """Call back into Python; all members trace the same graph, so they call in the same order."""
-    if not is_collective():
-        return values
-
-    def called(given: Any) -> np.ndarray:
-        return np.asarray(deferring_errors(meet, np.asarray(given)), given.dtype)
-
-    kind = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    return io_callback(called, kind, values, ordered=True)
+    declared = _declared(node, moments)
+    return lambda *inputs: (*declared(*inputs[:-1]), inputs[-1])

@@ -5,12 +5,11 @@ LeVeque, Updating formulae and a pairwise algorithm for computing sample varianc
 
 The gradient through them is exact for losses that are means over rows. The gradient of such a loss
 is the members' mean, weighted by rows. The gradient with respect to the statistics is the same
-weighted mean, so `Mean` is its own gradient.
+weighted mean (see `synkhronos.ops`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,42 +18,12 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synkhronos._engine.graph_collectives import CollectiveOp, mean_over_members
-
-_numbers = itertools.count(1)
-
-
-class _Numbered(CollectiveOp):
-    """A collective operation with a number of its own, so that equal ones are not merged."""
-
-    def __init__(self) -> None:
-        self.number = next(_numbers)
+from synkhronos._engine.graph_collectives import FIRST_TURN, CollectiveOp
+from synkhronos._engine.meetings import mean_over_members
+from synkhronos.ops import all_reduce
 
 
-class Mean(_Numbered):
-    """The mean of the members' values, weighted by their rows; it is its own gradient."""
-
-    __props__ = ("number",)
-
-    def make_node(self, *inputs: Any) -> Apply:
-        [values] = map(pt.as_tensor, inputs)
-        return Apply(self, [values], [values.type()])
-
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        return list(shapes)
-
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        output_storage[0][0] = np.array(mean_over_members(self.number, inputs[0]))
-
-    def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
-    ) -> list[Variable]:
-        """Differentiate; right for losses that are averaged over members in the same way."""
-        gradient: Any = Mean()(cotangents[0])
-        return [gradient]
-
-
-class Moments(_Numbered):
+class Moments(CollectiveOp):
     """values, running mean, running variance -> mean, variance, and the next running values.
 
     Mean and variance are taken over all axes except the last one.
@@ -65,10 +34,9 @@ class Moments(_Numbered):
         The weight of the batch's values in the next running values.
     """
 
-    __props__ = ("number", "momentum")
+    __props__ = ("momentum",)
 
     def __init__(self, momentum: float) -> None:
-        super().__init__()
         self.momentum = momentum
 
     def update_map(self) -> dict[int, int]:
@@ -76,24 +44,27 @@ class Moments(_Numbered):
         return {2: 1, 3: 2}
 
     def make_node(self, *inputs: Any) -> Apply:
-        given = [pt.as_tensor(v) for v in inputs]
+        given = [pt.as_tensor(v) for v in inputs[:3]]
+        turn = inputs[3] if len(inputs) > 3 else FIRST_TURN
         kind = pt.TensorType(given[0].dtype, (given[0].type.shape[-1],))
-        return Apply(self, given, [kind(), kind(), given[1].type(), given[2].type()])
+        found = [kind(), kind(), given[1].type(), given[2].type(), turn.type()]
+        return Apply(self, [*given, turn], found)
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
         channels = (shapes[0][-1],)
-        return [channels, channels, shapes[1], shapes[2]]
+        return [channels, channels, shapes[1], shapes[2], ()]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Compute the sums in float64."""
-        values, *running = inputs
+        values, *running, turn = inputs
         axes = tuple(range(values.ndim - 1))
         mean = values.mean(axes, dtype=np.float64)
         variance = values.var(axes, dtype=np.float64)
-        found = combined(self.number, np.stack([mean, variance])).astype(values.dtype)
+        found = combined(np.stack([mean, variance])).astype(values.dtype)
         new = [*found, *self.run_on(found, running)]
-        for storage, value in zip(output_storage, new, strict=True):
+        for storage, value in zip(output_storage, new, strict=False):
             storage[0] = np.array(value)
+        output_storage[-1][0] = turn
 
     def run_on(self, found: Any, running: Sequence[Any]) -> list[Any]:
         m = self.momentum
@@ -104,7 +75,7 @@ class Moments(_Numbered):
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """The running values have no gradient, and none goes through them."""
-        return [[True, True, False, False], [False] * 4, [False] * 4]
+        return [[True, True, False, False, False], *([False] * 5 for _ in range(3))]
 
     def pullback(
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
@@ -115,16 +86,16 @@ class Moments(_Numbered):
             pt.zeros_like(mean) if isinstance(c.type, DisconnectedType) else c
             for c in cotangents[:2]
         ]
-        met: Any = Mean()(pt.stack(sent))
+        met: Any = all_reduce(pt.stack(sent), "avg")
         by_mean, by_variance = met[0], met[1]
         count = (values.size // values.shape[-1]).astype(values.dtype)
         gradient = (by_mean + 2 * (values - mean) * by_variance) / count
-        return [gradient.astype(values.dtype), disconnected_type(), disconnected_type()]
+        return [gradient.astype(values.dtype), *(disconnected_type() for _ in range(3))]
 
 
-def combined(number: int, moments: np.ndarray) -> np.ndarray:
+def combined(moments: np.ndarray) -> np.ndarray:
     """Mean and variance of all rows, from those of this member's rows; shape (2, channels)."""
     mean, variance = moments.astype(np.float64)
-    means, squares = mean_over_members(number, np.stack([mean, variance + mean**2]))
+    means, squares = mean_over_members(np.stack([mean, variance + mean**2]))
     # float64 is precise enough for a difference of squares; rounding may put it below zero
     return np.stack([means, np.maximum(squares - means**2, 0)]).astype(moments.dtype)

@@ -12,12 +12,10 @@ from typing import Any
 import numba
 import numpy as np
 from pytensor.link.numba.dispatch.basic import (
-    get_numba_type,
     numba_njit,
     register_funcify_default_op_cache_key,
 )
 
-from synkhronos._engine.graph_collectives import mean_over_members
 from synkhronos.nn._augmentation import BORDERS, MOST, Augmentation, check_counts
 from synkhronos.nn._convolution import (
     Convolution,
@@ -25,7 +23,7 @@ from synkhronos.nn._convolution import (
     KernelGradient,
     TransposedConvolution,
 )
-from synkhronos.nn._moments import Mean, Moments, combined
+from synkhronos.nn._moments import Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
 from synkhronos.nn._windows import Pair, Windows
 
@@ -59,7 +57,7 @@ def _refuse_images(
 
 # Numba caches machine code that calls Python functions by module and name: both, and the number of
 # the code below, are part of the cache's key.
-_CALLED = (_refuse, _refuse_covered, _refuse_images, combined, mean_over_members)
+_CALLED = (_refuse, _refuse_covered, _refuse_images, combined)
 _VERSION = zlib.crc32(repr([6, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
@@ -454,26 +452,13 @@ def _source(at: int, length: int, reflects: bool) -> int:
     return -at if at < 0 else 2 * (length - 1) - at
 
 
-@register_funcify_default_op_cache_key(Mean)  # type: ignore[untyped-decorator]
-def _mean(op: Mean, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    number, kind = op.number, get_numba_type(node.outputs[0].type)
-
-    @numba_njit
-    def mean(values: Any) -> Any:
-        with numba.objmode(found=kind):
-            found = np.array(mean_over_members(number, values))
-        return found
-
-    return mean, _VERSION
-
-
 @register_funcify_default_op_cache_key(Moments)  # type: ignore[untyped-decorator]
 def _moments(op: Moments, node: Any, **kwargs: Any) -> tuple[Any, int]:
-    number, momentum = op.number, op.momentum
+    momentum = op.momentum
     kind = numba.types.Array(numba.float64, 2, "C")
 
     @numba_njit
-    def moments(values: Any, mean: Any, variance: Any) -> Any:
+    def moments(values: Any, mean: Any, variance: Any, turn: Any) -> Any:
         channels = values.shape[-1]
         rows = np.ascontiguousarray(values).reshape((values.size // channels, channels))
         local = np.zeros((2, channels))
@@ -486,10 +471,10 @@ def _moments(op: Moments, node: Any, **kwargs: Any) -> tuple[Any, int]:
                 local[1, c] += (rows[r, c] - local[0, c]) ** 2
         local[1] /= len(rows)
         with numba.objmode(found=kind):
-            found = combined(number, local)
+            found = combined(local)
         means, variances = found[0].astype(values.dtype), found[1].astype(values.dtype)
         next_mean = (momentum * found[0] + (1 - momentum) * mean).astype(mean.dtype)
         next_variance = (momentum * found[1] + (1 - momentum) * variance).astype(variance.dtype)
-        return means, variances, next_mean, next_variance
+        return means, variances, next_mean, next_variance, turn
 
     return moments, _VERSION

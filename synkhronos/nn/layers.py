@@ -220,7 +220,7 @@ class BatchNorm(_norm.BatchNorm):
             else (self.running_mean, self.running_var)
         )
         moments = Moments(self.momentum)(X, *running)
-        mean, variance, self.new_running_mean, self.new_running_var = moments
+        mean, variance, self.new_running_mean, self.new_running_var, _ = moments
         found = (X - mean) / pt.sqrt(variance + np.asarray(self.epsilon, X.dtype))
         if self.affine:
             found = self.loc + found * self.scale
@@ -269,8 +269,8 @@ def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
 def _predicted(fgraph: Any, node: Any) -> list[Any]:
     """Replace the batch's mean and variance by the running values."""
     del fgraph
-    _, mean, variance = node.inputs
-    return [mean, variance, mean, variance]
+    _, mean, variance, turn = node.inputs
+    return [mean, variance, mean, variance, turn]
 
 
 predict_db.register("synkhronos_moments", _predicted, "basic")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from synkhronos._backends.compile_cache import uncacheable, while_compiling
 from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.graph_collectives import collective
+from synkhronos._engine.meetings import collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._engine.variables import NewValues
@@ -168,7 +168,16 @@ Scalars = tuple[tuple[int, Any, Any], ...]
 
 @dataclass
 class Part:
-    """A member's inputs and rows in a call; kept while the same call is repeated."""
+    """A member's inputs and rows in a call; kept while the same call is repeated.
+
+    Attributes
+    ----------
+    variant : Variant
+        What the member contributes.
+    computed : Variant
+        What it computes. Where a function has collectives, a member without rows computes it for
+        a row of another member, so that it comes to all meetings; `stands_in` says so.
+    """
 
     call: Call
     arguments: list[Any]
@@ -178,9 +187,11 @@ class Part:
     participants: tuple[int, ...]
     scalars: Scalars | None
     variant: Variant
+    computed: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
     fractions: list[float]  # of the participants in an average
     listed: bool  # the rows are listed in memory that a repetition of the call changes
+    stands_in: bool = False
     again: Callable[[], Sequence[Any]] | None = None  # computes the same again, by a shorter path
     # what is taken before that: from an array, the rows in a list of them, to an argument
     taken: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
@@ -239,11 +250,19 @@ def compute_call(
     if ready is not None:
         ready()
     answer = _answer(call, member, replica, part)
+    if part.stands_in:
+        answer = _without_rows(answer)
     if replica.recipe.updates or answer.streams:
         _apply(call, member, replica, part, answer)
     elif replica.last_part is part and not (call.sliced or replica.recipe.has_collectives):
         _shorten(call, member, replica, part)
     return part, answer.outputs
+
+
+def _without_rows(answer: Answer) -> Answer:
+    """What a member keeps that has computed for a row of another one."""
+    kept = [(u, v) for u, v in answer.updates if not u.everywhere and (u.alike or not u.by_rows)]
+    return Answer([], kept, answer.streams)
 
 
 def part_of(call: Call, member: Member) -> Part:
@@ -264,7 +283,7 @@ def part_of(call: Call, member: Member) -> Part:
 def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     if call.first:
         return _first(call, member, replica, part)
-    if replica.recipe.jax and replica.compiles(part.variant, part.lengths):
+    if replica.recipe.jax and replica.compiles(part.computed, part.lengths):
         # no member compiles first, and two members must not write the same file of the cache
         with member.compiling(), while_compiling(member.size == 1):
             return _compute(member, replica, part)
@@ -314,15 +333,14 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         found = member.communicator.all_gather([np.array([length], np.int64)])[0]
         weights = tuple(found.tolist())
     participants = _participants(weights, member)
-    if recipe.has_collectives and len(participants) < member.size:
-        raise InputError(
-            f"function {recipe.label} combines values of all members, so each member needs a row; "
-            f"they have {weights}"
-        )
     takes_part = member.rank in participants
+    stands_in = recipe.has_collectives and not takes_part
+    if recipe.has_collectives and len(participants) < member.size:
+        _check_row_for_all(call, recipe, weights)
     rows = 1 if weights is None else int(weights[member.rank])
     lengths = call.lengths(member.rank, rows) if takes_part else (rows,)
-    arguments = _arguments(call, member, replica) if takes_part else []
+    arguments = _arguments(call, member, replica, stands_in) if takes_part or stands_in else []
+    variant = _variant(call, recipe, takes_part, lengths)
     return Part(
         call,
         arguments,
@@ -331,11 +349,24 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         weights,
         participants,
         _scalars(call, replica),
-        _variant(call, recipe, takes_part, lengths),
-        lengths,
+        variant,
+        replace(variant, rows=True) if stands_in else variant,
+        (len(arguments[0]) if arguments else 1,) if stands_in else lengths,
         _fractions(weights, participants),
         takes_part and any(isinstance(a.rows, ArrayRef) for a in call.arguments),
+        stands_in,
     )
+
+
+def _check_row_for_all(call: Call, recipe: Recipe, weights: tuple[float, ...] | None) -> None:
+    """Raise if members without rows cannot read a row of another member."""
+    away = any(isinstance(a.source, ScatteredSource) for a in call.arguments)
+    if away or recipe.sliceables:
+        what = "rows that each node has its own of" if away else "sliceable shared variables"
+        raise InputError(
+            f"function {recipe.label} combines values of all members, and has {what}, so each "
+            f"member needs a row; they have {weights}"
+        )
 
 
 def _variant(call: Call, recipe: Recipe, rows: bool, lengths: Sequence[int]) -> Variant:
@@ -398,7 +429,8 @@ def _rows_of(value: Any, rows: Selection) -> Any:
     return value[rows.rows]
 
 
-def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
+def _arguments(call: Call, member: Member, replica: Replica, stands_in: bool = False) -> list[Any]:
+    """This member's inputs, or for a member without rows those of the first row."""
     found = []
     for i, argument in enumerate(call.arguments):
         source, first = argument.source, 0
@@ -408,6 +440,8 @@ def _arguments(call: Call, member: Member, replica: Replica) -> list[Any]:
             source, first = member.scattered_rows[source.number]
         if argument.rows is not None and call.edges is not None:
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
+            if stands_in:
+                lo, hi = 0, min(1, call.edges[-1])
             rows = argument.rows
             listed = Picks(member.view(rows)) if isinstance(rows, ArrayRef) else rows
             mine = listed.cut(lo, hi)
@@ -479,7 +513,9 @@ def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) 
         if replica.threaded:
             stack.enter_context(member.core_limit)
         if replica.recipe.has_collectives and member.size > 1 and not alone:
-            stack.enter_context(collective(member.communicator, part.fractions))
+            everybody = len(part.participants) == member.size
+            members = None if everybody else part.participants
+            stack.enter_context(collective(member.communicator, _weights_of(part), members))
         return _run(member, replica, part)
 
 
@@ -495,7 +531,7 @@ def bring(member: Member, replica: Replica) -> None:
 
 def _run(member: Member, replica: Replica, part: Part) -> Answer:
     try:
-        return replica.run(part.variant, part.arguments, part.sliceables, part.lengths)
+        return replica.run(part.computed, part.arguments, part.sliceables, part.lengths)
     except Exception as exc:
         _note_shapes(exc, member, part)
         raise
@@ -533,7 +569,7 @@ def _will_differ(update: Update, member: Member) -> bool:
         return False
     sources = [member.variables.of(s) for s in update.sources]
     by_rows = update.by_rows and not update.alike
-    return by_rows or any(s.is_stream or member.differs(s) for s in sources)
+    return by_rows or update.own or any(s.is_stream or member.differs(s) for s in sources)
 
 
 def _missing_shared(replica: Replica, part: Part) -> bool:

@@ -118,6 +118,8 @@ class Decomposition:
         """Whether a Same value is a function of Same values, so that members need not send it."""
         if variable not in self._walk.reached or variable.owner is None:
             return False
+        if variable in self._walk.met:
+            return False
         return all(isinstance(self._walk.value(v), Same) for v in variable.owner.inputs)
 
     def _total(self, variable: Variable) -> Variable:
@@ -183,7 +185,7 @@ class Scaling:
 
     def _replace(self, variable: Variable, numbers: dict[Variable, Variable]) -> Variable:
         rebuilt: dict[Variable, Variable] = {}
-        self._rebuild_all(variable, [], numbers, rebuilt)
+        self._rebuild_all(variable, self._walk.met, numbers, rebuilt)
         return rebuilt.get(variable, variable)
 
     def _rebuild_all(
@@ -197,7 +199,7 @@ class Scaling:
             inlined = [v for v in node.outputs if v in self._walk.inlined]
             for output in inlined:
                 inner = self._walk.inlined[output]
-                self._rebuild_all(inner, node.inputs, numbers, rebuilt)
+                self._rebuild_all(inner, [*node.inputs, *self._walk.met], numbers, rebuilt)
                 if inner in rebuilt or output in self._walk.unshaped:
                     rebuilt[output] = rebuilt.get(inner, inner)
             if not inlined:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
+from typing import Literal
 
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
@@ -56,6 +57,7 @@ class Walk:
         self.unshaped: dict[Variable, Variable] = {}
         self.scalings: dict[tuple[Apply, int], None] = {}
         self.reached: set[Variable] = set()
+        self.met: list[Variable] = []
         for variable, value in seeds.items():
             self._settle(variable, value, reached=not isinstance(value, Same))
 
@@ -76,10 +78,32 @@ class Walk:
     def _visit(self, node: Apply) -> None:
         values = [self.value(v) for v in node.inputs]
         reached = any(v in self.reached for v in node.inputs)
-        found = _outcome(node, values, self)
+        found = self._across(node, values)
         each = found if isinstance(found, Sequence) else [found] * len(node.outputs)
         for output, value in zip(node.outputs, each, strict=True):
             self._settle(output, value, reached=reached)
+
+    def _across(self, node: Apply, values: Sequence[Value]) -> Value | Sequence[Value]:
+        """A node's values; one of a collective, or with collectives inside, has rules of its own.
+
+        Such a node is computed by the members, as it stands: no factor before it is removed.
+        """
+        kind = over_members(node.op)
+        if kind is None or (kind == "inside" and isinstance(node.op, OpFromGraph)):
+            return _outcome(node, values, self)
+        self.met += node.outputs
+        if kind == "own":
+            return Unknown(f"{name_of(node)} gives each member a value of its own")
+        if kind == "equal" or all(isinstance(v, Same) for v in values):
+            return Same()
+        if not has_rows(values):
+            return Unknown(f"{name_of(node)} contains collectives over members")
+        found = _outcome(node, values, self)
+        each = found if isinstance(found, Sequence) else [found] * len(node.outputs)
+        return [
+            Unknown(f"{name_of(node)} contains collectives") if getattr(v, "factors", ()) else v
+            for v in each
+        ]
 
     def _settle(self, variable: Variable, value: Value, *, reached: bool) -> None:
         if isinstance(value, Rows | Folded) and variable.type.shape[value.axis] is not None:
@@ -99,6 +123,16 @@ def seed(variable: Variable) -> Value:
 @singledispatch
 def transfer(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     """The values of a node's outputs, from those of its inputs; None if nothing is known."""
+    return None
+
+
+@singledispatch
+def over_members(op: Op) -> Literal["equal", "own", "inside"] | None:
+    """Whether an Op is a collective over members, or contains some.
+
+    "equal": it is one, and its outputs are the same in all members. "own": it gives each member a
+    value of its own. "inside": its outputs depend on both the members' rows and collectives.
+    """
     return None
 
 

@@ -17,6 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
+from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._errors import ReductionWarning, warn
 from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients
@@ -71,6 +72,9 @@ def objective(
     found = _apart(loss, params, proof) if isinstance(proof, Proof) else None
     if found is not None:
         return found
+    if isinstance(proof, Proof) and proof.finished is None and has_collectives([loss]):
+        # by collectives it is the same in all members; so it is the mean of their losses
+        return Objective(True, gradients(loss, params, params), ())
     if infer:
         reason = proof.reason if isinstance(proof, Unproved) else "several sums have gradients"
         warn(

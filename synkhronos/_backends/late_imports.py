@@ -1,4 +1,4 @@
-"""Imports a linker's implementations of these operations when it first compiles a graph."""
+"""Imports a linker's implementations of a package's operations when it first compiles a graph."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ class _Imports(GraphRewriter):
         import_module(self.module)
 
 
-def register() -> None:
-    """Register the imports with the linkers, once in a process."""
+def import_late(package: str) -> None:
+    """Let numba and JAX import ``_numba`` and ``_jax`` of a package of ours, once in a process.
+
+    Parameters
+    ----------
+    package : str
+        Its name below ``synkhronos``, such as "nn".
+    """
     for linker in ("numba", "jax"):
-        name = f"synkhronos_nn_{linker}"
+        name = f"synkhronos_{package}_{linker}"
         if name not in optdb:
-            optdb.register(name, _Imports(f"synkhronos.nn._{linker}"), linker, position=_LAST)
+            optdb.register(
+                name, _Imports(f"synkhronos.{package}._{linker}"), linker, position=_LAST
+            )

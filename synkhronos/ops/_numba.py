@@ -1,0 +1,157 @@
+"""The operations in numba code; imported when numba compiles the first graph.
+
+The code calls Python to meet the others. Numba caches machine code that calls Python functions by
+module and name: both are part of the cache's key.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numba
+import numpy as np
+from pytensor.link.numba.dispatch.basic import (
+    get_numba_type,
+    numba_njit,
+    register_funcify_default_op_cache_key,
+)
+
+from synkhronos._engine.graph_collectives import SameSteps, same_steps
+from synkhronos._engine.meetings import Weighing, all_reduced, gathered, of_root, place, scattered
+from synkhronos._plan.reductions import Reduction
+from synkhronos.ops._collectives import (
+    AllGather,
+    AllReduce,
+    Broadcast,
+    OwnRows,
+    Rank,
+    ReduceScatter,
+)
+
+_OPS = list(Reduction)
+_WEIGHINGS = [Weighing(given, got) for given in (False, True) for got in (False, True)]
+
+
+def _all_reduced(how: int, values: np.ndarray) -> np.ndarray:
+    op, weighing = _HOW[how]
+    return all_reduced(values, op, weighing)
+
+
+def _gathered(how: int, values: np.ndarray) -> np.ndarray:
+    return gathered(values, _HOW[how][1])
+
+
+def _scattered(how: int, values: np.ndarray) -> np.ndarray:
+    op, weighing = _HOW[how]
+    return scattered(values, op, weighing)
+
+
+def _own_rows(how: int, values: np.ndarray, mine: int) -> np.ndarray:
+    op, weighing = _HOW[how]
+    return scattered(values, op, weighing, mine)
+
+
+_HOW = [(op, weighing) for op in _OPS for weighing in _WEIGHINGS]  # a number is passed fastest
+_CALLED = (_all_reduced, _gathered, _scattered, _own_rows, of_root, place, same_steps)
+_VERSION = zlib.crc32(repr([1, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
+
+
+def _how(op: Any) -> int:
+    return _HOW.index((getattr(op, "op", Reduction.SUM), op.weighing))
+
+
+def _array(node: Any) -> Any:
+    """The type of the arrays that a node's first output is computed as."""
+    kind: Any = get_numba_type(node.outputs[0].type)
+    return numba.types.Array(kind.dtype, kind.ndim, "C")
+
+
+@register_funcify_default_op_cache_key(AllReduce)  # type: ignore[untyped-decorator]
+def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    how, kind = _how(op), _array(node)
+
+    @numba_njit
+    def all_reduce(values: Any, turn: Any) -> Any:
+        with numba.objmode(found=kind):
+            found = _all_reduced(how, values)
+        return found, turn
+
+    return all_reduce, _VERSION
+
+
+@register_funcify_default_op_cache_key(AllGather)  # type: ignore[untyped-decorator]
+def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    how, kind = _how(op), _array(node)
+
+    @numba_njit
+    def all_gather(values: Any, turn: Any) -> Any:
+        with numba.objmode(found=kind):
+            found = _gathered(how, values)
+        return found, turn
+
+    return all_gather, _VERSION
+
+
+@register_funcify_default_op_cache_key(OwnRows)  # type: ignore[untyped-decorator]
+def _rows(op: OwnRows, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    how, kind = _how(op), _array(node)
+
+    @numba_njit
+    def own_rows(values: Any, like: Any, turn: Any) -> Any:
+        mine = len(like)
+        with numba.objmode(found=kind):
+            found = _own_rows(how, values, mine)
+        return found, turn
+
+    return own_rows, _VERSION
+
+
+@register_funcify_default_op_cache_key(ReduceScatter)  # type: ignore[untyped-decorator]
+def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    how, kind = _how(op), _array(node)
+
+    @numba_njit
+    def reduce_scatter(values: Any, turn: Any) -> Any:
+        with numba.objmode(found=kind):
+            found = _scattered(how, values)
+        return found, turn
+
+    return reduce_scatter, _VERSION
+
+
+@register_funcify_default_op_cache_key(Broadcast)  # type: ignore[untyped-decorator]
+def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    root, kind = op.root, _array(node)
+
+    @numba_njit
+    def broadcast(values: Any, turn: Any) -> Any:
+        with numba.objmode(found=kind):
+            found = of_root(values, root)
+        return found, turn
+
+    return broadcast, _VERSION
+
+
+@register_funcify_default_op_cache_key(Rank)  # type: ignore[untyped-decorator]
+def _rank(op: Rank, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    @numba_njit
+    def rank(turn: Any) -> Any:
+        with numba.objmode(found="int64"):
+            found = place()[0]
+        return np.array(found), turn
+
+    return rank, _VERSION
+
+
+@register_funcify_default_op_cache_key(SameSteps)  # type: ignore[untyped-decorator]
+def _same_steps(op: SameSteps, node: Any, **kwargs: Any) -> tuple[Any, int]:
+    kind = _array(node)
+
+    @numba_njit
+    def check(steps: Any, turn: Any) -> Any:
+        with numba.objmode(found=kind):
+            found = same_steps(steps)
+        return found, turn
+
+    return check, _VERSION
