@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "lifeline",
         GUARDS,
-        "    _hold(wiring.lifeline)\n",
+        "    hold(wiring.lifeline)\n",
         "",
         f"{FAULTS} -k die_with_the_master",
     ),
