@@ -161,6 +161,11 @@ class TrainFunction(Advised):
         return self._group.size
 
     @property
+    def mode(self) -> Any:
+        """The compilation mode that it was made with; None: PyTensor's default."""
+        return self._plan.function.recipe.mode
+
+    @property
     def on_gpus(self) -> bool:
         """Whether members compute on GPUs."""
         return self._resident

@@ -17,6 +17,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos import rules
@@ -31,6 +32,7 @@ from synkhronos.training import (
     Trainer,
     averages_of,
     ema,
+    evaluation,
     fit,
     guarded,
     metrics,
@@ -185,6 +187,19 @@ def test_what_workers_print_is_kept(group2: synk.Group, tmp_path: Path) -> None:
     assert file.name == "rank-1.log"
     lines = [line.split(" ", 2)[2] for line in file.read_text().splitlines()]
     assert lines == ["computing 51", "WARNING mine: logged"]
+
+
+def test_metrics_are_computed_in_the_mode_of_the_steps(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes, made = [], evaluation.function
+    monkeypatch.setattr(
+        evaluation, "function", lambda *a, **how: modes.append(how["mode"]) or made(*a, **how)
+    )
+    net = Net()
+    options: dict[str, Any] = {"optimizer": ADAM, "batch": 60, "epochs": 1, "progress": False}
+    fit(*net.given, (ROWS, LABELS), **options, validation=(ROWS, LABELS), mode=FAST)
+    assert modes == [FAST]
 
 
 def test_a_validation_with_dropout_is_told(
