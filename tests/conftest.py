@@ -13,6 +13,7 @@ from typing import Any
 
 import hypothesis
 import numpy as np
+import pytensor  # noqa: F401
 import pytest
 from gpu_commands import Exchange
 from selection import COLLECTED, mark_thorough
@@ -41,6 +42,11 @@ hypothesis.settings.load_profile("shared machine")
 # would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# PyTensor has read its settings of this process: these are for the scripts that tests start
+if scripts_mode := os.environ.get("SYNK_TEST_SCRIPTS_MODE"):
+    flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},mode={scripts_mode}"
+    os.environ["PYTENSOR_FLAGS"] = flags.strip(",")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

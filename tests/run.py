@@ -81,6 +81,8 @@ def save_time(selection: str) -> None:
         os.environ["PYTENSOR_FLAGS"] = f"{given},cxx=".strip(",")
         # LLVM would optimise at level 3 what these tests run once or twice
         os.environ.setdefault("NUMBA_OPT", "1")
+        # a script that forks a group imports PyTensor's numba code, 0.7 s, where this is the mode
+        os.environ["SYNK_TEST_SCRIPTS_MODE"] = "FAST_COMPILE"
 
 
 def apart(paths: list[str]) -> list[str]:

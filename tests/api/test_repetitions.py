@@ -231,7 +231,7 @@ def test_an_error_of_a_repetition_tells_the_shapes(
     """As that of a first call does; and the next repetition computes again."""
     x, most = pt.dmatrix("x"), pytensor.shared(9.0, name="most")
     checked = Assert("too large")(x, pt.le(x.max(), most))
-    f = synk.function([x], ((checked @ np.array([1.0, 2.0])).sum(), "sum"), mode=mode)
+    f = synk.function([x], (checked.sum(), "sum"), mode=mode)
     rows = np.arange(12.0).reshape(6, 2) % 5
     data, batch = synk.data(rows), np.array([1, 0, 4, 5]) if listed else None
     wanted, *others = [float(f(data, batch=batch)) for _ in range(3)]

@@ -617,8 +617,8 @@ def test_values_in_the_memory_of_another(
     x = pt.dmatrix("x")
     rows = np.random.default_rng(0).normal(size=(8, 3))
     found = []
-    for make in (make_train_function, make_train_function_pytensor):
+    for make, mode in ((make_train_function, "NUMBA"), (make_train_function_pytensor, FAST)):
         w = pytensor.shared(np.ones(3), name="w")
-        train = make(pt.sqr(x @ w - 1).mean(), [w], x, None, _held, 0.1, mode="NUMBA")
+        train = make(pt.sqr(x @ w - 1).mean(), [w], x, None, _held, 0.1, mode=mode)
         found.append([*(float(train(rows)) for _ in range(3)), *w.get_value()])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-12)

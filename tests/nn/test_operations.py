@@ -121,10 +121,13 @@ POOLS = {
 
 
 TOUCHING = [case for case in POOLS if case not in ("overlapping", "all")]
-SLOW = thorough(("NUMBA", "uneven"))
+USUAL = ("overlapping", "uneven")
+OTHERS = thorough(
+    ("NUMBA", "uneven"), *itertools.product(MODES, [case for case in POOLS if case not in USUAL])
+)
 
 
-@pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, POOLS), *SLOW])
+@pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, USUAL), *OTHERS])
 def test_pooling_and_its_gradient(mode: str, case: str, rng: np.random.Generator) -> None:
     if mode == "JAX":
         pytest.importorskip("jax")

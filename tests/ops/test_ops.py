@@ -80,8 +80,13 @@ GRAPHS: dict[str, tuple[Callable[[Any], Any], Oracle]] = {
 }
 
 
-def check_values(size: int, mode: Any, names: Sequence[str], rows: np.ndarray) -> None:
-    """In every member; and the weighted mean of losses of these values has the right gradient."""
+def check_values(
+    size: int, mode: Any, names: Sequence[str], rows: np.ndarray, valued: Sequence[str] = ("rank",)
+) -> None:
+    """In every member; and the weighted mean of losses of these values has the right gradient.
+
+    The gradients of those in `valued` are left out.
+    """
     mine = parts(rows, size)
     weights = [float(len(v)) for v in mine]
     for name in names:
@@ -92,7 +97,7 @@ def check_values(size: int, mode: Any, names: Sequence[str], rows: np.ndarray) -
         f = synk.function([x], (shown, "gather"), mode=mode)
         wanted = [np.ravel(oracle(mine, weights, r)) for r in range(size) if weights[r]]
         np.testing.assert_allclose(f(rows), np.concatenate(wanted), rtol=1e-12, err_msg=name)
-        if name != "rank":
+        if name not in valued:
             check_gradient(size, mode, name, rows)
 
 
@@ -132,7 +137,10 @@ def test_values_and_gradients_in_compiled_modes(mode: str) -> None:
     with synk.Group(2):
         names = ["all_reduce avg", "reduce_scatter sum", "all_gather", "broadcast", "rank"]
         more = ["all_reduce prod", "reduce_scatter max", "all_gather 0-d"]
-        check_values(2, mode, names if mode == "NUMBA" else [*names, *more], ROWS)
+        if mode == "NUMBA":  # compiles each for a second; gradients are made of the same operations
+            check_values(2, mode, names, ROWS, names[1:])
+        else:
+            check_values(2, mode, [*names, *more], ROWS)
 
 
 @pytest.mark.slow
