@@ -183,9 +183,7 @@ class Trainer:
             replaced = {**averages, **(givens or {})}
             if augment is not None:
                 metrics = not_augmented(metrics, augment)
-            self._evaluation = Evaluation(
-                self._inputs, metrics, replaced, strict, mode=train.mode
-            )
+            self._evaluation = Evaluation(self._inputs, metrics, replaced, strict, mode=train.mode)
         if self._options.folder is not None:
             Checkpoints(self._options.folder, train)  # raises before anything is computed
         self._batches: Batches | None = None

@@ -53,6 +53,7 @@ COUNTS: list[tuple[str, tuple[Any, ...], dict[str, Any], int]] = [
     ("densenet", (169,), {}, 14_149_480),
     ("densenet", (201,), {}, 20_013_928),
     ("lstm", (5, 7), {"classes": 3, "layers": 2}, 4 * 7 * (5 + 7 + 1) + 4 * 7 * 15 + 8 * 3),
+    ("transformer", (), {}, 124_439_808),
     ("lstm", (5, 7), {"vocabulary": 11}, 11 * 5 + 4 * 7 * (5 + 7 + 1) + 8 * 2),
 ]
 QUICK = ("alexnet", "lstm")
