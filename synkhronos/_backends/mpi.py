@@ -368,6 +368,13 @@ class World:
         sent, found = [parts, count, self._byte], [into, count, self._byte]
         self._finish(self._data.Ialltoall(sent, found))
 
+    def all_to_all_v(
+        self, parts: np.ndarray, sent: Sequence[int], into: np.ndarray, found: Sequence[int]
+    ) -> None:
+        """Copy part i of all processes' bytes to process i; sizes are in bytes."""
+        out = [parts, (sent, _starts(sent)), self._byte]
+        self._finish(self._data.Ialltoallv(out, [into, (found, _starts(found)), self._byte]))
+
     def scatter(
         self, parts: np.ndarray | None, sizes: Sequence[int], mine: np.ndarray, root: int
     ) -> None:

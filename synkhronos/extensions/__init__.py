@@ -4,6 +4,7 @@
 `train`         one step of all members in one round
 `batches`       shuffled index batches, seeded, that continue where they were
 `loader`        batches read ahead of the training
+`exchanges`     what nodes send of their gradients: all, the largest, or 16 bits
 `checkpoints`   values, random states and cursor on disk (extra: checkpoints)
 """
 
@@ -11,6 +12,8 @@ import synkhronos.extensions.updates as updates
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.extensions._free.points import Point as Point
 from synkhronos.extensions.batches import Batches as Batches
+from synkhronos.extensions.exchanges import HalfPrecision as HalfPrecision
+from synkhronos.extensions.exchanges import TopK as TopK
 from synkhronos.extensions.free_function import FreeFunction as FreeFunction
 from synkhronos.extensions.loader import Loader as Loader
 from synkhronos.extensions.nodes_function import NodesFunction as NodesFunction
@@ -27,12 +30,14 @@ __all__ = [
     "Batches",
     "Death",
     "FreeFunction",
+    "HalfPrecision",
     "Loader",
     "NodesFunction",
     "NodesRun",
     "Point",
     "RoundFunction",
     "Run",
+    "TopK",
     "TrainFunction",
     "make_train_function",
     "make_train_function_pytensor",

@@ -132,6 +132,9 @@ class Checkpoints:
         named = _named(variables)
         self._streams = {n: v for n, v in named.items() if isinstance(v.type, RandomType)}
         self._values = {n: v for n, v in named.items() if n not in self._streams}
+        by_node = list(getattr(variables, "by_node", ()))
+        self._by_node = {n for n, v in named.items() if v in by_node}
+        self._collect = variables.collect if by_node else None
         for name, variable in self._values.items():
             _check_array(name, variable)
         self._said: set[str] = set()
@@ -203,6 +206,8 @@ class Checkpoints:
         group = _group()
         for variable in self._values.values():
             check_whole(variable)
+        if self._collect is not None and group is not None:
+            self._collect()
         self._say_what_differs(group)
         self._say_whose(step)
         states = fetch_states(group, list(self._streams.values()))
@@ -416,7 +421,10 @@ class Checkpoints:
     def _set_values(self, group: Group | None, arrays: dict[str, np.ndarray]) -> None:
         differing = []
         for name, variable in self._values.items():
-            variable.set_value(arrays[name], borrow=True)
+            value = arrays[name]
+            if name in self._by_node:
+                value = _rows_for(len(variable.get_value(borrow=True)), value)
+            variable.set_value(value, borrow=True)
             entry = None if group is None else group.member.variables.find(variable)
             if entry is not None and entry.differs:
                 differing.append(entry.number)
@@ -452,7 +460,10 @@ class Checkpoints:
         for name, variable in self._values.items():
             dtype, shape = body["values"][name]
             held = np.asarray(variable.get_value(borrow=True))
-            if (held.dtype.name, held.shape) != (dtype, tuple(shape)):
+            saved, mine = tuple(shape), held.shape
+            if name in self._by_node:  # any number of nodes
+                saved, mine = saved[1:], mine[1:]
+            if (held.dtype.name, mine) != (dtype, saved):
                 found = f"{dtype} {tuple(shape)}"
                 wrong.append(f"{name} is {held.dtype} {held.shape}, saved was {found}")
         if wrong:
@@ -546,6 +557,15 @@ class Checkpoints:
         if step is not None:
             return _folders(self.folder).get(_integer("step", step, 0))
         return next((path for _, _, path in reversed(self._listed())), None)
+
+
+def _rows_for(nodes: int, rows: np.ndarray) -> np.ndarray:
+    """The residuals of nodes; for another number of nodes their sum, on the first one."""
+    if len(rows) == nodes:
+        return rows
+    found = np.zeros((nodes, *rows.shape[1:]), rows.dtype)
+    found[0] = rows.sum(axis=0)
+    return found
 
 
 def _folders(folder: Path) -> dict[int, Path]:

@@ -34,10 +34,10 @@ from synkhronos._errors import (
 )
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, select
-from synkhronos._transport.communicators.half_precision import FORMATS
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
+from synkhronos.extensions.exchanges import Exchange, TopK, exchange_of
 from synkhronos.extensions.free_function import FreeFunction
 from synkhronos.extensions.nodes_function import NodesFunction
 from synkhronos.extensions.round_function import RoundFunction
@@ -69,6 +69,7 @@ def make_train_function(
     clip: Clip | None = None,
     reduction: str | None = None,
     compress: str | None = None,
+    exchange: Exchange | None = None,
     rule: Rule | None = None,
     mode: Any = None,
     name: str | None = None,
@@ -99,9 +100,11 @@ def make_train_function(
     reduction : {"avg", "sum"}, optional
         How the gradient over all rows follows from those of the members; replaces the proof.
     compress : {"fp16", "bf16"}, optional
-        Sends gradients between nodes in 16 bits (half precision, or float32's range with 8 bits of
-        precision), and adds them up in their own dtype. Gradients between GPUs are not compressed;
-        a warning says so.
+        Short for ``exchange=HalfPrecision(compress)``.
+    exchange : TopK or HalfPrecision, optional
+        What nodes send of their gradients: the largest elements, and the others later; or all, in
+        16 bits. Gradients between GPUs travel whole: there 16 bits have no effect, with a warning,
+        and TopK is refused.
     rule : Rule, optional
         A rule of `synkhronos.rules`, by which members train apart. Default: they sum gradients in
         each step.
@@ -142,8 +145,7 @@ def make_train_function(
     >>> synk.close()
     """
     group = current("make_train_function")
-    if compress not in (None, *FORMATS):
-        raise InputError(f'compress={shown(compress)}: use "fp16", "bf16" or None')
+    sent = exchange_of(exchange, compress)
     inputs = _inputs(x, y)
     check_loss(loss)
     [loss, *outputs], changes = substituted([loss, *outputs], updates, givens)
@@ -189,22 +191,29 @@ def make_train_function(
             )
             _check_used(function.inputs, [loss, *_variables(outputs)], partition)
             n, names = 1 + len(outputs), tuple(_aliases(x, y))
-            return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, compress, names)
+            return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, sent, names)
 
         if rule is not None:
-            _check_rule(rule, group, mode, compress)
+            _check_rule(rule, group, mode, compress, exchange)
             if not rule.meets:
                 _check_free(rule, group, outputs, loss, partition)
                 reported = (loss, None)
             return _training_apart(group, rule, changes, planned)
         made = planned(changes, ())
     member = group.member
-    if compress and made.function.recipe.jax and member.resident and member.communicator.nodes > 1:
-        warn(
-            f"compress={compress!r} has no effect here: NCCL moves gradients from GPU to GPU and "
-            "adds them up in their own dtype",
-            UnusedWarning,
-        )
+    if sent is not None and made.function.recipe.jax and member.resident:
+        given = f"compress={compress!r}" if compress else f"exchange={sent}"
+        if isinstance(sent, TopK):
+            raise InputError(
+                f"make_train_function: {given}: members compute on GPUs, and NCCL adds up whole "
+                "gradients there: leave exchange= out"
+            )
+        if member.communicator.nodes > 1:
+            warn(
+                f"{given} has no effect here: NCCL moves gradients from GPU to GPU and adds them "
+                "up in their own dtype",
+                UnusedWarning,
+            )
     return TrainFunction(group, made)
 
 
@@ -227,7 +236,8 @@ def make_train_function_pytensor(
 ) -> Callable[..., Any]:
     """Make a training function of plain PyTensor, in one process.
 
-    The parameters are those of `make_train_function`, without `compress`; `reduction` and the
+    The parameters are those of `make_train_function`, without `compress` and
+    `exchange`; `reduction` and the
     reductions of outputs and `updates` are ignored. ``train`` has no `num_slices` and `timeout`.
 
     Returns
@@ -375,7 +385,7 @@ def _training_apart(
     return RoundFunction(group, made, rule, variables, warm)
 
 
-def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> None:
+def _check_rule(rule: Rule, group: Group, mode: Any, compress: Any, exchange: Any) -> None:
     if isinstance(rule, type) and issubclass(rule, Rule):
         raise InputTypeError(
             f"make_train_function: rule={rule.__name__} is a class: call it, as in "
@@ -386,9 +396,10 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: str | None) -> No
             f"make_train_function: rule={shown(rule)} is not a rule of synkhronos.rules; the "
             "optimizer is update_rule"
         )
-    if compress is not None:
+    if compress is not None or exchange is not None:
+        given = f"compress={compress!r}" if exchange is None else f"exchange={exchange}"
         raise InputError(
-            f"make_train_function: compress={compress!r} is for gradients, and with {rule} members "
+            f"make_train_function: {given} is for gradients, and with {rule} members "
             "exchange none: leave it out"
         )
     if not rule.meets and group.member.resident and runs_jax(mode):

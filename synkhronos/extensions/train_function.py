@@ -37,6 +37,7 @@ from synkhronos._errors import (
 from synkhronos._host.cores import trim
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.command import (
+    CollectResiduals,
     InstallUpdate,
     MakeNodeShared,
     Step,
@@ -47,6 +48,8 @@ from synkhronos.extensions._step.objective import Objective
 from synkhronos.extensions._step.partition import Partition
 from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
 from synkhronos.extensions._step.resident_recipe import UpdateRule
+from synkhronos.extensions._step.sparse import residuals_of
+from synkhronos.extensions.exchanges import Exchange, HalfPrecision, TopK
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class TrainPlan:
     goal : Objective
     partition : Partition
     rule : UpdateRule
-    compress : {"fp16", "bf16"} or None
+    exchange : Exchange, or None
     aliases : tuple of str
         Other names of the first inputs.
     """
@@ -74,7 +77,7 @@ class TrainPlan:
     goal: Objective
     partition: Partition
     rule: UpdateRule
-    compress: str | None
+    exchange: Exchange | None
     aliases: tuple[str, ...]
 
 
@@ -138,12 +141,42 @@ class TrainFunction(Advised):
         self.inputs = [v for v, scattered in pairs if scattered]
         self.params = list(plan.params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
-        self.state = [*states, *(v for v, _ in partition.states)]
+        self._exchange_states = self._states_of(plan.exchange)
+        self.state = [*states, *(v for v, _ in partition.states), *self._exchange_states]
         self.streams = [s for s in plan_.shareds if isinstance(s.type, RandomType)]
         scalars = [leaf for leaf in partition.leaves if isinstance(leaf, SharedVariable)]
         named = {*self.params, *self.state, *self.streams}
         found = dict.fromkeys([*scalars, *plan_.shareds])
         self.settings = [s for s in found if s not in named]
+
+    def _states_of(self, exchange: Exchange | None) -> tuple[SharedVariable, ...]:
+        """The variables of what an exchange keeps from step to step."""
+        if isinstance(exchange, TopK):
+            nodes = self._group.member.communicator.nodes
+            return residuals_of(self._plan.params, self._plan.partition, nodes)
+        if isinstance(exchange, HalfPrecision) and exchange.stochastic:
+            return (pytensor.shared(np.zeros((), np.int64), name="steps of the exchange"),)
+        return ()
+
+    @property
+    def by_node(self) -> list[SharedVariable]:
+        """The states that have a row for each node: residuals of `TopK`."""
+        return list(self._exchange_states) if isinstance(self._plan.exchange, TopK) else []
+
+    def collect(self) -> None:
+        """Bring the rows of `by_node` from the other nodes to the master's variables.
+
+        `Checkpoints` call it before they save. Without `TopK`, and on one node, nothing moves.
+
+        Notes
+        -----
+        Cost: on several nodes one round; each node receives the residuals of all others.
+        """
+        group = self._group
+        if self.by_node and group.member.communicator.nodes > 1 and self._member is group.member:
+            with group.lock:
+                group.check_idle("train.collect")
+                group.run(CollectResiduals(self._number), "train.collect")
 
     @property
     def name(self) -> str:
@@ -220,7 +253,8 @@ class TrainFunction(Advised):
         Notes
         -----
         Cost: one round. Each member writes its gradients once, reads its chunk of all members'
-        gradients, and writes its chunk of parameters and states.
+        gradients, and writes its chunk of parameters and states. Between nodes, leaders send what
+        `exchange` says: by default each element once, and its sum.
         """
         group = self._group
         if kwargs or len(args) > self._n_inputs:
@@ -438,7 +472,8 @@ class TrainFunction(Advised):
         """The variables that all members have in common between two steps."""
         if self._resident:
             return [v for v, _ in self._plan.rule.updates]
-        return [v for unit in self._plan.partition.units for v in unit.everything]
+        units = self._plan.partition.units
+        return [*(v for unit in units for v in unit.everything), *self._exchange_states]
 
     def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
         """The recipe of the update, and the command that installs it."""
@@ -446,8 +481,10 @@ class TrainFunction(Advised):
         if self._resident:
             return plan.rule.recipe(recipe.mode, recipe.config), InstallResidentUpdate
         members = self._group.member.communicator.home.size
-        how = recipe.mode, recipe.config, plan.compress
-        return lay_out(plan.partition, shapes_of(plan.partition), members, *how), InstallUpdate
+        how = recipe.mode, recipe.config, plan.exchange, self._exchange_states
+        shapes = shapes_of(plan.partition)
+        shapes |= {v: v.get_value(borrow=True).shape for v in self._exchange_states}
+        return lay_out(plan.partition, shapes, members, *how), InstallUpdate
 
     def _install_update(self) -> None:
         group, variables = self._group, self._shared()

@@ -17,7 +17,8 @@ import pytensor
 
 from synkhronos import rules
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, closest, shown
-from synkhronos.extensions import updates
+from synkhronos.extensions import HalfPrecision, TopK, updates
+from synkhronos.extensions.exchanges import Exchange
 from synkhronos.training import metrics
 from synkhronos.training.config import Config, Optimizer, named, optimizer_of
 from synkhronos.training.net import Net
@@ -35,6 +36,7 @@ SCHEDULES = {
     "step": "step_decay",
 }
 RULES = tuple(n for n in rules.__all__ if n not in ("Rule", "RoundRule", "FreeRule"))
+EXCHANGES: dict[str, Any] = {"TopK": TopK, "HalfPrecision": HalfPrecision}
 METRICS = tuple(name for name in metrics.__all__ if name != "Metric")
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 # what a config calls an argument of a schedule
@@ -167,6 +169,29 @@ def rule_of(value: Any, path: str, base: str) -> rules.Rule | None:
         raise InputError(f"{path}: {exc}") from None
     except InputError as exc:
         raise InputError(f"{path}: {exc}") from None
+
+
+def exchange_of(value: Any, path: str) -> Exchange | None:
+    """The exchange of gradients that a name, or a table with a name, describes.
+
+    Raises
+    ------
+    InputError
+    """
+    if value is None:
+        return None
+    name, arguments = named(value, path)
+    if name not in EXCHANGES:
+        raise InputError(
+            f"{path}: there is no exchange {name!r}{_meant(name, EXCHANGES)}; there are "
+            f"{', '.join(EXCHANGES)}"
+        )
+    try:
+        found: Exchange = called(EXCHANGES[name], arguments, path)
+    except InputError as exc:
+        text = str(exc)
+        raise InputError(text if text.startswith(path) else f"{path}: {text}") from None
+    return found
 
 
 class Choice:

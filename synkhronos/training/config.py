@@ -124,6 +124,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     read: Literal["master", "node"] = "master"
     reduction: str | None = None
     compress: Literal["fp16", "bf16"] | None = None
+    exchange: str | Arguments | None = None
     members: Count | None = None
     devices: str | list[Any] | None = None
     mode: str | None = None
@@ -206,6 +207,7 @@ GIVE = {
     "read": "master or node",
     "reduction": "the name of a reduction, such as avg",
     "compress": "fp16 or bf16",
+    "exchange": "TopK or HalfPrecision, or a table with name",
     "members": "an integer of at least 1",
     "devices": "a text such as cuda, or a list",
     "mode": "the name of a mode of PyTensor, such as NUMBA",
@@ -380,7 +382,7 @@ def _override(table: dict[str, Any], text: str) -> None:
         raise InputError(f"{text!r}: write key=value, such as batch=256 or optimizer.rate=1e-3")
     for depth, part in enumerate(parts[:-1], 1):
         inner = table.get(part, {})
-        if isinstance(inner, str) and part in ("optimizer", "rule"):
+        if isinstance(inner, str) and part in ("optimizer", "rule", "exchange"):
             inner = {"name": inner}
         elif isinstance(inner, str) and part == "best":
             inner = {"metric": inner}

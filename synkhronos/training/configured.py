@@ -18,6 +18,7 @@ from synkhronos.rules import FreeRule, Rule
 from synkhronos.training._choices import (
     Choice,
     called,
+    exchange_of,
     function_of,
     look_in,
     metrics_of,
@@ -220,6 +221,7 @@ def _fitted(
         clip=clip,
         reduction=config.reduction,
         compress=config.compress,
+        exchange=exchange_of(config.exchange, "exchange"),
         config=config.table(),
         export=() if quick else config.export,
         trace=0 if quick else config.trace,

@@ -20,6 +20,7 @@ from synkhronos._errors import (
     refusing,
     shown,
 )
+from synkhronos.extensions.exchanges import Exchange, TopK
 from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.extensions.updates import rule_of
@@ -78,6 +79,7 @@ def fit(
     clip: Callable[..., Any] | None = None,
     reduction: str | None = None,
     compress: str | None = None,
+    exchange: Exchange | None = None,
     mode: Any = None,
     name: str | None = None,
     trace: int = 0,
@@ -127,7 +129,7 @@ def fit(
         The words of `synkhronos.nn.augment`, a uint64 vector, which is not among `inputs`. Words
         are drawn for each epoch and row, from `seed`. The loss and metrics are validated without
         augmentation.
-    updates, givens, clip, reduction, compress, mode, name
+    updates, givens, clip, reduction, compress, exchange, mode, name
         As of `make_train_function`.
     trace : int
         Trace so many steps, after the first two: ``run.trace`` shows what each member did, and
@@ -172,7 +174,7 @@ def fit(
     >>> synk.close()
     """
     wanted = _all_inputs(inputs, augment)
-    _check_together(verify, guard, rule, resume, trace)
+    _check_together(verify, guard, rule, resume, trace, exchange)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
@@ -197,6 +199,7 @@ def fit(
             clip=clip,
             reduction=reduction,
             compress=compress,
+            exchange=exchange,
             rule=rule,
             mode=mode,
             name=name or "train",
@@ -219,7 +222,7 @@ def fit(
         strict=strict,
         givens=givens,
         augment=augment,
-        config=_kept(config, optimizer=whole, rule=rule, ema=ema),
+        config=_kept(config, optimizer=whole, rule=rule, exchange=exchange, ema=ema),
         progress=progress,
         export=export,
     )
@@ -259,7 +262,9 @@ def _kept(config: Mapping[str, Any] | None, optimizer: Any, **others: Any) -> di
     return {"optimizer": name, **others, **(config or {})}
 
 
-def _check_together(verify: Any, guard: Any, rule: Rule | None, resume: Any, trace: Any) -> None:
+def _check_together(
+    verify: Any, guard: Any, rule: Rule | None, resume: Any, trace: Any, exchange: Any
+) -> None:
     """Raise if what only members that train together can do is asked of others."""
     if rule is not None and guard == "skip":
         raise InputError(
@@ -277,6 +282,11 @@ def _check_together(verify: Any, guard: Any, rule: Rule | None, resume: Any, tra
         )
     if verify and (rule is not None or resume is not None):
         raise InputError("fit: verify= is for runs that begin, of members that train together")
+    if verify and isinstance(exchange, TopK):
+        raise InputError(
+            f"fit: verify={verify}: the serial step has the whole gradient, and with "
+            f"exchange={exchange} this one has not: leave one of them out"
+        )
 
 
 def _all_inputs(inputs: Any, augment: Any) -> list[Any]:

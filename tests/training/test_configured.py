@@ -19,7 +19,7 @@ from configs import place as place
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions import updates
+from synkhronos.extensions import HalfPrecision, TopK, updates
 from synkhronos.training import (
     Net,
     Trainer,
@@ -174,6 +174,10 @@ WRONG = [
         "rule={ name='Nodes', inside='EASGD', between='Sawp' }",
         "rule.between: there is no rule 'Saw",
     ),
+    ("exchange=Topk", "exchange: there is no exchange 'Topk'; did you mean TopK?; there are TopK"),
+    ("exchange=TopK", "exchange.density: missing, TopK needs it"),
+    ("exchange={ name='TopK', density=2 }", "exchange: TopK: density=2: a number of more than 0"),
+    ("exchange={ name='HalfPrecision', bits=8 }", "exchange.bits: HalfPrecision has no such argu"),
     ("rule=EASGD", "member_batch: missing, give an integer of at least 1"),
     ("member_batch=5", "member_batch: members step together: take it out, as by member_batch="),
     ("batch=", "batch: missing, give an integer of at least 1"),
@@ -322,6 +326,20 @@ def test_schedules_by_name(place: Path, name: str, given: str, wanted: list[floa
             assert moved == pytest.approx(rate, rel=1e-6, abs=1e-12)
         else:
             assert (moved > 0) == (rate > 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (["exchange=HalfPrecision"], HalfPrecision()),
+        (["exchange=TopK", "exchange.density=0.5"], TopK(0.5)),
+        (["exchange={ name = 'HalfPrecision', stochastic = true }"], HalfPrecision("bf16", True)),
+        ([], None),
+    ],
+)
+def test_exchanges_by_name(place: Path, values: list[str], wanted: Any) -> None:
+    found = config.read(place / "config.toml", values).exchange
+    assert _choices.exchange_of(found, "exchange") == wanted
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from synkhronos._transport.communicators.half_precision import FORMATS, compressed, decompressed
+from synkhronos._transport.communicators.half_precision import (
+    FORMATS,
+    Rounding,
+    compressed,
+    decompressed,
+)
 
 FLOATS = of_numpy.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 BITS = {"fp16": 11, "bf16": 8}  # of precision, the hidden one counted
@@ -43,3 +48,46 @@ def test_ties_go_to_the_even_one() -> None:
         compressed(np.array([1 + 2**-8, 1 + 3 * 2**-8]), "bf16"), "bf16", np.dtype(float)
     )
     assert back.tolist() == [1.0, 1 + 4 * 2**-8]
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_chance_leaves_the_mean(how: str) -> None:
+    """A value becomes one of its two neighbours; the mean of many is the value."""
+    for value in (1.001, -0.3, 3e-6, 40_000.3, -1e-40 if how == "bf16" else -7e-8):
+        values = np.full(20_000, value, np.float32)
+        chance = Rounding(how, (1, 2)).generator()
+        back = decompressed(compressed(values, how, chance), how, np.dtype(float))
+        low, high = np.unique(back)
+        assert low < values[0] < high
+        error = (high - low) / 2 / np.sqrt(values.size)  # at most, of the mean
+        assert abs(back.mean() - values[0]) < 5 * error
+        nearest = decompressed(compressed(values[:1], how), how, np.dtype(float))
+        assert nearest[0] in (low, high)
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_chance_keeps_what_has_16_bits(how: str) -> None:
+    """Infinite values too; and NaN stays NaN."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    values = decompressed(every, how, np.dtype(np.float32))
+    found = compressed(values, how, Rounding(how, (3,)).generator())
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(found[numbers], every[numbers])
+    assert np.isnan(decompressed(found[~numbers], how, np.dtype(np.float32))).all()
+    if how == "fp16":
+        large = np.array([7e4, -1e30, 65504.0], np.float32)
+        bits = compressed(large, how, np.random.default_rng(0))
+        assert decompressed(bits, how, large.dtype).tolist() == [np.inf, -np.inf, 65504.0]
+
+
+def test_chance_follows_from_the_seeds() -> None:
+    values = np.random.default_rng(0).standard_normal(500)
+
+    def rounded(*seeds: int) -> list[int]:
+        rounding = Rounding("bf16", seeds[:1]).part(seeds[1])
+        return list(compressed(values, "bf16", rounding.generator()))
+
+    assert rounded(1, 2) == rounded(1, 2)
+    assert rounded(1, 2) != rounded(1, 3)
+    assert rounded(1, 2) != rounded(2, 2)
+    assert Rounding("bf16").part(3).generator() is None

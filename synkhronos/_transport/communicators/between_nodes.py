@@ -22,7 +22,11 @@ from synkhronos._plan.reductions import Reduction, combine, normalized
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
 from synkhronos._transport.communicators.communicator import DIFFER
-from synkhronos._transport.communicators.half_precision import compressed, decompressed
+from synkhronos._transport.communicators.half_precision import (
+    Rounding,
+    compressed,
+    decompressed,
+)
 
 _SMALL = 1 << 14  # bytes; a value up to this size travels with the agreement itself
 _SMALL_REDUCTION = 1 << 12  # bytes of all nodes together; up to this, too
@@ -52,6 +56,11 @@ class Transfers(Protocol):
 
     def all_to_all(self, parts: np.ndarray, into: np.ndarray) -> None:
         """Send row k of `parts` to leader k; row k of `into` comes from leader k."""
+
+    def all_to_all_v(
+        self, parts: np.ndarray, sent: Sequence[int], into: np.ndarray, found: Sequence[int]
+    ) -> None:
+        """Send part k of `parts`, ``sent[k]`` bytes, to leader k; ``found[k]`` come from it."""
 
     def scatter(
         self, parts: np.ndarray | None, sizes: Sequence[int], mine: np.ndarray, root: int
@@ -136,6 +145,19 @@ class BetweenNodes:
             self._move(self._transfers.all_gather, packed, into, sizes)
         return [_unpacked(part) for part in _cut(into, sizes)]
 
+    def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Send part k, of bytes, to node k; returns what the nodes have sent here."""
+        sent = [part.size for part in parts]
+        whole = np.concatenate(parts)
+        with self.interrupts:
+            _, payloads = self._leaders.agree(payload=np.array(sent, np.int64).tobytes())
+            sizes = [np.frombuffer(payloads[n], np.int64) for n in range(self.nodes)]
+            found = [int(each[self.node]) for each in sizes]
+            into = np.empty(sum(found), np.uint8)
+            self._leaders.agree()
+            self._move(self._transfers.all_to_all_v, whole, sent, into, found)
+        return _cut(into, found)
+
     def scatter(self, values: Sequence[Any] | None, root: int) -> Any:
         """The root has one value for each node; returns this node's."""
         packed, payload = None, b""
@@ -187,12 +209,12 @@ class BetweenNodes:
             _reduce_all(values, op, weights, array)
             at += array.nbytes
 
-    def add(self, array: np.ndarray, compress: str | None = None) -> None:
+    def add(self, array: np.ndarray, rounding: Rounding | None = None) -> None:
         """Sum an array in place: one of several that the leaders have agreed to come to."""
-        if compress is None or array.dtype.char not in "fd":
+        if rounding is None or array.dtype.char not in "fd":
             self._move(self._reduce, array, Reduction.SUM, None)
         else:
-            self._move(self._add_compressed, array, compress)
+            self._move(self._add_compressed, array, rounding)
 
     def _move[**P](self, transfer: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a transfer that all leaders have agreed to come to."""
@@ -202,19 +224,20 @@ class BetweenNodes:
             self._leaders.fail_transfer()
             raise
 
-    def _add_compressed(self, array: np.ndarray, how: str) -> None:
+    def _add_compressed(self, array: np.ndarray, rounding: Rounding) -> None:
         """Sum in 16 bits: each node sums its part of all arrays, and sends the sum to all."""
-        flat, n = array.reshape(-1), self.nodes
+        flat, n, how = array.reshape(-1), self.nodes, rounding.format
+        own = rounding.part(self.node)
         length = -(-flat.size // n)
         parts = np.zeros((n, length), np.uint16)
-        parts.reshape(-1)[: flat.size] = compressed(flat, how)
+        parts.reshape(-1)[: flat.size] = compressed(flat, how, own.part(0).generator())
         into = np.empty_like(parts)
         total = np.zeros(length, array.dtype)
         self._transfers.all_to_all(parts, into)
         with _SILENT():
             for part in into:
                 total += decompressed(part, how, array.dtype)
-        mine, whole = compressed(total, how), into.reshape(-1)
+        mine, whole = compressed(total, how, own.part(1).generator()), into.reshape(-1)
         self._transfers.all_gather(mine.view(np.uint8), whole.view(np.uint8), [mine.nbytes] * n)
         flat[...] = decompressed(whole[: flat.size], how, array.dtype)
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from synkhronos._plan.reductions import Reduction
+from synkhronos._plan.transfers import Plan, alone, run
+from synkhronos._transport.communicators.half_precision import Rounding
 
 Join = Literal["concatenate", "stack"]
 Arrays = Sequence[np.ndarray]
@@ -144,14 +146,23 @@ class Communicator(ABC):
     ) -> list[np.ndarray]:
         """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, rounding: Rounding | None = None) -> None:
         """Sum arrays that a node's members share over the nodes, in place; nothing for one node.
 
         ``fill(i, lo, hi)`` writes this node's values of elements lo to hi of array i. It is called
-        after all members have come; the sums are complete when this returns. With `compress`
-        ("fp16", "bf16") floats travel in 16 bits.
+        after all members have come; the sums are complete when this returns. With `rounding`,
+        floats travel in 16 bits.
         """
-        del arrays, fill, compress
+        del arrays, fill, rounding
+
+    @property
+    def node(self) -> int:
+        """The number of this member's node."""
+        return 0
+
+    def run_between_nodes[R](self, plan: Plan[R]) -> R:
+        """Run a plan of transfers between nodes; only leaders call this, and all of them."""
+        return run(plan, alone)
 
     # Exchanges of GPUs run without the host. So a member that waits for one watches the others.
 

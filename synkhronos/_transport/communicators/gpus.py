@@ -27,6 +27,7 @@ import numpy as np
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import ID_BYTES, Link, NotServed, Operation, element, new_id
 from synkhronos._plan.reductions import Reduction, scales
+from synkhronos._plan.transfers import Plan
 from synkhronos._transport.channels.waiting import PeerFailed
 from synkhronos._transport.communicators.communicator import (
     Arrays,
@@ -35,6 +36,7 @@ from synkhronos._transport.communicators.communicator import (
     Join,
     Members,
 )
+from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.nccl_types import nccl_reduction, reduced_dtype
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
@@ -80,8 +82,15 @@ class Gpus(Communicator):
     def home(self) -> SharedMemory:
         return self._host.home
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
-        self._host.sum_over_nodes(arrays, fill, compress)
+    @property
+    def node(self) -> int:
+        return self._host.node
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, rounding: Rounding | None = None) -> None:
+        self._host.sum_over_nodes(arrays, fill, rounding)
+
+    def run_between_nodes[R](self, plan: Plan[R]) -> R:
+        return self._host.run_between_nodes(plan)
 
     def fail_exchange(self) -> None:
         self._host.fail_exchange()

@@ -16,6 +16,7 @@ import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_into
 from synkhronos._plan.reductions import Reduction, normalized, rounded
+from synkhronos._plan.transfers import Plan, Swap, Transfer, run
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.communicator import (
@@ -25,6 +26,7 @@ from synkhronos._transport.communicators.communicator import (
     Join,
     Members,
 )
+from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 
 _LEADER = 0  # its rank on the node
@@ -81,13 +83,22 @@ class Hierarchy(Communicator):
         if self._between is not None:
             self._between.fail_exchange()
 
-    def sum_over_nodes(self, arrays: Arrays, fill: Fill, compress: str | None = None) -> None:
+    @property
+    def node(self) -> int:
+        return self._node
+
+    def run_between_nodes[R](self, plan: Plan[R]) -> R:
+        """See Communicator; each transfer is one or two agreements and a transfer of MPI."""
+        assert self._between is not None
+        return run(plan, functools.partial(_answer, self._between))
+
+    def sum_over_nodes(self, arrays: Arrays, fill: Fill, rounding: Rounding | None = None) -> None:
         """See Communicator. While the leaders send a segment, the others fill the next one."""
         between = self._between
         before_release = None if between is None else functools.partial(between.agree_on, arrays)
         flat = [a.reshape(-1) for a in arrays]
         segments = list(_segments(flat, sys.maxsize if self._single else self.segment_bytes))
-        pipeline = _Pipeline(between, [flat[i][lo:hi] for i, lo, hi in segments], compress)
+        pipeline = _Pipeline(between, [flat[i][lo:hi] for i, lo, hi in segments], rounding)
         with contextlib.nullcontext() if between is None else between.interrupts:
             self._local.enter(None, before_release)
             with pipeline:
@@ -401,11 +412,11 @@ class _Pipeline:
     """
 
     def __init__(
-        self, between: BetweenNodes | None, segments: list[np.ndarray], compress: str | None
+        self, between: BetweenNodes | None, segments: list[np.ndarray], rounding: Rounding | None
     ) -> None:
         self._between = between
-        self._compress = compress
-        self._left = iter(segments)
+        self._rounding = rounding
+        self._left = enumerate(segments)
         self._sent = 0
 
     def __enter__(self) -> None:
@@ -414,14 +425,23 @@ class _Pipeline:
     def __exit__(self, *exc: object) -> None:
         """Send the segments that are left."""
         if self._between is not None:
-            for segment in self._left:
-                self._between.add(segment, self._compress)
+            for number, segment in self._left:
+                self._add(self._between, number, segment)
 
     def send(self, upto: int) -> None:
         """Send all segments before number `upto`."""
         while self._between is not None and self._sent < upto:
             self._sent += 1
-            self._between.add(next(self._left), self._compress)
+            self._add(self._between, *next(self._left))
+
+    def _add(self, between: BetweenNodes, number: int, segment: np.ndarray) -> None:
+        between.add(segment, None if self._rounding is None else self._rounding.part(number))
+
+
+def _answer(between: BetweenNodes, transfer: Transfer) -> list[np.ndarray]:
+    if isinstance(transfer, Swap):
+        return between.swap(transfer.parts)
+    return between.all_gather(transfer.array)
 
 
 def _segments(flat: Sequence[np.ndarray], nbytes: int) -> Iterator[tuple[int, int, int]]:

@@ -52,14 +52,19 @@ class InstallUpdate(Command):
         recipe: FlatRecipe = unpacked(self.recipe, member).for_node(home.size)
         arrays = Arrays(recipe)
         gradients = arrays.gradients(comm)
-        totals = arrays.gradients(comm) if leads and comm.nodes > 1 else []
+        sparse = recipe.sparse is not None
+        adds_up = comm.nodes > 1 or sparse
+        totals = arrays.gradients(comm) if leads and adds_up else []
+        accumulated = [arrays.accumulated(comm)] if leads and sparse else []
         values = arrays.values(comm) if leads else []
-        exposed = comm.expose([*gradients, *totals, *values])
+        exposed = comm.expose([*gradients, *totals, *accumulated, *values])
         n = len(gradients)
-        k = n + len(gradients) * (comm.nodes > 1)
+        k = n + n * adds_up
         shared = exposed[comm.leader]
         published = [e[:n] for e in exposed]
-        update = FlatUpdate(recipe, home.rank, published, shared[k:], shared[n:k])
+        sums = shared[k] if sparse else None
+        given = published, shared[k + sparse :], shared[n:k], sums, comm.node
+        update = FlatUpdate(recipe, home.rank, *given)
         update.leaves = scalars(member, arrays.leaf_dtypes)
         if not mine:
             comm.barrier()
@@ -173,6 +178,20 @@ def has_nan(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class CollectResiduals(Command):
+    """Give each node the residuals of all, which a checkpoint holds."""
+
+    number: int
+
+    def run(self, member: Member) -> None:
+        """Leaders exchange them."""
+        comm, sparse = member.communicator, member.updates[self.number].sparse
+        if comm.home.rank == comm.leader:
+            sparse.collect(comm)
+        comm.barrier()
+
+
+@dataclass(frozen=True)
 class Step(ExtendedCall):
     """A training step in one round: gradients, their reduction, the update of all chunks.
 
@@ -217,7 +236,7 @@ class Step(ExtendedCall):
 
     def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Stopwatch) -> None:
         comm = member.communicator
-        if update.recipe.partition.levels or comm.nodes > 1:  # all must have published
+        if update.recipe.partition.levels or update.adds_up:  # all must have published
             comm.home.barrier()
             clock.lap(WAIT)
         given = update.add_up(comm, given)

@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.layout import Bucket, assign_owners, bucket
 from synkhronos.extensions._step.partition import Partition
+from synkhronos.extensions.exchanges import Exchange, TopK
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class FlatRecipe:
         The member of the node that updates each whole unit.
     members : int
         Of the node.
-    compress : {"fp16", "bf16"} or None
+    exchange : Exchange, or None
         How gradients travel between nodes.
+    kept : tuple of SharedVariable
+        What the exchange keeps from step to step: residuals, by parameter; or a count of steps.
     """
 
     partition: Partition
@@ -40,13 +43,20 @@ class FlatRecipe:
     members: int
     mode: Any
     config: dict[str, Any]
-    compress: str | None
+    exchange: Exchange | None = None
+    kept: tuple[SharedVariable, ...] = ()
 
     def for_node(self, members: int) -> FlatRecipe:
         """The same for a node with another number of members."""
         if members == self.members:
             return self
-        return lay_out(self.partition, self.shapes, members, self.mode, self.config, self.compress)
+        how = self.mode, self.config, self.exchange, self.kept
+        return lay_out(self.partition, self.shapes, members, *how)
+
+    @property
+    def sparse(self) -> TopK | None:
+        """The exchange, if it is sparse: then gradients are added up on one node, too."""
+        return self.exchange if isinstance(self.exchange, TopK) else None
 
 
 def shapes_of(partition: Partition) -> dict[SharedVariable, tuple[int, ...]]:
@@ -60,7 +70,8 @@ def lay_out(
     members: int,
     mode: Any,
     config: dict[str, Any],
-    compress: str | None = None,
+    exchange: Exchange | None = None,
+    kept: tuple[SharedVariable, ...] = (),
 ) -> FlatRecipe:
     """Lay out all variables for a node of so many members."""
 
@@ -84,7 +95,8 @@ def lay_out(
         for w in partition.whole_updates
     ]
     owners = tuple(assign_owners(sizes, members))
-    return FlatRecipe(partition, shapes, tuple(buckets), owners, members, mode, config, compress)
+    layout = tuple(buckets), owners, members
+    return FlatRecipe(partition, shapes, *layout, mode, config, exchange, kept)
 
 
 class Arrays:
@@ -102,6 +114,7 @@ class Arrays:
             self.roles.append([np.dtype(v.type.dtype) for v in unit.variables])
         self.loose = [v for unit in units for v in unit.loose]
         self._shapes = recipe.shapes
+        self._kept = recipe.kept
         self.leaf_dtypes = [np.dtype(v.type.dtype) for v in recipe.partition.leaves]
         self._units = units
 
@@ -112,14 +125,20 @@ class Arrays:
             for b, d in zip(self.buckets, self.gradient_dtypes, strict=True)
         ]
 
+    def accumulated(self, comm: Communicator) -> np.ndarray:
+        """Allocate the node's sum of gradient and residual, which has one dtype."""
+        dtype = np.result_type(np.float32, *self.gradient_dtypes)
+        return comm.empty((sum(b.length for b in self.buckets),), dtype)
+
     def values(self, comm: Communicator) -> list[np.ndarray]:
-        """Allocate the node's values: role after role of each bucket, then the loose ones."""
+        """Allocate the node's values: role after role of each bucket, then all others."""
         flat = [
             comm.empty((b.length,), d)
             for b, roles in zip(self.buckets, self.roles, strict=True)
             for d in roles
         ]
-        return flat + [comm.empty(self._shapes[v], np.dtype(v.type.dtype)) for v in self.loose]
+        others = [*self.loose, *self._kept]
+        return flat + [comm.empty(self._shapes[v], np.dtype(v.type.dtype)) for v in others]
 
     def sorted(
         self, values: Sequence[np.ndarray]
@@ -133,5 +152,5 @@ class Arrays:
                 for v, vector in zip(self._units[placement.unit].variables, roles, strict=True):
                     piece = vector[placement.start : placement.start + placement.size]
                     views[v] = piece.reshape(self._shapes[v])
-        views |= dict(zip(self.loose, rest, strict=True))
+        views |= dict(zip((*self.loose, *self._kept), rest, strict=True))
         return by_bucket, views

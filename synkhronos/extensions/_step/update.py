@@ -23,9 +23,12 @@ from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
 from synkhronos._transport.communicators.communicator import Communicator
+from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
+from synkhronos.extensions._step.sparse import SparseSum
+from synkhronos.extensions.exchanges import HalfPrecision
 
 _FUSED = 4  # up to this many members, the compiled loop of an update sums the gradients
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf}
@@ -86,17 +89,31 @@ class FlatUpdate:
         gradients: list[list[np.ndarray]],
         values: list[np.ndarray],
         totals: list[np.ndarray],
+        accumulated: np.ndarray | None = None,
+        node: int = 0,
     ) -> None:
         self.recipe = recipe
         self._rank = rank
         self._published = gradients
-        self._totals_over_nodes = totals
-        # on several nodes gradients are added up before the update
+        self._added = totals
+        # on several nodes, and by a sparse exchange, gradients are added up before the update
         self._gradients = [totals] if totals else gradients
         self._members = len(self._gradients)
         self._mine = gradients[rank]
         self._held = values  # keeps the owner's memory alive
         self._buckets, self.views = Arrays(recipe).sorted(values)
+        kept = [self.views[v] for v in recipe.kept]
+        self.sparse: SparseSum | None = None
+        self._steps: np.ndarray | None = None  # a count, of which chance follows
+        if accumulated is not None:
+            self.sparse = SparseSum(recipe, rank, node, accumulated, totals, kept)
+        elif kept:
+            [self._steps] = kept
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether gradients are added up before the update."""
+        return bool(self._added)
 
     def compile(self) -> None:
         """Compile the functions that this member calls, and call each once on dummy values."""
@@ -111,7 +128,7 @@ class FlatUpdate:
                 self._updates += [
                     self._call(function, loop, loop.uses[s.use], i, s) for s in segments
                 ]
-                if not self._totals_over_nodes:
+                if not self._added:
                     direct[i] = segments
             self._copies = copies(buckets, self._rank, direct)
             self._levels = [self._level(level) for level in range(len(partition.levels))]
@@ -248,23 +265,40 @@ class FlatUpdate:
         return flat
 
     def add_up(self, comm: Communicator, given: Inputs) -> Inputs:
-        """On several nodes: add all members' gradients up, on every node.
+        """On several nodes, or by a sparse exchange: add all members' gradients up, on every node.
 
         Members add up the gradients of their node, chunk by chunk; leaders those of the nodes.
         """
-        if not self._totals_over_nodes:
+        if not self._added:
             return given
         ranks = comm.home.size
         first = comm.rank - comm.home.rank
         weights = given.weights[first : first + ranks]
 
-        def fill(i: int, lo: int, hi: int) -> None:
+        def summed(i: int, lo: int, hi: int) -> Any:
             column = [vectors[i][lo:hi] for vectors in self._published]
-            total = self._totals_over_nodes[i]
-            total[lo:hi] = self._sum(column, weights) if any(weights) and hi > lo else 0
+            return self._sum(column, weights) if any(weights) and hi > lo else 0
 
-        comm.sum_over_nodes(self._totals_over_nodes, fill, self.recipe.compress)
+        def fill(i: int, lo: int, hi: int) -> None:
+            self._added[i][lo:hi] = summed(i, lo, hi)
+
+        if self.sparse is None:
+            comm.sum_over_nodes(self._added, fill, self._rounding())
+        else:
+            self.sparse.accumulate(summed)
+            comm.enter()
+            if comm.home.rank == comm.leader:
+                self.sparse.exchange(comm)
+            comm.home.barrier()
         return replace(given, flat=None, weights=[1.0])
+
+    def _rounding(self) -> Rounding | None:
+        """How gradients travel between nodes in this step."""
+        how = self.recipe.exchange
+        if not isinstance(how, HalfPrecision):
+            return None
+        seeds = None if self._steps is None else (how.seed, int(self._steps))
+        return Rounding(how.format, seeds)
 
     def scalars(
         self, comm: Communicator, given: Inputs
@@ -309,11 +343,15 @@ class FlatUpdate:
         return [np.array(v, p.type.dtype) for v, p in zip(mine, places, strict=True)]
 
     def apply(self, given: Inputs, scalars: dict[int, np.ndarray]) -> None:
-        """Write the new values of this member's chunks and whole units."""
+        """Write the new values of this member's chunks and whole units, and what is kept."""
         for call in self._updates:
             _write(call.targets, self._run(call, given, scalars))
         for whole, function in self._whole_updates:
             self._apply_whole(whole, function, given, scalars)
+        if self.sparse is not None:
+            self.sparse.keep()
+        if self._steps is not None and self._rank == 0:
+            self._steps += 1
 
     def _run(self, call: _Call, given: Inputs, scalars: dict[int, np.ndarray]) -> list[Any]:
         gradients = call.gradients
