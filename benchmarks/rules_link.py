@@ -1,4 +1,4 @@
-"""Training over a slow link: the time to the same loss, with and without a rule.
+"""Training over a slow link: the time to the same loss, or of a step, by what nodes exchange.
 
 Two network namespaces of this machine are two hosts, with a process each, and half of the cores.
 Their link is limited in each direction by tc's token bucket filter. Both train the MLP
@@ -7,6 +7,9 @@ of held-out images, every 10 steps, while the clock stands still. All contenders
 batches. They take turns, with the seeds as rounds; the table gives medians.
 
     python benchmarks/rules_link.py [--rates 100mbit 1gbit] [--loss 0.2] [--seeds 3]
+
+With ``--steps 20`` it measures only the time of so many steps, on noise, for each way to exchange
+gradients.
 
 It needs root, the programs ip and tc, and MPICH or Open MPI. The data are those of demos/mnist:
 SYNKHRONOS_DATA names their folder.
@@ -32,7 +35,7 @@ from common import describe_machine, show
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions import Batches, make_train_function, updates
+from synkhronos.extensions import Batches, HalfPrecision, TopK, make_train_function, updates
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = "--job"
@@ -41,7 +44,16 @@ BATCH, LOOK, MOST = 128, 10, 2000  # rows of a member's step; steps between two 
 CONTENDERS: dict[str, dict[str, Any]] = {
     "synchronous": {},
     'synchronous, compress="bf16"': {"compress": "bf16"},
+    "TopK(0.01)": {"exchange": TopK(0.01)},
     "Average(10)": {"rule": rules.Average(10)},
+}
+EXCHANGES: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bf16": {"exchange": HalfPrecision("bf16")},
+    "bf16, stochastic": {"exchange": HalfPrecision("bf16", stochastic=True)},
+    "TopK(0.1)": {"exchange": TopK(0.1)},
+    "TopK(0.01)": {"exchange": TopK(0.01)},
+    "TopK(0.001)": {"exchange": TopK(0.001)},
 }
 LIMIT = 550  # seconds of a job
 
@@ -95,6 +107,17 @@ class Contender:
                         break
         return (passed if found <= goal else np.inf), steps
 
+    def milliseconds(self, steps: int) -> float:
+        """The median time of so many steps."""
+        self.begin(0)
+        batches = itertools.cycle(Batches(len(self.data[0]), BATCH * synk.size(), last="drop"))
+        found = []
+        for batch in itertools.islice(batches, steps):
+            began = time.perf_counter()
+            self.train(*self.data, batch=batch)
+            found.append(1e3 * (time.perf_counter() - began))
+        return median(found)
+
     def warm_up(self) -> None:
         """Compile, also a meeting."""
         self.begin(0)
@@ -109,26 +132,40 @@ def take_half_of_the_cores() -> None:
     os.sched_setaffinity(0, cores[rank::2] or cores)
 
 
-def job(goal: float, seeds: int) -> None:
+def noise() -> tuple[np.ndarray, np.ndarray]:
+    """Rows for the time of a step, on which their values have no influence."""
+    rng = np.random.default_rng(0)
+    images = rng.random((16 * BATCH, SIZES[0])).astype("f4")
+    return images, rng.integers(0, SIZES[-1], len(images), "i4")
+
+
+def job(goal: float, seeds: int, steps: int) -> None:
     """What both processes run: the master prints its figures as a line."""
     sys.path.append(str(ROOT / "demos" / "mnist"))
     import mnist
 
     take_half_of_the_cores()
     synk.fork(1)  # returns in the master only
-    data = mnist.load()
-    contenders = [Contender(n, options, *data.train) for n, options in CONTENDERS.items()]
-    found: dict[str, list[tuple[float, int]]] = {c.name: [] for c in contenders}
+    if steps:
+        train = noise()
+    else:
+        data = mnist.load()
+        train = data.train
+    which = EXCHANGES if steps else CONTENDERS
+    contenders = [Contender(n, options, *train) for n, options in which.items()]
+    found: dict[str, list[Any]] = {c.name: [] for c in contenders}
     for c in contenders:
         c.warm_up()
     for seed in range(1, seeds + 1):
         for c in contenders:
-            found[c.name].append(c.seconds(seed, data.validation, goal))
+            found[c.name].append(
+                c.milliseconds(steps) if steps else c.seconds(seed, data.validation, goal)
+            )
     print("figures", json.dumps(found), flush=True)
     synk.close()
 
 
-def measured(rate: str, goal: float, seeds: int) -> dict[str, Any]:
+def measured(rate: str, goal: float, seeds: int, steps: int) -> dict[str, Any]:
     """The figures over a link of this rate."""
     sys.path.append(str(ROOT / "tests" / "mpi"))
     from hosts import two_hosts
@@ -137,11 +174,12 @@ def measured(rate: str, goal: float, seeds: int) -> dict[str, Any]:
     [mpi, *_] = [launcher(kind) for kind in KINDS if _installed(launcher, kind)]
     with tempfile.TemporaryDirectory() as name, two_hosts(Path(name), rate) as hosts:
         command = [sys.executable, __file__, JOB, "--loss", str(goal), "--seeds", str(seeds)]
+        command += ["--steps", str(steps)]
         made = Job(hosts.launcher(mpi), 2, command, Path(name))
         try:
             if made.wait(LIMIT):
                 raise SystemExit(made.text)
-            print(next(x for x in made.text.splitlines() if "images to train" in x))
+            print(*(x for x in made.text.splitlines() if "images to train" in x), sep="\n")
             [line] = [x for x in made.text.splitlines() if x.startswith("figures ")]
         finally:
             made.kill()
@@ -165,15 +203,23 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc takes them")
     parser.add_argument("--loss", type=float, default=0.2)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=0, help="measure only the time of a step")
     parser.add_argument(JOB, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job:
-        job(given.loss, given.seeds)
+        job(given.loss, given.seeds, given.steps)
         return
     describe_machine()
     for rate in given.rates:
+        found = measured(rate, given.loss, given.seeds, given.steps)
+        if given.steps:
+            [base, *_] = [median(times) for times in found.values()]
+            each = {name: median(times) for name, times in found.items()}
+            lines = [[name, ms, f"{base / ms:.1f}"] for name, ms in each.items()]
+            show(f"A step over a link of {rate}", ["", "ms of a step", "times as fast"], lines)
+            continue
         rows, first = [], []
-        for name, pairs in measured(rate, given.loss, given.seeds).items():
+        for name, pairs in found.items():
             seconds, steps = zip(*pairs, strict=True)
             first = first or seconds
             ratio = median(a / b for a, b in zip(first, seconds, strict=True))

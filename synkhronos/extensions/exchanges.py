@@ -132,8 +132,8 @@ class HalfPrecision(Exchange):
     Inside a node nothing is rounded: members read each other's gradients in place, so 16 bits would
     add two conversions and save no copy. On one node this exchange has no effect.
 
-    Cost: half the bytes of float32. A conversion takes about 1 ns for each element, with chance
-    about 5.
+    Cost: half the bytes of float32. A conversion takes about 4 ns for each element, with chance
+    about 8 (one core).
 
     Source of stochastic rounding: Gupta et al., Deep Learning with Limited Numerical Precision,
     `arXiv:1502.02551 <https://arxiv.org/abs/1502.02551>`_, section 3.

@@ -234,6 +234,7 @@ class Trainer:
     def values(self) -> dict[Any, Any]:
         """Copies of the values of all variables that training changes, but for generators."""
         train = self.train
+        train.collect()
         return {v: v.get_value() for v in (*train.params, *train.state, *train.settings)}
 
     def checkpoints_in(self, name: str) -> Checkpoints | None:

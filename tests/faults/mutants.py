@@ -62,6 +62,7 @@ NODE_SHORTAGES = "tests/mpi/test_node_shortages.py"
 RECORDER = "tests/training/test_recorder.py"
 SOURCES = "tests/training/sources/test_files.py"
 AUGMENTATION = "tests/training/test_augmentation.py"
+EXCHANGE = "tests/extensions/test_exchange.py"
 
 MUTANTS = (
     Mutant(
@@ -579,6 +580,34 @@ MUTANTS = (
     return _apart([images, *words]""",
         "    return _apart([images, *words]",
         "tests/nn/test_augmentation.py -k proofs",
+    ),
+    Mutant(
+        "a gradient that is not finite does not stay in the residual",
+        "extensions/_step/sparse.py",
+        "                piece[...] = residual\n",
+        "                pass\n",
+        f"{EXCHANGE} -k not_finite",
+    ),
+    Mutant(
+        "elements that the sum has dropped stay in the residual",
+        "extensions/_step/sparse.py",
+        "sums[np.intersect1d(mine.numbers, found.numbers, assume_unique=True)] = 0",
+        "sums[mine.numbers] = 0",
+        "tests/mpi/test_node_exchange.py",
+    ),
+    Mutant(
+        "the residual is written with the parameters",
+        "extensions/_step/sparse.py",
+        "            piece += residual\n",
+        "            piece += residual\n            residual[...] = piece\n",
+        f"{EXCHANGE} -k fails",
+    ),
+    Mutant(
+        "checkpoints collect the residuals of all nodes",
+        "extensions/checkpoints.py",
+        "            self._collect()\n",
+        "            pass\n",
+        "tests/mpi/test_node_exchange.py",
     ),
 )
 

@@ -48,8 +48,9 @@ def compressed(
     """
     with np.errstate(all="ignore"):
         if how == "fp16":
-            nearest = array.astype(np.float16)
-            return nearest.view(np.uint16) if chance is None else _by_chance(array, nearest, chance)
+            if chance is not None:
+                array = _neighbours(array.astype(np.float32), chance)
+            return array.astype(np.float16).view(np.uint16)
         bits = array.astype(np.float32).view(np.uint32)
     if chance is not None:
         more = chance.integers(0, 1 << 16, bits.shape, np.uint32)
@@ -59,16 +60,18 @@ def compressed(
     return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
 
 
-def _by_chance(array: np.ndarray, nearest: np.ndarray, chance: np.random.Generator) -> np.ndarray:
-    """One of the two neighbours in half precision, given the nearest."""
-    size, found = np.abs(array.astype(np.float32)), np.abs(nearest)
-    # bits without the sign count up with the magnitude
-    low = found.view(np.uint16) - (found > size)
-    below = low.view(np.float16).astype(np.float32)
-    gap = (low + np.uint16(1)).view(np.float16).astype(np.float32) - below
-    up = (size - below) / gap > chance.random(array.shape, np.float32)
-    bits = (low + up) | (nearest.view(np.uint16) & 0x8000)
-    return np.where(np.isfinite(nearest), bits, nearest.view(np.uint16)).astype(np.uint16)
+def _neighbours(array: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    """For each float32, by chance, one of its two neighbours in half precision."""
+    bits = array.view(np.uint32) + chance.integers(0, 1 << 13, array.shape, np.uint32)
+    found = (bits & 0xFFFFE000).view(np.float32)  # half precision has 13 bits fewer
+    small = np.abs(array) < 2.0**-14  # where half precision has equal distances, of 2**-24
+    if small.any():
+        count = np.floor(np.abs(array[small]) * 2.0**24 + chance.random(int(small.sum())))
+        found[small] = np.copysign(count * 2.0**-24, array[small])
+    undefined = np.isnan(array)
+    if undefined.any():
+        found[undefined] = np.nan
+    return found
 
 
 def decompressed(bits: np.ndarray, how: str, dtype: np.dtype) -> np.ndarray:
