@@ -31,6 +31,7 @@ from synkhronos._plan.transfers import Gather, Plan, Swap
 
 _MARKS = 4  # of each node for each region: a region has at most 1 + 1/4 times its share
 _NUMBER = np.dtype(np.uint32)  # of an element
+_SAMPLED = 32  # one of so many elements is in the sample
 MOST = 1 << 32  # elements of a vector
 
 
@@ -50,6 +51,9 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
     [1, 2, 3]
     """
     magnitudes = np.abs(values)
+    likely = _candidates(magnitudes, k)
+    if likely is not None:
+        return likely[largest(magnitudes[likely], k)]
     if k < magnitudes.size:
         at = magnitudes.size - k
         least = np.partition(magnitudes, at)[at]
@@ -59,6 +63,20 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
             chosen[equal[: k - np.count_nonzero(chosen)]] = True
             return np.flatnonzero(chosen)
     return np.flatnonzero(magnitudes)
+
+
+def _candidates(magnitudes: np.ndarray, k: int) -> np.ndarray | None:
+    """Numbers of at least k elements, with all of the k largest; None if a sample finds none.
+
+    Of each 32nd element, the one that is about as large as number 2 k of all is the limit. It
+    saves two thirds of the time of a selection from all.
+    """
+    rank = 2 * k // _SAMPLED + _SAMPLED
+    sample = magnitudes[::_SAMPLED]
+    if rank >= sample.size // 4:
+        return None
+    found = np.flatnonzero(magnitudes >= np.partition(sample, sample.size - rank)[-rank])
+    return found if k <= found.size < magnitudes.size // 2 else None
 
 
 def sum_of_largest(mine: Sparse | None, k: int, node: int, nodes: int) -> Plan[Sparse | None]:

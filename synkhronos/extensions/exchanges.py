@@ -66,8 +66,8 @@ class TopK(Exchange):
     `Checkpoints` save it. A group of another number of nodes gets their sum, on its first node.
 
     Cost: each node receives at most 6 k words (values and numbers of elements) in place of 2 n,
-    in 7 agreements of the leaders; and selects from n elements, about 10 ns for each. Memory of a
-    node: two more vectors of n elements, and one for each node.
+    after about 10 agreements of the leaders. A node's leader selects, in about 3 ns for each of
+    the n elements. Memory of a node: two more vectors of n elements, and one for each node.
 
     Source: Li and Hoefler, Near-Optimal Sparse Allreduce for Distributed Deep Learning, PPoPP 2022,
     `arXiv:2201.07598 <https://arxiv.org/abs/2201.07598>`_, algorithms 1 and 2, where the residual

@@ -236,9 +236,9 @@ def make_train_function_pytensor(
 ) -> Callable[..., Any]:
     """Make a training function of plain PyTensor, in one process.
 
-    The parameters are those of `make_train_function`, without `compress` and
-    `exchange`; `reduction` and the
-    reductions of outputs and `updates` are ignored. ``train`` has no `num_slices` and `timeout`.
+    The parameters are those of `make_train_function`, without `compress` and `exchange`;
+    `reduction` and the reductions of outputs and `updates` are ignored. ``train`` has no
+    `num_slices` and `timeout`.
 
     Returns
     -------

@@ -20,7 +20,7 @@ from training_cases import LOSSES, RULES, Net, compare, loss_of
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
-from synkhronos.extensions import make_train_function, updates
+from synkhronos.extensions import TopK, make_train_function, updates
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.resident import Resident
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -51,6 +51,17 @@ def gpus(request: pytest.FixtureRequest, gpu_pair: synk.Group, start: Start) -> 
 def test_rules_equal_serial(gpus: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
     compare(lambda net: {"rule": function, "mode": "JAX", **arguments})
+
+
+def test_a_sparse_exchange_is_refused(gpu_pair: synk.Group) -> None:
+    """Residuals lie in the host's memory, and gradients never get there."""
+    net = Net()
+    with pytest.raises(synk.InputError, match=r"TopK\(density=0.1\): members compute on GPUs"):
+        make_train_function(
+            *(net.loss, net.params, net.x, net.y, updates.sgd, 0.1),
+            exchange=TopK(0.1),
+            mode="JAX",
+        )
 
 
 def test_odd_batches_and_slices(gpu_pair: synk.Group) -> None:

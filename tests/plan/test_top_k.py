@@ -132,6 +132,25 @@ def test_words(make: Any, nodes: int) -> None:
     assert min(words) > k / 10  # they were counted
 
 
+@pytest.mark.parametrize("kind", ["normal", "equal", "zeros", "striped", "sparse"])
+def test_a_sample_gives_the_same_elements(kind: str) -> None:
+    """Of long vectors, a sample finds candidates; it may mislead, but not about the result."""
+    rng = np.random.default_rng(4)
+    vector = rng.standard_normal(20_000)
+    if kind == "equal":
+        vector = np.round(vector)
+    elif kind == "zeros":
+        vector[rng.permutation(20_000)[50:]] = 0
+    elif kind == "striped":  # the sample sees only the largest, or only the smallest
+        vector[::32] *= 100
+    elif kind == "sparse":
+        vector[::32] = 0
+    for k in (1, 100, 600):
+        chosen = sorted(range(20_000), key=lambda i: (-abs(vector[i]), i))[:k]
+        wanted = sorted(i for i in chosen if vector[i])
+        assert largest(vector, k).tolist() == wanted
+
+
 def test_not_finite_anywhere_is_none_everywhere() -> None:
     vector = np.arange(5.0)
     plans = [sum_of_largest(s, 2, i, 2) for i, s in enumerate((sparse(vector, 2), None))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,17 +53,15 @@ def compressed(
                 array = _neighbours(array.astype(np.float32), chance)
             return array.astype(np.float16).view(np.uint16)
         bits = array.astype(np.float32).view(np.uint32)
-    if chance is not None:
-        more = chance.integers(0, 1 << 16, bits.shape, np.uint32)
-    else:  # to the nearest, ties to even
-        more = 0x7FFF + ((bits >> 16) & 1)
+    ties_to_even = 0x7FFF + ((bits >> 16) & 1)
+    more = ties_to_even if chance is None else _sixteen(chance, bits.shape)
     rounded = (bits + more) >> 16  # infinity stays, since its lower bits are zero
     return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
 
 
 def _neighbours(array: np.ndarray, chance: np.random.Generator) -> np.ndarray:
     """For each float32, by chance, one of its two neighbours in half precision."""
-    bits = array.view(np.uint32) + chance.integers(0, 1 << 13, array.shape, np.uint32)
+    bits = array.view(np.uint32) + (_sixteen(chance, array.shape) >> 3)
     found = (bits & 0xFFFFE000).view(np.float32)  # half precision has 13 bits fewer
     small = np.abs(array) < 2.0**-14  # where half precision has equal distances, of 2**-24
     if small.any():
@@ -72,6 +71,13 @@ def _neighbours(array: np.ndarray, chance: np.random.Generator) -> np.ndarray:
     if undefined.any():
         found[undefined] = np.nan
     return found
+
+
+def _sixteen(chance: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Random numbers of 16 bits, four from each draw."""
+    count = math.prod(shape)
+    drawn = np.asarray(chance.bit_generator.random_raw(-(-count // 4)), np.uint64)
+    return drawn.view(np.uint16)[:count].reshape(shape)
 
 
 def decompressed(bits: np.ndarray, how: str, dtype: np.dtype) -> np.ndarray:
