@@ -54,6 +54,9 @@ values, residuals = trained_by_numpy(10, 7, members, nodes)
 np.testing.assert_allclose(net.values(), values, rtol=1e-12, atol=1e-12)
 np.testing.assert_allclose(net.residuals(), residuals, rtol=1e-12, atol=1e-12)
 assert len(residuals) == nodes and np.count_nonzero(residuals, axis=1).min() > 15
+for rank in range(synk.size()):
+    for p in net.params:
+        np.testing.assert_array_equal(synk.get_value(rank, p), p.get_value())
 assert len(received) == 10 and 0 < max(received) <= 7 * 12 * (nodes - 1)  # 4 and 8 bytes a pair
 again = Regression(exchange=TopK(0.2))
 Checkpoints(folder / "sparse", again.train).restore()
