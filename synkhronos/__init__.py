@@ -88,6 +88,7 @@ __all__ = [
     "get_shapes",
     "get_value",
     "part_lengths",
+    "permute",
     "rank",
     "reduce",
     "reduce_scatter",

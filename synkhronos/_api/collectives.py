@@ -340,6 +340,58 @@ def reduce_scatter(
 
 
 @retried
+def permute(shared_vars: Variables, order: Sequence[int], *, timeout: float | None = None) -> None:
+    """Give each member the values of another one: rank r gets those of rank ``order[r]``.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, name, or list of them
+        Equal shapes in all members.
+    order : sequence of int
+        Each rank of the group once. A rank that stands at its own place keeps its values.
+    timeout : float, optional
+        As for `broadcast`.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        `order` is not a permutation of the ranks, or shapes differ. No value has changed.
+
+    Notes
+    -----
+    Cost: two rounds, one of which compares shapes. Each member whose rank moves copies the values
+    of all variables once, in one meeting with the member that it gets them from; these meetings
+    follow one another. Variables whose values are equal in all members, and orders that move
+    nothing, cost no round.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, synkhronos as synk
+    >>> _ = synk.fork(3)
+    >>> s = pytensor.shared(np.zeros(1), name="s")
+    >>> synk.scatter(s, np.array([10.0, 11.0, 12.0]))
+    >>> synk.permute(s, [1, 0, 2]); synk.gather(s, nd_up=0).tolist()
+    [11.0, 10.0, 12.0]
+    >>> synk.close()
+    """
+    with current("synk.permute").turn(timeout):
+        found = operands(shared_vars, "permute")
+        ranks = _permutation(order, found.group.size)
+        found.entries = [e for e in found.entries if e.differs]
+        if not found.entries or ranks == tuple(range(len(ranks))):
+            return
+        columns = found.run(commands.Shapes)
+        found.new = None  # the members have the values now
+        for entry, shapes in zip(found.entries, columns, strict=True):
+            if len(set(shapes)) > 1:
+                raise InputError(
+                    f"permute: the members' values of {entry.label} differ in shape: {shapes}: "
+                    "make them equal, such as by synk.broadcast"
+                )
+        found.run(commands.Permute, ranks)
+
+
+@retried
 def set_value(
     rank: int,
     shared_vars: Variables,
@@ -640,6 +692,25 @@ def as_weights(
             "not all 0"
         )
     return found
+
+
+def _permutation(order: Any, size: int) -> tuple[int, ...]:
+    """A user's order of ranks, checked."""
+    try:
+        given = list(order)
+    except TypeError:
+        given = [None]
+    if not all(isinstance(r, int | np.integer) and not isinstance(r, bool) for r in given):
+        raise InputTypeError(
+            f"permute: order={shown(order)} is not a list of ranks: give, for each rank, the one "
+            "whose values it gets"
+        )
+    ranks = tuple(int(r) for r in given)
+    if sorted(ranks) != list(range(size)):
+        raise InputError(
+            f"permute: order={shown(order)}: give each of the ranks 0 to {size - 1} once"
+        )
+    return ranks
 
 
 def _check_rank(group: Group, rank: int) -> None:

@@ -12,6 +12,7 @@ from synkhronos._api.collectives import gather as gather
 from synkhronos._api.collectives import get_lengths as get_lengths
 from synkhronos._api.collectives import get_shapes as get_shapes
 from synkhronos._api.collectives import get_value as get_value
+from synkhronos._api.collectives import permute as permute
 from synkhronos._api.collectives import reduce as reduce
 from synkhronos._api.collectives import reduce_scatter as reduce_scatter
 from synkhronos._api.collectives import scatter as scatter

@@ -493,6 +493,12 @@ BAD: dict[str, tuple[Callable[[Any, Any], Any], type[Exception]]] = {
     "a row above": (lambda s, t: synk.set_value(0, s, np.ones(4), batch=[0, 4, 1]), IndexError),
     "rows of a number": (lambda s, t: synk.set_value(0, shared(1.0), 2.0, batch=0), ValueError),
     "weights of a sum": (lambda s, t: synk.all_reduce(s, "sum", weights=[1.0, 2.0]), ValueError),
+    "an order of others": (lambda s, t: synk.permute(s, [0, 2]), ValueError),
+    "a rank twice": (lambda s, t: synk.permute([s, t], [1, 1]), ValueError),
+    "too short an order": (lambda s, t: synk.permute(s, [0]), ValueError),
+    "no order": (lambda s, t: synk.permute(s, 1), TypeError),  # type: ignore[arg-type]
+    "no ranks": (lambda s, t: synk.permute(s, [True, False]), TypeError),
+    "words as ranks": (lambda s, t: synk.permute(s, "10"), TypeError),  # type: ignore[arg-type]
     "no rows to scatter": (lambda s, t: synk.reduce_scatter(shared(1.0)), ValueError),
 }
 
@@ -516,7 +522,51 @@ def test_bad_arguments(group2: synk.Group, what: str) -> None:
     same(s.get_value(), values[0] + values[1])
 
 
-@pytest.mark.parametrize("verb", ["all_reduce", "reduce", "reduce in place", "reduce_scatter"])
+ORDERS = {1: [[0]], 2: [[1, 0], [0, 1]], 3: [[1, 0, 2], [1, 2, 0], [2, 1, 0], [0, 1, 2]]}
+
+
+@pytest.mark.parametrize("where", ["members' own memory", "shared memory"])
+def test_values_move_by_a_permutation(group: synk.Group, where: str) -> None:
+    """Rank r gets the values of rank order[r]: of any dtype and shape; what is equal stays."""
+    kinds = {"int32": (), "float32": (3, 2), "float64": (0, 3), "bool": (30_000,)}
+    variables = [shared(np.zeros(shape, dtype), dtype) for dtype, shape in kinds.items()]
+    equal = shared(np.arange(3.0), "equal")
+    for orders in ORDERS.get(group.size, [[*range(1, group.size), 0]]):
+        columns = [values_for(v.dtype, v.get_value().shape, group.size) for v in variables]
+        if where == "shared memory":
+            synk.all_reduce(variables, "max")
+        for rank in range(group.size):
+            synk.set_value(rank, variables, [column[rank] for column in columns])
+        synk.permute([*variables, equal], orders)
+        synk.permute("float32", range(group.size))
+        for variable, column in zip(variables, columns, strict=True):
+            for rank, found in enumerate(everywhere(variable, group.size)):
+                same(found, column[orders[rank]])
+        for found in everywhere(equal, group.size):
+            same(found, np.arange(3.0))
+    if group.size > 1:
+        variables[0].set_value(np.int32(7))
+        with told_of(group):  # as of other collectives: members keep what they hold
+            synk.permute(variables[0], [*range(1, group.size), 0])
+
+
+def test_a_permutation_that_moves_nothing_costs_no_round(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s, t = shared(np.zeros(2), "s"), shared(np.zeros(2), "t")
+    spread(s, [np.zeros(2), np.ones(2)])
+    synk.broadcast(t)
+    monkeypatch.setattr(type(group2), "run", None)  # whatever calls it fails
+    synk.permute([s, t], [0, 1])
+    synk.permute(t, [1, 0])
+    with pytest.raises(TypeError):
+        synk.permute(s, [1, 0])
+
+
+VERBS = ["all_reduce", "reduce", "reduce in place", "reduce_scatter", "permute"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("length", [3, 30_000])
 def test_shapes_that_differ(group2: synk.Group, verb: str, length: int) -> None:
     """S61, S67: found by the members, an InputError; no value changes and the group goes on."""
@@ -528,6 +578,7 @@ def test_shapes_that_differ(group2: synk.Group, verb: str, length: int) -> None:
         "reduce": lambda: synk.reduce([t, s], "sum", in_place=False),
         "reduce in place": lambda: synk.reduce([t, s], "sum"),
         "reduce_scatter": lambda: synk.reduce_scatter(s, "sum"),
+        "permute": lambda: synk.permute([t, s], [1, 0]),
     }[verb]
     for _ in range(2):
         with pytest.raises(synk.InputError, match="shape"):

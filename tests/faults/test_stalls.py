@@ -90,6 +90,7 @@ COLLECTIVES: dict[str, Callable[..., Any]] = {
     "reduce": lambda s, **limit: synk.reduce(s, "sum", **limit),
     "all_reduce": lambda s, **limit: synk.all_reduce(s, "sum", **limit),
     "reduce_scatter": lambda s, **limit: synk.reduce_scatter(s, "sum", **limit),
+    "permute": lambda s, **limit: synk.permute(s, [1, 0], **limit),
     "set_value": lambda s, **limit: synk.set_value(1, s, np.zeros(4), **limit),
     "get_value": lambda s, **limit: synk.get_value(1, s, **limit),
     "get_lengths": lambda s, **limit: synk.get_lengths(s, **limit),

@@ -1,4 +1,4 @@
-"""Collectives inside graphs over two nodes: values, gradients, members without rows, failures."""
+"""Collectives inside graphs, and permutations, over two nodes: values, gradients, failures."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ for bad in (0, 5):
     except ArithmeticError as exc:
         assert "negative" in str(exc)
     assert g(rows) == 21
+
+s, t = pytensor.shared(np.zeros(2), name="s"), pytensor.shared(np.int64(0), name="t")
+order = [*range(1, size), 0]
+for rank in range(size):
+    synk.set_value(rank, [s, t], [np.full(2, rank + 0.5), np.int64(10 * rank)])
+synk.permute([s, t], order)
+for rank in range(size):
+    moved, number = synk.get_value(rank, [s, t])
+    assert moved.tolist() == [order[rank] + 0.5] * 2, moved
+    assert number == 10 * order[rank], number
 
 rows, found = np.random.default_rng(1).normal(size=(7, 2)), []
 for make in (make_train_function, make_train_function_pytensor):

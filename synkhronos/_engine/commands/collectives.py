@@ -194,6 +194,33 @@ class ReduceScatter(Collective):
 
 
 @dataclass(frozen=True)
+class Permute(Collective):
+    """Each member gets the values of another one.
+
+    Attributes
+    ----------
+    order : tuple of int
+        For each rank, the rank whose values it gets.
+    """
+
+    order: tuple[int, ...]
+
+    def act(self, member: Member) -> None:
+        """Send to the member that asks for this one's values, and receive; all take turns."""
+        comm, own = member.communicator, self.arrays(member)
+        got: list[Any] | None = None
+        for rank, source in enumerate(self.order):
+            if rank == source:
+                continue
+            given = own if comm.rank == source else None
+            found = comm.broadcast(given, source, (min(rank, source), max(rank, source)))
+            got = found if comm.rank == rank else got
+        if got is not None:
+            self.change(member, got, differs=True)
+        self.mark(member, differs=True)
+
+
+@dataclass(frozen=True)
 class SetValue(Collective):
     """New values in one member."""
 
