@@ -4,6 +4,7 @@
 `conv2d`               convolution, `conv_transpose2d` its transpose; `max_pool2d`, `avg_pool2d`:
                        pooling; with their gradients
 `augment`              pad, crop, flip and normalise images; `without_augmentation`: to evaluate
+`noise`                random numbers that follow from a word for each row
 `layers`               pytensor-ml's layers on these operations (extra ``synkhronos[nn]``)
 ``_windows``           the positions of windows in an image
 ``_numba``, ``_jax``   the implementations by mode, see ``_backends.late_imports``
@@ -21,6 +22,7 @@ from synkhronos._errors import BackendMissing
 from synkhronos.nn import _inference_rules as _inference_rules
 from synkhronos.nn._augmentation import augment, without_augmentation
 from synkhronos.nn._convolution import conv2d, conv_transpose2d
+from synkhronos.nn._noise import noise
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
 
 if TYPE_CHECKING:
@@ -50,13 +52,15 @@ __all__ = [
     "conv2d",
     "conv_transpose2d",
     "max_pool2d",
+    "noise",
     "state_updates",
     "without_augmentation",
 ]
 
 import_late("nn")
 _belong_to(
-    __name__, [augment, avg_pool2d, conv2d, conv_transpose2d, max_pool2d, without_augmentation]
+    __name__,
+    [augment, avg_pool2d, conv2d, conv_transpose2d, max_pool2d, noise, without_augmentation],
 )
 
 
