@@ -16,6 +16,10 @@ from synkhronos.extensions.exchanges import HalfPrecision as HalfPrecision
 from synkhronos.extensions.exchanges import TopK as TopK
 from synkhronos.extensions.free_function import FreeFunction as FreeFunction
 from synkhronos.extensions.loader import Loader as Loader
+from synkhronos.extensions.local_function import LocalFunction as LocalFunction
+from synkhronos.extensions.local_function import (
+    make_local_train_function as make_local_train_function,
+)
 from synkhronos.extensions.nodes_function import NodesFunction as NodesFunction
 from synkhronos.extensions.nodes_run import NodesRun as NodesRun
 from synkhronos.extensions.round_function import RoundFunction as RoundFunction
@@ -32,6 +36,7 @@ __all__ = [
     "FreeFunction",
     "HalfPrecision",
     "Loader",
+    "LocalFunction",
     "NodesFunction",
     "NodesRun",
     "Point",
@@ -39,6 +44,7 @@ __all__ = [
     "Run",
     "TopK",
     "TrainFunction",
+    "make_local_train_function",
     "make_train_function",
     "make_train_function_pytensor",
     "make_train_function_theano",

@@ -13,6 +13,7 @@
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.training import metrics as metrics
 from synkhronos.training import sources as sources
+from synkhronos.training.alternate import Alternate as Alternate
 from synkhronos.training.augmentation import augmentation_words as augmentation_words
 from synkhronos.training.callbacks import Best as Best
 from synkhronos.training.callbacks import EarlyStopping as EarlyStopping
@@ -25,14 +26,17 @@ from synkhronos.training.history import History as History
 from synkhronos.training.metrics import Metric as Metric
 from synkhronos.training.net import Net as Net
 from synkhronos.training.optimizers import averages_of as averages_of
+from synkhronos.training.optimizers import clipped as clipped
 from synkhronos.training.optimizers import ema as ema
 from synkhronos.training.optimizers import guarded as guarded
 from synkhronos.training.optimizers import scheduled as scheduled
+from synkhronos.training.pair import Pair as Pair
 from synkhronos.training.recorder import Recorder as Recorder
 from synkhronos.training.run_folder import read_metrics as read_metrics
 from synkhronos.training.trainer import Trainer as Trainer
 
 __all__ = [
+    "Alternate",
     "Best",
     "EarlyStopping",
     "Evaluation",
@@ -40,12 +44,14 @@ __all__ = [
     "History",
     "Metric",
     "Net",
+    "Pair",
     "Plateau",
     "Recorder",
     "Target",
     "Trainer",
     "augmentation_words",
     "averages_of",
+    "clipped",
     "ema",
     "fit",
     "guarded",

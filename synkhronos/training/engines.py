@@ -1,15 +1,16 @@
-"""How a training function goes through an epoch: step by step, or by members that train apart."""
+"""How an epoch is gone through: step by step, in turns, or by members that train apart."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, override
 
 from synkhronos._errors import InputError
 from synkhronos.extensions.free_function import FreeFunction
 from synkhronos.extensions.round_function import RoundFunction
 from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.alternate import Alternate
 from synkhronos.training.feeds import Feed
 
 _LOOK_SECONDS = 0.25  # between two reports of members that train apart
@@ -25,12 +26,15 @@ class Report(NamedTuple):
     rows, steps : int
     counted : int
         The rows of the loss. Members that train apart tell it at their end, for all their rows.
+    part : str
+        The name of the function that has made the step, where several take turns.
     """
 
     loss: float
     rows: int
     steps: int
     counted: int
+    part: str = ""
 
 
 class StepEngine:
@@ -38,7 +42,7 @@ class StepEngine:
 
     repeatable = True
 
-    def __init__(self, train: TrainFunction, slices: int | str) -> None:
+    def __init__(self, train: TrainFunction | Alternate, slices: int | str) -> None:
         self._train = train
         self._slices = slices
         self.latest: tuple[tuple[Any, ...], Any] = ((), None)  # the inputs and rows of the step
@@ -49,7 +53,12 @@ class StepEngine:
         for args, batch, rows in feed:
             self.latest = args, batch
             found = train(*args, batch=batch, num_slices=slices)
-            yield Report(float(found[0] if isinstance(found, list) else found), rows, 1, rows)
+            loss = float(found[0] if isinstance(found, list) else found)
+            yield Report(loss, rows, 1, rows, self._part())
+
+    def _part(self) -> str:
+        """The name of the function that has made the latest step, where several take turns."""
+        return ""
 
     def settle(self) -> None:
         """Give the variables the values to validate and to save: of a round rule, by a meeting."""
@@ -58,6 +67,22 @@ class StepEngine:
 
     def stop(self) -> None:
         """Nothing goes on between two reports."""
+
+
+class AlternateEngine(StepEngine):
+    """Each report is one step of the function whose turn it is."""
+
+    def __init__(self, train: Alternate, slices: int | str) -> None:
+        super().__init__(train, slices)
+        self._cycle = train
+
+    @override
+    def _part(self) -> str:
+        return self._cycle.latest
+
+    @override
+    def settle(self) -> None:
+        self._cycle.settle()
 
 
 class FreeEngine:
@@ -101,4 +126,6 @@ class FreeEngine:
 
 def engine_of(train: Any, slices: int | str) -> StepEngine | FreeEngine:
     """The engine for a training function."""
+    if isinstance(train, Alternate):
+        return AlternateEngine(train, slices)
     return FreeEngine(train) if isinstance(train, FreeFunction) else StepEngine(train, slices)

@@ -15,7 +15,7 @@ from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError, shown
 from synkhronos._transport.worker_output import logged
 from synkhronos.extensions.checkpoints import Checkpoints
-from synkhronos.training.engines import FreeEngine, StepEngine
+from synkhronos.training.engines import FreeEngine, Report, StepEngine
 from synkhronos.training.events import Event
 from synkhronos.training.exporters import exported
 from synkhronos.training.feeds import Feed
@@ -185,7 +185,8 @@ class Loop:
 
     def _columns(self) -> list[str]:
         """The names of the values of an epoch."""
-        names = ["loss", "rows", "seconds"]
+        parts = getattr(self._trainer.train, "names", ())
+        names = ["loss", *(f"loss_{part}" for part in parts), "rows", "seconds"]
         if self._validated is not None:
             names += [f"val_{name}" for name in self._trainer.metrics]
         return names + ["skipped"] * self._guard.counts
@@ -252,13 +253,13 @@ class Loop:
                     report, position, engine.latest, self.say
                 )
                 if not left_out:
-                    position.add_loss(report.loss, report.counted)
+                    position.add_loss(report.loss, report.counted, report.part)
                     if told:
-                        self._tell("step", {"loss": report.loss, "rows": report.rows})
+                        self._tell("step", _step_values(report))
                 self._shows.step()
                 if now - self._recorded >= _RECORD_SECONDS:
                     self._recorded = now
-                    self._record("step", loss=position.mean, rows=position.rows)
+                    self._record("step", **position.losses, rows=position.rows)
                     self._group.note(self._shows.note())
                 if self._ending():
                     engine.stop()
@@ -287,7 +288,7 @@ class Loop:
         """Validate, tell, save, and begin the next epoch."""
         trainer, position = self._trainer, self._position
         self._engine.settle()
-        values: dict[str, Any] = {"loss": position.mean, "rows": position.rows}
+        values: dict[str, Any] = {**position.losses, "rows": position.rows}
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
         if self._validated is not None and (last or (position.epoch + 1) % self._due.validate == 0):
@@ -346,3 +347,9 @@ class Loop:
         if self._recorder is not None:
             position = self._position
             self._recorder.write(kind, step=position.step, epoch=position.epoch, **values)
+
+
+def _step_values(report: Report) -> dict[str, Any]:
+    """What callbacks are told of a step."""
+    part = {"part": report.part} if report.part else {}
+    return {"loss": report.loss, "rows": report.rows, **part}

@@ -12,8 +12,9 @@ import numpy as np
 from synkhronos._errors import NonFinite
 from synkhronos._plan.rows import edges
 from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.alternate import Alternate
 from synkhronos.training.engines import Report
-from synkhronos.training.optimizers import skipped_in
+from synkhronos.training.optimizers import skips_in
 from synkhronos.training.position import Position
 
 _MOST_ROWS = 5  # that are looked for
@@ -27,7 +28,7 @@ class Guard:
 
     Parameters
     ----------
-    train : TrainFunction
+    train : TrainFunction or Alternate
     skips : bool
         Up to five steps in a row may be left out.
     folder : Path, or None
@@ -39,11 +40,11 @@ class Guard:
         Steps that were left out so far, also in earlier runs.
     """
 
-    def __init__(self, train: TrainFunction, skips: bool, folder: Path | None) -> None:
+    def __init__(self, train: TrainFunction | Alternate, skips: bool, folder: Path | None) -> None:
         self._train = train
         self._skips = skips
         self._folder = folder
-        self._count = skipped_in(train.state)
+        self._counts = skips_in(train.state)
         self._in_a_row = 0
         self._statistics: list[tuple[Any, Any]] = []
         self.skipped = self._counted()
@@ -51,14 +52,14 @@ class Guard:
     @property
     def counts(self) -> bool:
         """Whether steps can be left out and counted."""
-        return self._count is not None and self._skips
+        return bool(self._counts) and self._skips
 
     def before_step(self) -> None:
         """Hold on to values that steps change beside those of the rule, such as running means.
 
         Call it right before each step: callbacks, too, set such variables.
         """
-        if self._count is not None:
+        if self._counts:
             self.skipped = self._counted()
             # a step replaces these arrays, and does not write to them
             self._statistics = [(v, v.container.storage[0]) for v in self._train.settings]
@@ -95,7 +96,7 @@ class Guard:
         return False
 
     def _counted(self) -> int:
-        return 0 if self._count is None else int(self._count.container.storage[0])
+        return sum([int(count.container.storage[0]) for count in self._counts])
 
     def _restore_statistics(self) -> None:
         for variable, value in self._statistics:
@@ -135,7 +136,9 @@ class Guard:
         return f" (rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))})"
 
 
-def bad_rows(train: TrainFunction, args: tuple[Any, ...], order: np.ndarray) -> list[int]:
+def bad_rows(
+    train: TrainFunction | Alternate, args: tuple[Any, ...], order: np.ndarray
+) -> list[int]:
     """Those of these rows whose loss has a gradient that is not finite, found by halving.
 
     At most five are found; and none if only several rows together overflow.

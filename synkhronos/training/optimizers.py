@@ -158,9 +158,61 @@ def guarded(rule: Rule) -> Rule:
     return _named(held, rule)
 
 
-def skipped_in(variables: Iterable[SharedVariable]) -> SharedVariable | None:
-    """The count of the steps that `guarded` has left out, if it is among these variables."""
-    return next((v for v in variables if getattr(v.tag, _SKIPPED, False)), None)
+def skips_in(variables: Iterable[SharedVariable]) -> list[SharedVariable]:
+    """The counts of the steps that `guarded` has left out, among these variables."""
+    return [v for v in variables if getattr(v.tag, _SKIPPED, False)]
+
+
+def clipped(rule: Rule, limit: float = 0.01) -> Rule:
+    """Keep each parameter between ``-limit`` and ``limit``, after each step.
+
+    Parameters
+    ----------
+    rule : callable
+        An update rule, ``rule(loss_or_grads, params, ...) -> updates``.
+    limit : float, above 0
+
+    Returns
+    -------
+    callable
+        A rule.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        The limit is out of range, or `rule` is not a rule.
+
+    Notes
+    -----
+    Cost: none that can be measured; it stays in the same loop.
+
+    Source: Arjovsky, Chintala and Bottou, Wasserstein GAN, arXiv:1701.07875, algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor
+    >>> from synkhronos.extensions import updates
+    >>> from synkhronos.training import clipped
+    >>> w = pytensor.shared(np.float64(0.0), name="w")
+    >>> found = clipped(updates.sgd, 0.25)((w - 3) ** 2, [w], learning_rate=0.5)
+    >>> float(found[w].eval())
+    0.25
+    """
+    _check_rule("clipped", rule)
+    number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if not number or not 0 < limit < np.inf:
+        raise InputError(f"clipped: limit={shown(limit)}: a number above 0")
+
+    def within(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        updates = apply_rule(rule, loss_or_grads, params, args, kwargs)
+        found = dict(updates)
+        for p in params:
+            if p in updates:
+                most = np.asarray(limit, p.type.dtype)
+                found[p] = pt.clip(updates[p], -most, most)
+        return found
+
+    return _named(within, rule)
 
 
 def scheduled(rule: Rule, schedule: Callable[[Any], Any], **options: Any) -> Rule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -26,6 +26,8 @@ class Position:
         The sum of the losses of rows, and the rows in it: those of steps with a finite loss.
     seconds : float
         Of training, in the epoch so far, without a step that compiles.
+    parts : dict of str to [float, int]
+        Of functions that take turns, by name: as `loss` and `counted`, of each one's steps.
     """
 
     step: int = 0
@@ -35,11 +37,20 @@ class Position:
     loss: float = 0.0
     counted: int = 0
     seconds: float = 0.0
+    parts: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
         """The mean loss of the epoch so far."""
         return self.loss / self.counted if self.counted else math.nan
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The mean losses of the epoch so far: of functions that take turns, also that of each."""
+        each = {
+            f"loss_{part}": loss / n if n else math.nan for part, (loss, n) in self.parts.items()
+        }
+        return {"loss": self.mean, **each}
 
     def add(self, rows: int, steps: int, seconds: float) -> None:
         """Count steps."""
@@ -48,23 +59,29 @@ class Position:
         self.all_rows += rows
         self.seconds += seconds
 
-    def add_loss(self, loss: float, rows: int) -> None:
+    def add_loss(self, loss: float, rows: int, part: str = "") -> None:
         """Count the mean loss of these rows, if it is known and finite."""
         if math.isfinite(loss):
             self.loss += loss * rows
             self.counted += rows
+            if part:
+                sums = self.parts.setdefault(part, [0.0, 0])
+                sums[0] += loss * rows
+                sums[1] += rows
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
         self.rows = self.counted = 0
         self.loss = self.seconds = 0.0
+        self.parts = {part: [0.0, 0] for part in self.parts}
 
     def state(self) -> dict[str, Any]:
         """The counts, for JSON, which keeps floats to the last bit."""
-        return dict(vars(self))
+        return {**vars(self), "parts": {part: list(sums) for part, sums in self.parts.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         for name in vars(self):
-            setattr(self, name, state[name])
+            if name in state:  # checkpoints of earlier versions have no `parts`
+                setattr(self, name, state[name])

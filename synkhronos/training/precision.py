@@ -12,6 +12,7 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, shown
 from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.alternate import Alternate
 
 _NAMES = {"tf32": "tensorfloat32", "bf16": "bfloat16"}
 
@@ -27,7 +28,7 @@ class SetPrecision(Command):
         return jax_backend.set_precision(self.name)
 
 
-def check_precision(train: TrainFunction, precision: Any) -> None:
+def check_precision(train: TrainFunction | Alternate, precision: Any) -> None:
     """Raise if the precision is unknown, or members do not compute on GPUs."""
     if precision is None:
         return
@@ -41,7 +42,7 @@ def check_precision(train: TrainFunction, precision: Any) -> None:
 
 
 @contextlib.contextmanager
-def precision_of(train: TrainFunction, precision: str | None) -> Iterator[None]:
+def precision_of(train: TrainFunction | Alternate, precision: str | None) -> Iterator[None]:
     """A context in which members multiply matrices of float32 with this precision."""
     if precision is None:
         yield

@@ -15,6 +15,7 @@ from synkhronos._api.report import Report
 from synkhronos._errors import InputError
 from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.training._console import Console
+from synkhronos.training.alternate import Alternate
 from synkhronos.training.feeds import Feed
 from synkhronos.training.position import Position
 
@@ -27,7 +28,7 @@ class Reporting:
 
     Parameters
     ----------
-    train : TrainFunction
+    train : TrainFunction or Alternate
     feed : Feed
     position : Position
     epochs : int
@@ -35,7 +36,12 @@ class Reporting:
     """
 
     def __init__(
-        self, train: TrainFunction, feed: Feed, position: Position, epochs: int, enabled: bool
+        self,
+        train: TrainFunction | Alternate,
+        feed: Feed,
+        position: Position,
+        epochs: int,
+        enabled: bool,
     ) -> None:
         self.console = Console(enabled=enabled)
         self._train = train
@@ -106,7 +112,10 @@ class Reporting:
         self._aside += seconds
 
     def _values(self) -> Mapping[str, float]:
-        return {"loss": self._position.mean, **self._validated}
+        losses = self._position.losses
+        if len(losses) > 1:
+            del losses["loss"]  # a mean of different functions
+        return {**losses, **self._validated}
 
     def epoch(self, values: Mapping[str, Any]) -> None:
         """Show the values of an epoch."""

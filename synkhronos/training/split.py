@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.alternate import Alternate
 from synkhronos.training.feeds import Feed
 from synkhronos.training.position import Position
 
@@ -17,13 +18,13 @@ class Split:
 
     Parameters
     ----------
-    train : TrainFunction
+    train : TrainFunction or Alternate
     feed : Feed
     position : Position
         Its seconds are those of the epoch.
     """
 
-    def __init__(self, train: TrainFunction, feed: Feed, position: Position) -> None:
+    def __init__(self, train: TrainFunction | Alternate, feed: Feed, position: Position) -> None:
         self._train = train
         self._feed = feed
         self._position = position

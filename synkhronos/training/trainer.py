@@ -23,6 +23,7 @@ from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.extensions.free_function import FreeFunction
 from synkhronos.extensions.loader import Loader
 from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.training.alternate import Alternate
 from synkhronos.training.augmentation import check_words
 from synkhronos.training.callbacks import stop_of
 from synkhronos.training.engines import engine_of
@@ -45,8 +46,8 @@ class Trainer:
 
     Parameters
     ----------
-    train : TrainFunction, RoundFunction or FreeFunction
-        Of `make_train_function`.
+    train : TrainFunction, RoundFunction, FreeFunction or Alternate
+        Of `make_train_function`; or several that take turns.
     metrics : mapping, optional
         Of name to expression of the inputs of `train`, pair (expression, reduction), or `Metric`:
         what is evaluated over the validation rows. Values have these names with the prefix
@@ -71,7 +72,8 @@ class Trainer:
     givens : mapping, optional
         Replacements in the graphs of the metrics.
     augment : variable, optional
-        The words of `synkhronos.nn.augment`, the last input of `train`: a uint64 vector. The
+        The words of `synkhronos.nn.augment` and `synkhronos.nn.noise`, the last input of `train`: a
+        uint64 vector. The
         trainer draws them for each epoch (`augmentation_words`). Metrics see images without
         augmentation.
     config : mapping, optional
@@ -84,7 +86,7 @@ class Trainer:
 
     Attributes
     ----------
-    train : TrainFunction
+    train : TrainFunction or Alternate
     history : History
         A row for each epoch. Metrics that are arrays are in events and ``metrics.jsonl`` only.
     trace : Trace
@@ -128,7 +130,7 @@ class Trainer:
     @options_checked
     def __init__(
         self,
-        train: TrainFunction,
+        train: TrainFunction | Alternate,
         *,
         metrics: Mapping[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
@@ -144,7 +146,7 @@ class Trainer:
         progress: bool = True,
         export: str | Sequence[str] = (),
     ) -> None:
-        if not isinstance(train, TrainFunction):
+        if not isinstance(train, TrainFunction | Alternate):
             raise InputTypeError(
                 f"Trainer: {shown(train)} is not a training function of make_train_function"
             )
@@ -436,7 +438,7 @@ class Trainer:
         return wanted
 
 
-def _check_averages(train: TrainFunction, averages: Mapping[Any, Any]) -> None:
+def _check_averages(train: TrainFunction | Alternate, averages: Mapping[Any, Any]) -> None:
     """Raise if the averages of parameters would not follow the members that train apart."""
     rule = getattr(train, "rule", None)
     apart = isinstance(train, FreeFunction) or getattr(rule, "policy", "") == "reset"

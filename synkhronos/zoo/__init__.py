@@ -1,4 +1,4 @@
-"""Networks as functions of their sizes: each returns a `Net`, for `fit` and for configs.
+"""Networks as functions of their sizes: each returns a `Net`; GANs return a `Pair`.
 
 ================  ================================================================================
 ``_alexnet``      `alexnet`
@@ -8,6 +8,7 @@
 ``_densenet``     `densenet`
 ``_mobilenet``    `mobilenet`
 ``_dense``        `mlp`
+``_gan``          `dcgan`, `wgan`, `lsgan`; `adversarial`: of your own networks
 ``_sequences``    `lstm`, `transformer`
 ``_network``      what a function that builds a network becomes: weights are drawn from its seed
 ``_blocks``       layers that the networks share
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from synkhronos.zoo._alexnet import alexnet as alexnet
     from synkhronos.zoo._dense import mlp as mlp
     from synkhronos.zoo._densenet import densenet as densenet
+    from synkhronos.zoo._gan import adversarial as adversarial
+    from synkhronos.zoo._gan import dcgan as dcgan
+    from synkhronos.zoo._gan import lsgan as lsgan
+    from synkhronos.zoo._gan import wgan as wgan
     from synkhronos.zoo._inception import googlenet as googlenet
     from synkhronos.zoo._inception import inception_v3 as inception_v3
     from synkhronos.zoo._mobilenet import mobilenet as mobilenet
@@ -40,27 +45,35 @@ if TYPE_CHECKING:
     from synkhronos.zoo._vgg import vgg as vgg
 
 __all__ = [
+    "adversarial",
     "alexnet",
     "cifar_resnet",
+    "dcgan",
     "densenet",
     "googlenet",
     "inception_v3",
+    "lsgan",
     "lstm",
     "mlp",
     "mobilenet",
     "resnet",
     "transformer",
     "vgg",
+    "wgan",
     "wide_resnet",
 ]
 
 _HOMES = {
+    "adversarial": "_gan",
     "cifar_resnet": "_resnet",
+    "dcgan": "_gan",
     "googlenet": "_inception",
     "inception_v3": "_inception",
+    "lsgan": "_gan",
     "lstm": "_sequences",
     "mlp": "_dense",
     "transformer": "_sequences",
+    "wgan": "_gan",
     "wide_resnet": "_resnet",
 }
 

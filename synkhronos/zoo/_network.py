@@ -13,6 +13,7 @@ from pytensor_ml.state import Initializer, ZeroInitializer, fans, initial_values
 
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.training.net import Net
+from synkhronos.training.pair import Pair
 
 
 class He(Initializer):  # type: ignore[misc]
@@ -32,8 +33,8 @@ class He(Initializer):  # type: ignore[misc]
         return drawn
 
 
-def network[**P](build: Callable[P, Net]) -> Callable[P, Net]:
-    """Let a function that builds a Net draw its weights from the keyword ``seed``.
+def network[**P, N: Net | Pair](build: Callable[P, N]) -> Callable[P, N]:
+    """Let a function that builds a network draw its weights from the keyword ``seed``.
 
     With ``seed=None`` they stay zeros. Memory of zeros is not touched, so a network of any size is
     then built in the time of its graph. Arguments annotated as integers are checked: all are
@@ -48,7 +49,7 @@ def network[**P](build: Callable[P, Net]) -> Callable[P, Net]:
     name, signature = build.__name__, inspect.signature(build)
 
     @functools.wraps(build)
-    def built(*args: P.args, **kwargs: P.kwargs) -> Net:
+    def built(*args: P.args, **kwargs: P.kwargs) -> N:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as exc:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from modes import FAST
 from selection import thorough
@@ -57,6 +58,70 @@ COUNTS: list[tuple[str, tuple[Any, ...], dict[str, Any], int]] = [
     ("lstm", (5, 7), {"vocabulary": 11}, 11 * 5 + 4 * 7 * (5 + 7 + 1) + 8 * 2),
 ]
 QUICK = ("alexnet", "lstm")
+
+
+# the docstring of dcgan counts its weights; each halving of the size has a layer less
+@pytest.mark.parametrize("name", ["wgan", *thorough("dcgan", "lsgan")])
+def test_weights_of_pairs(name: str) -> None:
+    """Of generator and critic."""
+    counts = {64: (3_576_704, 2_765_568), 32: (1_068_928, 663_296)}
+    for size, expected in counts.items():
+        pair = getattr(zoo, name)(size, seed=None)
+        assert (weights(pair.generator), weights(pair.critic)) == expected
+        assert pair.samples.type.shape == (None, size, size, 3)
+        names = [p.name for p in pair.params]
+        assert len(set(names)) == len(names)
+    with pytest.raises(synk.InputError, match=f"{name}: size=48: give 8, 16, 32"):
+        getattr(zoo, name)(48)
+    with pytest.raises(synk.InputError, match="latent=0: give an integer of at least 1"):
+        getattr(zoo, name)(8, latent=0)
+
+
+def test_a_pair_begins_small_and_has_its_papers_optimizers() -> None:
+    pairs = {name: getattr(zoo, name)(16, 1, width=8) for name in ("dcgan", "wgan", "lsgan")}
+    for pair in pairs.values():
+        for p in pair.params:
+            value = p.get_value()
+            if p.name.endswith("_W"):
+                assert value.std() == pytest.approx(0.02, rel=0.15), p.name
+    assert {name: pair.critic_steps for name, pair in pairs.items()} == {
+        "dcgan": 1,
+        "wgan": 5,
+        "lsgan": 1,
+    }
+    rates = {n: pair.generator_optimizer.keywords["learning_rate"] for n, pair in pairs.items()}
+    assert rates == {"dcgan": 2e-4, "wgan": 5e-5, "lsgan": 1e-4}
+    w = pytensor.shared(np.full(3, 0.5), name="w")
+    new = pairs["wgan"].critic_optimizer((w**2).sum(), [w])[w]
+    np.testing.assert_array_equal(new.eval(), 0.01)
+
+
+def test_losses_of_pairs() -> None:
+    """Against the formulas of the papers, on given scores."""
+    real, made = np.array([0.3, -0.2, 1.5]), np.array([-0.7, 0.4, 0.1])
+    x, a, b = pt.dvector("x"), pytensor.shared(np.zeros(()), name="a"), pytensor.shared(0.0)
+    words = np.arange(3, dtype="uint64")
+
+    def found(loss: str) -> list[float]:
+        pair = zoo.adversarial(
+            x, lambda z: pt.constant(made) + 0 * (b + z[:, 0]), lambda rows: rows + a,
+            loss=loss, latent=1, params=([a], [b]),
+        )  # fmt: skip
+        nets = pair.critic, pair.generator
+        return [float(n.loss.eval({x: real, pair.words: words}, on_unused_input="ignore"))
+                for n in nets]  # fmt: skip
+
+    d, g = 1 / (1 + np.exp(-real)), 1 / (1 + np.exp(-made))
+    expected = {
+        "log": (-np.log(d).mean() - np.log(1 - g).mean(), -np.log(g).mean()),
+        "wasserstein": (made.mean() - real.mean(), -made.mean()),
+        "squared": (((real - 1) ** 2 + made**2).mean() / 2, ((made - 1) ** 2).mean() / 2),
+    }
+    for loss, value in expected.items():
+        np.testing.assert_allclose(found(loss), value, rtol=1e-12)
+    for bad, message in (("hinge", "loss='hinge': use one of"), ("log", "critic has no param")):
+        with pytest.raises(synk.InputError, match=message):
+            zoo.adversarial(x, lambda z: z[:, 0] + b, lambda rows: rows, loss=bad, params=([], [b]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,224 @@
+"""A training function whose members each train values of their own and never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.type import RandomType
+
+from synkhronos._api.function import function
+from synkhronos._engine.compile import substituted
+from synkhronos._engine.graph_collectives import has_collectives
+from synkhronos._engine.group import Group, current
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._plan.rows import select
+from synkhronos.extensions.updates import apply_rule
+from synkhronos.extensions.updates._slots import check_loss, gradients, trainable
+
+
+class LocalFunction:
+    """A training function whose members have values of their own; of `make_local_train_function`.
+
+    Attributes
+    ----------
+    group : Group
+    name : str
+    inputs : list of Variable
+        Those with rows.
+    params : list of SharedVariable
+        In each member, its own.
+    state : list of SharedVariable
+        The update rule's states, and what `updates` changes; in each member, its own.
+    streams : list of SharedVariable
+        The random generators that the loss draws from.
+    settings : list of SharedVariable
+        What else a step reads.
+    mode
+        The compilation mode that it was made with; None: PyTensor's default.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos.extensions import make_local_train_function, updates
+    >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    >>> with synk.Group(1):
+    ...     train = make_local_train_function(((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.5)
+    ...     train.params, train.state, train.settings
+    ([w], [], [])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        inputs: Sequence[Variable],
+        params: Sequence[SharedVariable],
+        state: Sequence[SharedVariable],
+        compiled: Any,
+        mode: Any,
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.inputs = list(inputs)
+        self.params = list(params)
+        self.state = list(state)
+        self._compiled = compiled
+        found = compiled.get_shared()
+        self.streams = [v for v in found if isinstance(v.type, RandomType)]
+        named = {*self.params, *self.state, *self.streams}
+        self.settings = [v for v in found if v not in named]
+        self.mode = mode
+        self._stepped = False
+
+    def __repr__(self) -> str:
+        return f"<synkhronos.extensions.LocalFunction {self.name} in {self.group!r}>"
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return self.group.size
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether members compute on GPUs."""
+        return bool(self.group.member.on_gpus)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a step has been made, so that the next one need not compile."""
+        return self._stepped
+
+    def __call__(self, *args: Any, batch: Any = None, timeout: float | None = None) -> Any:
+        """Make one step in each member, on its part of the rows.
+
+        Parameters
+        ----------
+        *args
+            The inputs, as for a function.
+        batch : optional
+            Rows to use, as for a function.
+        timeout : float, optional
+            Seconds that the master waits for other members.
+
+        Returns
+        -------
+        float
+            The mean of the members' losses, weighted by rows, each before its update.
+
+        Raises
+        ------
+        InputError
+            An argument is wrong, or there are fewer rows than members. No value has changed.
+        WorkerError
+            A member raised. No value has changed.
+
+        Notes
+        -----
+        Cost: one round, in which only losses leave a member.
+        """
+        rows = len(args[0]) if args and hasattr(args[0], "__len__") else 0
+        chosen = rows if batch is None else len(select(batch, rows))
+        if chosen < self.size:
+            raise InputError(
+                f"{self.name}: {chosen} rows for {self.size} members: each member needs one, for "
+                'its own step: use larger batches, or Batches(..., last="drop")'
+            )
+        found = self._compiled(*args, batch=batch, timeout=timeout)
+        self._stepped = True
+        return found
+
+
+def make_local_train_function(
+    loss: Any,
+    params: Sequence[SharedVariable],
+    x: Any,
+    y: Any = None,
+    update_rule: Callable[..., Any] | None = None,
+    *args: Any,
+    updates: Any = None,
+    givens: Any = None,
+    mode: Any = None,
+    name: str | None = None,
+    **kwargs: Any,
+) -> LocalFunction:
+    """Make a function that trains in each member values of its own: no gradient leaves a member.
+
+    It is for several functions that share variables, such as the two of a GAN, whose members train
+    pairs of their own. Collectives move values between members: `synkhronos.permute` exchanges
+    networks, `synkhronos.broadcast` makes all equal. For one function, ``make_train_function(...,
+    rule=...)`` has rules by which members meet.
+
+    Parameters
+    ----------
+    loss : 0-d variable
+        Of the rows of one member.
+    params : list of SharedVariable
+    x, y : variable or list of them; y may be None
+        The scattered inputs.
+    update_rule, *args, **kwargs
+        As of `make_train_function`.
+    updates, givens, mode, name
+        As for `synkhronos.function`; `updates` change each member's own value.
+
+    Returns
+    -------
+    LocalFunction
+        ``train(x_data, y_data, batch=None) -> loss``.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        Arguments are wrong, or the loss has collectives over members, such as those of
+        `synkhronos.nn.BatchNorm`.
+
+    Notes
+    -----
+    Each member holds all parameters and states.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos.extensions import make_local_train_function, updates
+    >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    >>> with synk.Group(2):
+    ...     train = make_local_train_function(
+    ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.5, mode="FAST_COMPILE"
+    ...     )
+    ...     loss = train(np.array([1.0, 3.0]))
+    ...     synk.gather(w).tolist()
+    [1.0, 3.0]
+    """
+    group = current("make_local_train_function")
+    listed = [v if isinstance(v, list | tuple) else [v] for v in (x, y) if v is not None]
+    inputs = [v for each in listed for v in each]
+    wrong = [v for v in inputs if not isinstance(v, Variable)]
+    if wrong:
+        raise InputTypeError(
+            f"make_local_train_function: x and y are variables of the graph, found "
+            f"{shown(wrong[0])}: pass arrays when you call the training function"
+        )
+    if update_rule is None:
+        raise InputTypeError(
+            "make_local_train_function: no update rule was given: pass one, such as "
+            "synkhronos.extensions.updates.adam"
+        )
+    check_loss(loss)
+    [loss], changes = substituted([loss], updates, givens)
+    if has_collectives([loss]):
+        raise InputError(
+            f"make_local_train_function: the loss {loss} contains collectives over members (of "
+            "synk.ops, or synchronised batch normalisation), but each member trains alone: use "
+            "values of each member's rows, such as pytensor-ml's own BatchNorm"
+        )
+    kept = trainable(params)
+    new = apply_rule(update_rule, gradients(loss, params, kept), kept, args, kwargs)
+    label = name or "train"
+    streams = [(c.shared, c.new) for c in changes if isinstance(c.shared.type, RandomType)]
+    others = [(c.shared, c.new) for c in changes if not isinstance(c.shared.type, RandomType)]
+    own = [(v, value, "avg", "local") for v, value in (*new.items(), *others)]
+    made = function(inputs, (loss, "avg"), updates=[*own, *streams], mode=mode, name=label)
+    state = [v for v, *_ in own if v not in kept]
+    return LocalFunction(group, label, inputs, kept, state, made, mode)
