@@ -3,7 +3,7 @@
 Kinds:
   function  a function of PyTensor that all members compute
   train     config.toml and mine.py, for `synk train`
-  gan       two training functions over one graph
+  gan       two networks that train in turn
   pymc      a model whose likelihood the members divide
   slurm     a job for a cluster, which starts again until the run has ended
 

@@ -83,6 +83,21 @@ def test_rules_all_with_a_plot(tmp_path):
     assert picture.read_text().count("<path") > 20
 
 
+@pytest.mark.parametrize("more", [["--swap", "2"], *thorough([])])
+def test_gan_small(tmp_path, more):
+    pytest.importorskip("pytensor_ml")
+    picture = tmp_path / "ring.png"
+    small = "--rows 200 --batch 50 --epochs 3 --hidden 4 --picture"
+    done = run(DEMOS / "gan" / "train_gan.py", *small.split(), picture, *more, mode="FAST_COMPILE")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d of 8 clouds found", done.stdout)
+    assert "epoch 3/3: loss" in done.stderr
+    assert "loss_critic" in done.stderr
+    pixels = pytest.importorskip("PIL.Image").open(picture)
+    colours = {colour for _, colour in pixels.convert("RGB").getcolors()}
+    assert {(255, 255, 255), (120, 120, 120), (200, 30, 30)} == colours
+
+
 # Written as scripts for Synkhronos 1.0 were; only `theano` is `pytensor` in the imports.
 SCRIPT_OF_2017 = """
 import synkhronos as synk

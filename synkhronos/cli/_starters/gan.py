@@ -1,15 +1,19 @@
-"""A small Wasserstein GAN: two training functions over one graph; run it by `python gan.py`.
+"""A small Wasserstein GAN: two networks train in turn; run it by `python gan.py`.
 
 The generator learns to turn noise into points around (2, -1). Its critic makes 3 steps for each of
 its own, and keeps its weights within a box (arXiv:1701.07875).
 """
+
+import functools
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
 import synkhronos as synk
-from synkhronos.extensions import make_train_function, updates
+from synkhronos import nn
+from synkhronos.extensions import updates
+from synkhronos.training import Net, Pair, Trainer, clipped
 
 BATCH, TURNS, CENTRE = 256, 300, np.array([2.0, -1.0])
 
@@ -32,34 +36,29 @@ def network(x, params):
     return pt.maximum(x @ w1 + b1, 0) @ w2 + b2
 
 
-def clipped(loss, params, learning_rate, limit=0.1):
-    """RMSprop, with weights that stay within a box: an update rule like any other."""
-    found = updates.rmsprop.rule(loss, params, learning_rate)
-    return {v: pt.clip(new, -limit, limit) if v in params else new for v, new in found.items()}
-
-
 size = synk.fork()
-noise, points = pt.dmatrix("noise"), pt.dmatrix("points")
+points, words = pt.dmatrix("points"), pt.vector("words", dtype="uint64")
 generator, critic = layers("g", 2, 16, 2), layers("c", 2, 32, 1)
-made = network(noise, generator)
+made = network(nn.noise(words, 2, dtype="float64"), generator)  # of each row's random word
 realness = network(made, critic).mean()  # of what the generator makes
-critic_loss = realness - network(points, critic).mean()
-
-train_critic = make_train_function(
-    critic_loss, critic, [noise, points], None, clipped, learning_rate=2e-3
+pair = Pair(
+    critic=Net(
+        loss=realness - network(points, critic).mean(), params=critic, inputs=[points, words]
+    ),
+    generator=Net(loss=-realness, params=generator, inputs=[words]),
+    critic_optimizer=clipped(functools.partial(updates.rmsprop, learning_rate=2e-3), 0.1),
+    generator_optimizer=functools.partial(updates.rmsprop, learning_rate=5e-3),
+    critic_steps=3,
+    words=words,
 )
-train_generator = make_train_function(
-    -realness, generator, [noise], None, updates.rmsprop, learning_rate=5e-3
-)
-generate = synk.function([noise], made)
+rows = CENTRE + 0.3 * rng.normal(size=(BATCH * 4 * (TURNS // 5), 2))  # of an epoch
+trainer = Trainer(pair.alternate(), augment=words, progress=False)
+generate = synk.function([words], made)
+some = rng.integers(0, 2**63, 1000, dtype="uint64")
 
-for turn in range(TURNS):
-    for _ in range(3):
-        real = CENTRE + 0.3 * rng.normal(size=(BATCH, 2))
-        distance = -float(train_critic(rng.normal(size=(BATCH, 2)), real))
-    train_generator(rng.normal(size=(BATCH, 2)))
-    if turn % (TURNS // 5) == 0 or turn == TURNS - 1:
-        mean = generate(rng.normal(size=(1000, 2))).mean(axis=0)
-        print(f"turn {turn}: mean of the points {mean.round(2)}, distance {distance:.3f}")
+for epoch in range(1, 6):
+    history = trainer.fit(rows, batch=BATCH, epochs=epoch)
+    mean, distance = generate(some).mean(axis=0), -history[-1]["loss_critic"]
+    print(f"turn {epoch * (TURNS // 5)}: mean of the points {mean.round(2)}, {distance=:.3f}")
 print(f"{size} members; the mean should be near {CENTRE}")
 synk.close()
