@@ -247,6 +247,16 @@ class Alternate:
         for i in changed:
             self._watched[i].seen = self._watched[i].storage[0]
 
+    @property
+    def by_node(self) -> list[SharedVariable]:
+        """As of `TrainFunction`, of all functions."""
+        return [v for train in self._measured() for v in train.by_node]
+
+    def collect(self) -> None:
+        """Bring the rows of `by_node` to the master, as `TrainFunction.collect` does."""
+        for train in self._measured():
+            train.collect()
+
     def gradients(self, *args: Any, batch: Any = None) -> list[np.ndarray]:
         """The gradients of the latest step's function, as of `TrainFunction.gradients`."""
         train = self.parts[self._latest]
