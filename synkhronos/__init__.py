@@ -17,6 +17,7 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ``zoo``         networks as functions of their sizes
 ``search``      hyperparameters, by trials in processes of their own
 ``sklearn``     estimators of scikit-learn
+``interop``     Keras models in a group, networks as ONNX files
 ``pymc``        PyMC models whose observations are spread over the group
 ``testing``     leak checks, fault injection, conformance suites
 ``cli``         the ``synk`` command
@@ -100,7 +101,7 @@ __all__ = [
 
 _PACKAGES = (
     *("extensions", "nn", "ops", "pymc", "rules"),
-    *("search", "sklearn", "testing", "training", "zoo"),
+    *("interop", "search", "sklearn", "testing", "training", "zoo"),
 )
 
 

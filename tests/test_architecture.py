@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rules", "ops"),
     ("extensions", "nn"),
     ("training",),
-    ("search", "sklearn"),
+    ("search", "sklearn", "interop"),
     ("pymc", "zoo"),
     ("testing",),
     ("__init__", "cli"),
@@ -46,13 +46,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ONLY_IN = {
     "pytensor": (
         *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
-        *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "ops", "cli._examination"),
+        *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "ops", "interop"),
+        "cli._examination",
     ),
     "safetensors": ("extensions.checkpoints",),
     "msgspec": ("training.config",),
     "pymc": ("pymc",),
     "pytensor_ml": ("nn.layers", "training._choices", "zoo"),
-    "jax": ("_backends.jax", "pymc._jax", "nn._jax", "ops._jax"),
+    "jax": (
+        *("_backends.jax", "pymc._jax", "nn._jax", "ops._jax"),
+        *("interop._jax", "interop._keras", "interop._onnx"),
+    ),
     "numba": (
         *("_backends.loops", "_backends.lean"),
         *("pymc._numba", "pymc._kernels", "nn._numba", "ops._numba"),
@@ -80,6 +84,8 @@ ONLY_IN = {
     "mlflow": ("training.exporters._mlflow",),
     "jinja2": ("cli._report.page",),
     "matplotlib": ("cli._plots",),
+    "keras": ("interop._keras",),
+    "jax2onnx": ("interop._onnx",),
     "socket": (),
 }
 
@@ -205,6 +211,7 @@ def _members_of(node: ast.stmt) -> set[str]:
 
 # Names of libraries that begin with an underscore, have no public twin, and are used nevertheless.
 PRIVATE_OF_LIBRARIES = {
+    "_flatten_layers": "keras: the only list of all layers inside of a model",
     "_actions": "argparse: the only list of a parser's arguments",
     "_getvalue": "numba: the only way to return an array that LLVM code has made",
     "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",
@@ -379,7 +386,7 @@ OPTIONAL = {
 PUBLIC_PACKAGES = (
     *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.ops", "synkhronos.pymc"),
     *("synkhronos.training", "synkhronos.training.sources", "synkhronos.zoo"),
-    *("synkhronos.search", "synkhronos.sklearn"),
+    *("synkhronos.search", "synkhronos.sklearn", "synkhronos.interop"),
     *("synkhronos.search", "synkhronos.sklearn"),
 )
 

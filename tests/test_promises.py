@@ -18,7 +18,7 @@ from mutants import MUTANTS, Mutant
 from selection import COLLECTED
 
 import synkhronos as synk
-from synkhronos import extensions, nn, ops, pymc, search, sklearn, testing, training, zoo
+from synkhronos import extensions, interop, nn, ops, pymc, search, sklearn, testing, training, zoo
 from synkhronos.extensions import updates
 from synkhronos.training import config, configured
 
@@ -38,6 +38,7 @@ PUBLIC = {
         training.sources,
         config,
         configured,
+        interop,
         nn,
         ops,
         pymc,

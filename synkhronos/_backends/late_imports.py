@@ -26,15 +26,17 @@ class _Imports(GraphRewriter):
         import_module(self.module)
 
 
-def import_late(package: str) -> None:
+def import_late(package: str, *linkers: str) -> None:
     """Let numba and JAX import ``_numba`` and ``_jax`` of a package of ours, once in a process.
 
     Parameters
     ----------
     package : str
         Its name below ``synkhronos``, such as "nn".
+    *linkers : str
+        Only these.
     """
-    for linker in ("numba", "jax"):
+    for linker in linkers or ("numba", "jax"):
         name = f"synkhronos_{package}_{linker}"
         if name not in optdb:
             optdb.register(

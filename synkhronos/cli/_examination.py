@@ -62,6 +62,8 @@ EXTRAS = {
     "tensorboardX": ("synk export to TensorBoard", "tensorboard"),
     "optuna": ("search, synk search", "search"),
     "scikit-learn": ("estimators, known data", "sklearn"),
+    "keras": ("models of Keras", "keras"),
+    "jax2onnx": ("networks as ONNX files", "onnx"),
     "torch": ("", ""),
 }
 DESCRIPTORS = 256  # a soft limit below this gets a note

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,12 @@ def test_examples(text):
     done = run("-m", "doctest", ROOT / text, mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
+def test_keras_digits():
+    done = run(DEMOS / "keras" / "digits.py", "--epochs", 1)
+    assert done.returncode == 0, done.stderr
+    for name in ("Keras, one process", "EASGD(), 2 members", "Average(5), 2 m", "DiLoCo(20), 2 m"):
+        assert name in done.stdout

@@ -1,0 +1,47 @@
+"""Models of other frameworks in JAX programs; imported when JAX compiles the first graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from pytensor.link.jax.dispatch import jax_funcify
+
+from synkhronos.interop._operations import Called, Pulled
+
+
+@jax_funcify.register(Called)
+def _called(op: Called, node: Any, **kwargs: Any) -> Callable[..., Any]:
+    del kwargs
+    function, declared = op.model.function(op.what), _dtypes(node.inputs)
+    dtype = op.kind.dtype
+    return lambda *inputs: function(*_cast(inputs, declared)).astype(dtype)
+
+
+@jax_funcify.register(Pulled)
+def _pulled(op: Pulled, node: Any, **kwargs: Any) -> Callable[..., Any]:
+    del kwargs
+    function, declared = op.model.function(op.what), _dtypes(node.inputs)
+    first, last = op.rows, op.rows + op.weights
+
+    def pulled(*inputs: Any) -> Any:
+        *given, sent = _cast(inputs, declared)
+
+        def of_weights(*weights: Any) -> Any:
+            return function(*given[:first], *weights, *given[last:])
+
+        value, pull = jax.vjp(of_weights, *given[first:last])
+        found = pull(sent.astype(value.dtype))
+        return found[0] if len(found) == 1 else found
+
+    return pulled
+
+
+def _dtypes(variables: Sequence[Any]) -> list[str]:
+    return [v.type.dtype for v in variables]
+
+
+def _cast(values: Sequence[Any], dtypes: Sequence[str]) -> list[Any]:
+    """Values in the dtypes that the graph declares; JAX's may be wider."""
+    return [jax.numpy.asarray(v).astype(d) for v, d in zip(values, dtypes, strict=True)]

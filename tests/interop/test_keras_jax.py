@@ -1,0 +1,295 @@
+"""Keras models in a group: Keras's own values, gradients and training are the oracle."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos import interop, rules
+from synkhronos.extensions import Batches, make_train_function, updates
+
+pytestmark = [
+    pytest.mark.together,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras
+    pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed"),
+]
+NEW = np.random.default_rng(5)
+ROWS = NEW.normal(size=(25, 8)).astype("float32")
+LABELS = NEW.integers(0, 3, 25)
+
+
+@pytest.fixture(scope="module")
+def keras() -> ModuleType:
+    os.environ["KERAS_BACKEND"] = "jax"  # also for members that start later
+    import keras
+
+    return keras
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[synk.Group]:
+    made = synk.Group(2, start="exec")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair(lasting: synk.Group) -> Iterator[synk.Group]:
+    with lasting.active():
+        yield lasting
+
+
+def mlp(keras: Any, *more: Any, columns: int = 8, units: int = 6, classes: int = 3) -> Any:
+    keras.utils.set_random_seed(1)
+    first = keras.layers.Dense(units, activation="tanh", kernel_regularizer="l2", name="first")
+    layers = [
+        keras.Input((columns,), name="x"),
+        first,
+        *more,
+        keras.layers.Dense(classes, name="last"),
+    ]
+    return keras.Sequential(layers, name="net")
+
+
+def cross_entropy(keras: Any, **kwargs: Any) -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **kwargs)
+
+
+@functools.cache
+def adapted(keras: Any) -> interop.KerasNet:
+    """A small network; tests set its parameters before they use them."""
+    return interop.from_keras(mlp(keras), cross_entropy(keras))
+
+
+def by_keras(keras: Any, model: Any, loss: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Loss and gradients of Keras's own stateless calls."""
+    import jax
+
+    def value(weights: Any) -> Any:
+        others = [v.value for v in model.non_trainable_variables]
+        scores, _, penalties = model.stateless_call(weights, others, x, return_losses=True)
+        return loss(y, scores) + sum(penalties)
+
+    found = jax.value_and_grad(value)([v.value for v in model.trainable_variables])
+    return float(found[0]), [np.asarray(g) for g in found[1]]
+
+
+def test_loss_and_gradient_are_those_of_keras(keras: Any) -> None:
+    net = adapted(keras)
+    gradients = pytensor.grad(net.loss, net.params)
+    function = pytensor.function(
+        net.inputs, [net.loss, net.metrics["loss"], net.outputs, *gradients], mode="JAX"
+    )
+    value, validated, scores, *found = function(ROWS, LABELS)
+    wanted, by_weights = by_keras(keras, net.model, cross_entropy(keras), ROWS, LABELS)
+    assert value == pytest.approx(wanted, rel=1e-6)
+    assert validated == pytest.approx(wanted, rel=1e-6)
+    np.testing.assert_allclose(scores, net.model(ROWS), atol=1e-6)
+    for g, w in zip(found, by_weights, strict=True):
+        assert g.dtype == w.dtype == "float32"
+        np.testing.assert_allclose(g, w, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_steps_of_two_members_are_those_of_one(
+    keras: Any, pair: synk.Group, num_slices: int
+) -> None:
+    """25 rows in 2 members and in 3 slices: the gradient is that of Keras for all rows."""
+    net = interop.from_keras(mlp(keras), cross_entropy(keras))
+    before = [p.get_value() for p in net.params]
+    value, gradients = by_keras(keras, net.model, cross_entropy(keras), ROWS, LABELS)
+    train = make_train_function(
+        net.loss, net.params, *net.inputs, updates.sgd, learning_rate=0.5, mode="JAX"
+    )
+    assert train(ROWS, LABELS, num_slices=num_slices) == pytest.approx(value, rel=1e-6)
+    for p, old, g in zip(net.params, before, gradients, strict=True):
+        np.testing.assert_allclose(p.get_value(), old - 0.5 * g, atol=1e-6)
+    np.testing.assert_array_equal(net.model.weights[0], before[0])  # until they are stored
+    stored = net.store()
+    np.testing.assert_array_equal(stored.weights[0], net.params[0].get_value())
+    again, _ = by_keras(keras, stored, cross_entropy(keras), ROWS, LABELS)
+    assert again < value
+
+
+@pytest.mark.parametrize("rule", [rules.DiLoCo(4), rules.EASGD(period=2)], ids=str)
+def test_rules(keras: Any, pair: synk.Group, rule: Any) -> None:
+    """By a rule with meetings, and by one without."""
+    net = interop.from_keras(mlp(keras), cross_entropy(keras))
+    before, _ = by_keras(keras, net.model, cross_entropy(keras), ROWS, LABELS)
+    train = make_train_function(
+        net.loss, net.params, *net.inputs, updates.sgd, learning_rate=0.2, mode="JAX", rule=rule
+    )
+    if rule.meets:
+        for _ in range(12):
+            train(ROWS, LABELS)
+        train.meet()
+    else:
+        data = train.build_inputs(ROWS, LABELS)
+        with train.start(*data, Batches(25, 5, seed=1), epochs=8) as run:
+            assert run.wait()
+    after, _ = by_keras(keras, net.store(), cross_entropy(keras), ROWS, LABELS)
+    assert after < 0.9 * before
+
+
+def test_dropout(keras: Any, pair: synk.Group) -> None:
+    """It draws anew in each step, each member other numbers, and not in predictions."""
+    model = mlp(keras, keras.layers.Dropout(0.5), keras.layers.Dropout(0.5))
+    net = interop.from_keras(model, cross_entropy(keras, reduction="sum"))
+    same = np.repeat(ROWS[:1], 24, axis=0), np.repeat(LABELS[:1], 24)
+    each = synk.function(net.inputs, (net.loss, "gather"), updates=net.updates, mode="JAX")
+    drawn = np.array([each(*same) for _ in range(2)])
+    assert len(np.unique(drawn)) == drawn.size == 4
+    predict = pytensor.function(net.inputs[:1], net.outputs, mode="JAX")
+    np.testing.assert_allclose(predict(ROWS), model.predict(ROWS, verbose=0), atol=1e-6)
+
+
+def test_several_inputs_and_a_loss_of_vectors(keras: Any) -> None:
+    """Inputs of a functional model, a frozen layer, and targets of the type of the output."""
+    a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
+    frozen = keras.layers.Dense(2, trainable=False, name="frozen")
+    out = keras.layers.Dense(2)(keras.layers.Concatenate()([frozen(a), b]))
+    model = keras.Model([a, b], out)
+    model.compile(loss="mean_squared_error")
+    net = interop.from_keras(model)
+    assert [v.name for v in net.inputs] == ["a", "b", "y"]
+    assert [v.get_value().shape for v in net.state] == [(4, 2), (2,)]
+    value = pytensor.function(net.inputs, net.loss, mode="JAX")
+    x, more, y = (NEW.normal(size=(6, n)).astype("float32") for n in (4, 3, 2))
+    error = model.predict([x, more], verbose=0) - y
+    assert value(x, more, y) == pytest.approx(np.mean(error**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["sum", *thorough("sum_over_batch_size")])
+def test_a_loss_with_several_entries_in_a_row(keras: Any, reduction: str) -> None:
+    """As Keras reduces it over rows and steps of time."""
+    steps = keras.Sequential([keras.Input((4, 2)), keras.layers.Dense(3)])
+    loss = cross_entropy(keras, reduction=reduction)
+    net = interop.from_keras(steps, loss, y=pt.lmatrix("y"))
+    x, y = NEW.normal(size=(5, 4, 2)).astype("float32"), NEW.integers(0, 3, (5, 4))
+    value = pytensor.function(net.inputs, net.loss, mode="JAX")(x, y)
+    assert value == pytest.approx(float(loss(y, steps.predict(x, verbose=0))), rel=1e-6)
+
+
+def refused(keras: Any) -> dict[str, tuple[Any, Any, str]]:
+    """Models, losses, and words of the message."""
+    layers, loss = keras.layers, cross_entropy(keras)
+    x = keras.Input((8,))
+    two = keras.Model(x, [layers.Dense(2)(x), layers.Dense(2)(x)])
+    words = keras.Input((5,), dtype="int32")
+    masked = keras.Model(words, layers.Embedding(9, 4, mask_zero=True)(words))
+    active = layers.Dense(2, activity_regularizer="l2", name="active")
+    return {
+        "normalised": (mlp(keras, layers.BatchNormalization(name="bn")), loss, "bn/moving_mean"),
+        "activity": (mlp(keras, active), loss, "layer active has an activity_regularizer"),
+        "two": (two, loss, "2 outputs"),
+        "masked": (masked, "mean_squared_error", "has a mask"),
+        "none": (mlp(keras), None, "give one loss"),
+        "unknown": (mlp(keras), "no_such_loss", "no_such_loss"),
+        "reduction": (mlp(keras), cross_entropy(keras, reduction=None), "reduction="),
+        "own": (mlp(keras), first_score, "register_keras_serializable"),
+        "empty": (keras.Sequential([x, layers.Flatten()]), loss, "none to train"),
+        "unbuilt": (keras.Sequential([layers.Dense(3)]), loss, "no weights yet"),
+        "no model": (layers.Dense(3), loss, "not a keras.Model"),
+    }
+
+
+def test_refused(keras: Any) -> None:
+    for name, (model, loss, words) in refused(keras).items():
+        with pytest.raises(synk.InputError if name != "no model" else TypeError) as caught:
+            interop.from_keras(model, loss)
+        assert words in str(caught.value), name
+    net = adapted(keras)
+    with pytest.raises(synk.InputError, match='mode="JAX"'):
+        net.loss.eval({net.inputs[0]: ROWS, net.inputs[1]: LABELS}, mode="FAST_COMPILE")
+    with pytest.raises(synk.InputError, match="add_loss"):
+        interop.from_keras(mlp(keras, adds(keras)), cross_entropy(keras))
+
+
+def first_score(y: Any, scores: Any) -> Any:
+    """A loss that is not registered."""
+    return scores[:, 0]
+
+
+def adds(keras: Any) -> Any:
+    """A layer with a loss of its own."""
+
+    @keras.saving.register_keras_serializable()
+    class Adds(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            self.add_loss(keras.ops.sum(inputs))
+            return inputs
+
+    return Adds()
+
+
+def test_models_travel_as_text(keras: Any) -> None:
+    """Two nets of one config are the same operation, also after a pickle."""
+    net, other = (interop.from_keras(mlp(keras), cross_entropy(keras)) for _ in range(2))
+    ops = [n.outputs.owner.op for n in (net, other)]
+    assert ops[0] == ops[1] == pickle.loads(pickle.dumps(ops[0]))
+    assert ops[0] != interop.from_keras(mlp(keras, units=7), cross_entropy(keras)).outputs.owner.op
+
+
+def test_another_backend_is_refused(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
+    with pytest.raises(synk.InputError, match="KERAS_BACKEND"):
+        interop.from_keras(mlp(keras), cross_entropy(keras))
+
+
+def test_keras_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(synk.BackendMissing, match=r"synkhronos\[keras\]"):
+        interop.from_keras(None)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("rule", [rules.EASGD(), rules.Average(5)], ids=str)
+def test_digits_are_learned_as_by_keras(keras: Any, pair: synk.Group, rule: Any) -> None:
+    """Within a point of the accuracy of Keras's own training on one process."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x[order] / 16).astype("float32"), y[order].astype("int64")
+    learned, held_out = slice(1437), slice(1437, None)
+
+    def accuracy(model: Any) -> float:
+        return float((model.predict(x[held_out], verbose=0).argmax(1) == y[held_out]).mean())
+
+    def made() -> Any:
+        keras.utils.set_random_seed(1)
+        dense = keras.layers.Dense
+        return keras.Sequential([keras.Input((64,)), dense(64, activation="relu"), dense(10)])
+
+    serial = made()
+    serial.compile(optimizer=keras.optimizers.SGD(0.3), loss=cross_entropy(keras))
+    serial.fit(x[learned], y[learned].astype("int32"), batch_size=32, epochs=60, verbose=0)
+    net = interop.from_keras(made(), cross_entropy(keras))
+    train = make_train_function(
+        net.loss, net.params, *net.inputs, updates.sgd, learning_rate=0.3, mode="JAX", rule=rule
+    )
+    data = train.build_inputs(x[learned], y[learned])
+    batches = Batches(1437, 64 if rule.meets else 32, seed=1)  # 32 rows in each member's step
+    if rule.meets:
+        for _ in range(60):
+            for batch in batches:
+                train(*data, batch=batch)
+        train.meet()
+    else:
+        with train.start(*data, batches, epochs=60) as run:
+            assert run.wait()
+    assert abs(accuracy(net.store()) - accuracy(serial)) <= 0.01
+    assert accuracy(serial) > 0.95
