@@ -387,7 +387,6 @@ PUBLIC_PACKAGES = (
     *("synkhronos", "synkhronos.extensions", "synkhronos.nn", "synkhronos.ops", "synkhronos.pymc"),
     *("synkhronos.training", "synkhronos.training.sources", "synkhronos.zoo"),
     *("synkhronos.search", "synkhronos.sklearn", "synkhronos.interop"),
-    *("synkhronos.search", "synkhronos.sklearn"),
 )
 
 
