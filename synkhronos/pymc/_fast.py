@@ -18,7 +18,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 
 class FastUnary(ps.UnaryScalarOp):
@@ -106,3 +107,21 @@ def with_fast_functions(outputs: list[Variable]) -> list[Any]:
     graph = FunctionGraph(outputs=outputs, clone=True, copy_inputs=False)
     dfs_rewriter(_replace).rewrite(graph)
     return list(graph.outputs)
+
+
+def scatters_fast_function(variable: Variable) -> bool:
+    """Whether it is a sum by indices over values that a loop computes with a fast function."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, AdvancedIncSubtensor):
+        return False
+    stack, seen = [node.inputs[1]], set[Variable]()
+    while stack:
+        found = stack.pop()
+        inner = found.owner
+        if inner is None or found in seen or not isinstance(inner.op, Elemwise | DimShuffle):
+            continue  # a loop is fused through these operations
+        if isinstance(inner.op, Elemwise) and isinstance(inner.op.scalar_op, FAST):
+            return True
+        seen.add(found)
+        stack += inner.inputs
+    return False

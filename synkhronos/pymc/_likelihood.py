@@ -23,10 +23,9 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.link.numba.linker import NumbaLinker
-from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._errors import InputError
-from synkhronos.pymc._fast import with_fast_functions
+from synkhronos.pymc._fast import scatters_fast_function, with_fast_functions
 from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
 from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
@@ -150,14 +149,11 @@ class DividedTerms:
         mode = mode_of(mode)
         if not isinstance(mode.linker, NumbaLinker):
             return self.outputs, mode
-        found = _rewritten(self.outputs, "specialize")
-        scatters = any(
-            v.owner is not None and isinstance(v.owner.op, AdvancedIncSubtensor)
-            for v in ancestors(found)
-        )
-        if scatters:  # a fused loop that adds to indexed elements would not be vectorised
+        found = with_fast_functions(_rewritten(self.outputs, "specialize"))
+        if any(map(scatters_fast_function, ancestors(found))):
+            # numba does not vectorise a loop that adds to indexed elements
             mode = mode.excluding("fuse_indexed_into_elemwise")
-        return with_fast_functions(found), mode
+        return found, mode
 
     @property
     def shareds(self) -> list[SharedVariable]:

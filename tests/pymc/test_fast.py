@@ -109,3 +109,14 @@ def test_other_dtypes_are_left_alone() -> None:
     x = pt.vector("x", dtype="float32")
     [kept] = _fast.with_fast_functions([pt.exp(x)])
     assert type(kept.owner.op.scalar_op) not in _fast.FAST
+
+
+def test_sums_by_indices_are_in_the_loop_unless_it_would_be_vectorised() -> None:
+    """numba does not vectorise a loop that adds to indexed elements."""
+    x = pt.vector("x", dtype="float64", shape=(9,))
+    at = pt.vector("at", dtype="int64", shape=(9,))
+    cheap, costly = (pt.zeros(3)[at].inc(v) for v in ((x * 2) ** 2, pt.sigmoid(x * 2) * 3))
+    both = _fast.with_fast_functions([cheap, costly])
+    assert [_fast.scatters_fast_function(v) for v in both] == [False, True]
+    [of_sum] = _fast.with_fast_functions([pt.zeros(3)[at].inc(pt.exp(x).sum())])
+    assert not _fast.scatters_fast_function(of_sum)  # another loop computes the sum
