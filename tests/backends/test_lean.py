@@ -178,8 +178,9 @@ def test_sources_of_reductions(name):
     ("name", "dtype", "ndim", "axes"),
     [
         ("sum", "float32", 2, (0,)),  # in float64, as PyTensor does
-        ("min", "int8", 4, (0, 1, 2)),
+        ("min", "int8", 3, (0, 1)),
         *thorough(
+            ("min", "int8", 4, (0, 1, 2)),
             ("sum", "uint16", 3, (0, 2)),
             ("prod", "int32", 1, (0,)),
             ("max", "float32", 2, (1,)),

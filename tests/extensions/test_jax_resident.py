@@ -26,6 +26,7 @@ from synkhronos.extensions._step.resident import Resident
 from synkhronos.extensions.checkpoints import Checkpoints
 
 pytestmark = [
+    pytest.mark.together,
     # not imported here: groups of other tests are forked from this process
     pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed"),
     pytest.mark.slow,
@@ -427,7 +428,7 @@ def test_a_death_in_the_update(start: Start) -> None:
     group.run(DiesInUpdate())
     with pytest.raises(synk.WorkerDied, match="rank 1"):
         train(*data)
-    start(2)
+    start(1)
     f = synk.function([net.x], (net.x @ net.params[0]).sum(), mode="JAX")
     with pytest.raises(synk.StateTorn, match="w0"):
         f(data[0])

@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos.nn import noise
@@ -56,7 +57,7 @@ def test_numbers_are_normal_or_uniform() -> None:
     assert abs(flat).max() <= 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", *thorough("float64")])
 def test_modes_agree(dtype: str) -> None:
     rows = WORDS[:50]
     found = drawn(3, dtype=dtype, mode="NUMBA", rows=rows)
