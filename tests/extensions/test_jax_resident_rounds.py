@@ -27,6 +27,7 @@ from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._rounds.resident import ResidentLocal
 
 pytestmark = [
+    pytest.mark.together,
     pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning"),

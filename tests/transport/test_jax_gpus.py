@@ -158,7 +158,7 @@ def test_a_death_with_restarts(start: Start) -> None:
     assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, *thorough(1)])
 def test_an_error_of_nccl(start: Start, rank: int) -> None:
     """It is raised, the others leave, and the next exchange links all anew."""
     group = start(2)
@@ -172,7 +172,7 @@ def test_an_error_of_nccl(start: Start, rank: int) -> None:
         assert "comm_init_rank_scalable" in [c[0] for c in calls]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [*thorough(0), 1])
 def test_a_failure_before_the_posting(start: Start, rank: int) -> None:
     """All have agreed to come, and one does not: the others wait no longer."""
     group = start(2)
@@ -239,13 +239,17 @@ def test_where_nccl_is_missing(
     assert 'pip install "synkhronos[cuda12]"' in said
 
 
-@pytest.mark.parametrize("rank", [*thorough(0), 1])
+@pytest.mark.parametrize(("size", "rank"), [(2, 1), *thorough((3, 0), (3, 1))])
 def test_where_a_member_cannot_be_served(
-    start: Start, rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start,
+    size: int,
+    rank: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The others do not wait for it."""
     monkeypatch.setenv("STANDIN_NCCL_FAILS", str(rank))
-    group = start(3)
+    group = start(size)
     conformance.check_communicator(group, ["float32"], ((), (3, 2)))
     [said] = refusals(caplog)
     assert f"rank {rank}: the connection to the other members failed: NCCLError" in said
@@ -357,6 +361,7 @@ def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:
     assert found.endswith("alike\n"), found
 
 
+@pytest.mark.thorough  # the real library; the stand-in: test_where_a_member_cannot_be_served
 def test_nccl_without_a_gpu(tmp_path: Path) -> None:
     """The library itself says what is missing; the group goes on without it."""
     pytest.importorskip("nccl.bindings", reason="nccl4py is not installed (synkhronos[cuda12])")
