@@ -21,6 +21,7 @@ import pytest
 
 import synkhronos as synk
 
+pytestmark = pytest.mark.together  # the modules are parsed once
 PACKAGE = Path(synk.__file__).parent
 STARTERS = PACKAGE / "cli" / "_starters"  # scripts that `synk new` copies; nothing imports them
 

@@ -61,6 +61,19 @@ def default(pytestconfig: pytest.Config) -> list[pytest.Function]:
 
 
 @pytest.fixture(scope="module")
+def places(default: list[pytest.Function]) -> list[tuple[str, str]]:
+    """The path of each of these tests, and the words by which -k finds it."""
+    return [(str(i.path), f"{i.path.name} {i.name}".lower()) for i in default]
+
+
+@pytest.fixture(scope="module")
+def words(default: list[pytest.Function]) -> set[str]:
+    """All words of the modules of these tests."""
+    sources = (inspect.getsource(module) for module in {i.module for i in default})
+    return {word for text in sources for word in re.findall(r"\w+", text)}
+
+
+@pytest.fixture(scope="module")
 def named(default: list[pytest.Function]) -> str:
     """What the docstrings of these tests and of their modules name, ranges written out."""
     texts = {item.function.__doc__ or "" for item in default}
@@ -95,18 +108,18 @@ def promises() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.guard)
-def test_each_guard_has_tests(default: list[pytest.Function], mutant: Mutant) -> None:
+def test_each_guard_has_tests(places: list[tuple[str, str]], mutant: Mutant) -> None:
     """Among those by which mutants.py expects that it is caught."""
-    paths, _, words = mutant.tests.partition(" -k ")
-    places = [Path(__file__).parents[1] / path for path in paths.split()]
-    assert all(place.exists() for place in places)
-    inside = [i for i in default if any(p in (i.path, *i.path.parents) for p in places)]
-    assert [item for item in inside if matches(words.strip("'"), item)]
+    paths, _, wanted = mutant.tests.partition(" -k ")
+    inside = [Path(__file__).parents[1] / path for path in paths.split()]
+    assert all(place.exists() for place in inside)
+    begins = tuple(f"{place}/" if place.is_dir() else str(place) for place in inside)
+    names = [name for path, name in places if path.startswith(begins)]
+    assert any(matches(wanted.strip("'"), name) for name in names)
 
 
-def matches(words: str, item: pytest.Function) -> bool:
+def matches(words: str, name: str) -> bool:
     """As pytest's option -k, for `a and (b or c)`."""
-    name = f"{item.path.name} {item.name}".lower()
     alternatives = re.split(r"\band\b", re.sub(r"[()]", "", words))
     return all(
         any(word.strip().lower() in name for word in re.split(r"\bor\b", each))
@@ -115,6 +128,5 @@ def matches(words: str, item: pytest.Function) -> bool:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_each_public_name_is_used_by_a_test(default: list[pytest.Function], name: str) -> None:
-    word = re.compile(rf"\b{PUBLIC[name]}\b")
-    assert any(word.search(inspect.getsource(module)) for module in {i.module for i in default})
+def test_each_public_name_is_used_by_a_test(words: set[str], name: str) -> None:
+    assert PUBLIC[name] in words
