@@ -148,7 +148,7 @@ MEASURED = """
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "devices"),
-    [("mlp", "cpu,cpu"), *thorough(("resnet50", "cpu"))],
+    thorough(("mlp", "cpu,cpu"), ("resnet50", "cpu")),
 )
 def test_measuring(tmp_path: Path, network: str, devices: str) -> None:
     """On cores, in small: the contenders make the same steps."""

@@ -26,7 +26,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("number", [2, *thorough(8)])
+@pytest.mark.parametrize("number", [1, *thorough(8)])
 def test_killed_at_some_system_call(stage: Stage, victim: str, number: int) -> None:
     whole = stage.trial(victim, NEVER)
     assert not judge(whole)

@@ -42,7 +42,7 @@ np.save(out, w.get_value())
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(2, 3), *thorough((3, 1), (1, 2))],
+    [(1, 2), *thorough((2, 3), (3, 1))],
 )
 def test_resume_on_another_number_of_nodes(
     mpi: Launcher, tmp_path: Path, before: int, after: int
