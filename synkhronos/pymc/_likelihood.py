@@ -223,6 +223,10 @@ class Likelihood:
         In the model's graph: parameters with rows; the row axis comes first.
     size : int
         The length of theta.
+    pieces : list of ThetaSlice
+        The variables of theta, in its order.
+    places : list of (Variable, int)
+        The variable of each latent, and its row axis.
     parts : list of DividedTerms
         The terms, grouped by their number of rows.
     """
@@ -250,7 +254,8 @@ class Likelihood:
                     moved = list(shapes[variable])
                     self.latent_shapes.append((moved.pop(axis), *moved))
                     self.latents.append(pt.moveaxis(variable, axis, 0) if axis else variable)
-        ordered = sorted(pieces.values(), key=lambda p: p.start)
+        self.places = list(latents)
+        self.pieces = ordered = sorted(pieces.values(), key=lambda p: p.start)
         flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
         self.theta: Any = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
         self.parts = []

@@ -141,14 +141,15 @@ class Parallel:
         self._evaluator = Evaluator(likelihood, mode, self.group, members_per_chain)
         op = DividedLogp(self._evaluator)
         value = op(likelihood.theta, *likelihood.latents)[0]
-        self._prove(terms, value)
+        self._prove(terms, likelihood)
         _forget_compiled(model)
         model.logp = Divided(model, terms, value)
         self.names = terms.names
 
-    def _prove(self, terms: Terms, value: Any) -> None:
+    def _prove(self, terms: Terms, likelihood: Likelihood) -> None:
+        assert self._evaluator is not None
         divided = [t for ts, _ in terms.readings for t in ts]
-        found = prove(self.model, divided, value, self.model.check_bounds)
+        found = prove(self.model, divided, likelihood, self._evaluator)
         if found is None:
             return
         culprits = [t.name for t in divided if len(divided) == 1 or self._alone_wrong(t, terms)]
@@ -161,14 +162,12 @@ class Parallel:
 
     def _alone_wrong(self, term: Term, terms: Terms) -> bool:
         """Whether a term is wrong if only it is divided."""
-        alone = terms.only(term.name)
-        likelihood = Likelihood(alone, point_of(self.model))
+        likelihood = Likelihood(terms.only(term.name), point_of(self.model))
         assert self.group is not None
         assert self._evaluator is not None
         evaluator = Evaluator(likelihood, self._evaluator.mode, self.group, 1)
         try:
-            value = DividedLogp(evaluator)(likelihood.theta, *likelihood.latents)[0]
-            return prove(self.model, [term], value, self.model.check_bounds) is not None
+            return prove(self.model, [term], likelihood, evaluator) is not None
         finally:
             evaluator.leave()
 

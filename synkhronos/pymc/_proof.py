@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,10 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synkhronos._engine.progress import watch
 from synkhronos._errors import InputError
+from synkhronos._plan.inference.walk import name_of
+from synkhronos.pymc._chains import Evaluator
+from synkhronos.pymc._likelihood import Likelihood
+from synkhronos.pymc._rows import is_smooth
 from synkhronos.pymc._terms import Term
 
 POINTS = 3  # number of points that are compared
@@ -56,32 +60,37 @@ def points(model: Any, seed: int = 0) -> list[dict[str, np.ndarray]]:
     return found
 
 
-def prove(model: Any, terms: Sequence[Term], divided: Any, check_bounds: bool) -> Difference | None:
-    """Compare the terms' plain sum and gradient with those of `divided`; None if they agree.
+def prove(
+    model: Any, terms: Sequence[Term], likelihood: Likelihood, evaluator: Evaluator
+) -> Difference | None:
+    """Compare the terms' plain sum and its gradient with those of the members; None if they agree.
+
+    The gradient is that by the sources, where the parts are added. The model's own graph leads from
+    its parameters to the sources in both cases. It may enlarge rounding errors: a covariance's
+    Cholesky decomposition does so by many orders of magnitude.
 
     Raises
     ------
     InputError
         The log-density is not finite at any point near the initial point.
     """
+    of_latents = [variable for variable, _ in likelihood.places]
+    sources = list(dict.fromkeys([*(p.variable for p in likelihood.pieces), *of_latents]))
+    smooth = [v for v in sources if is_smooth(v)]
     values = model.value_vars
-    smooth = model.continuous_value_vars
-    plain = (
-        pt.add(*[t.variable.sum() for t in terms]) if len(terms) > 1 else terms[0].variable.sum()
-    )
-    scale = sum((pt.abs(t.variable).sum() for t in terms), start=pt.constant(0.0))
-    compare_plain = _function(model, values, plain, smooth, [scale], check_bounds)
-    compare_divided = _function(model, values, divided, smooth, [], check_bounds)
+    to_sources = pytensor.function(values, sources, mode=_PLAIN, on_unused_input="ignore")
+    compare = _plain(terms, sources, smooth, values, model.check_bounds)
     compared = 0
     for point in points(model):
         given = [point[v.name] for v in values]
         with np.errstate(all="ignore"):
-            value, size, *gradients = compare_plain(*given)
+            at = to_sources(*given)
+            value, size, *gradients = compare(*at, *given)
         if not np.isfinite(value) or not all(np.isfinite(g).all() for g in gradients):
             continue
-        other, *others = compare_divided(*given)
-        names = ["the log-density", *[f"the gradient by {v.name}" for v in smooth]]
-        pairs = zip(names, [value, *gradients], [other, *others], strict=True)
+        other, by = _divided(likelihood, evaluator, dict(zip(sources, at, strict=True)))
+        names = ["the log-density", *[f"the gradient by {_called(v)}" for v in smooth]]
+        pairs = zip(names, [value, *gradients], [other, *(by[v] for v in smooth)], strict=True)
         for name, a, b in pairs:
             if found := _difference(name, a, b, float(size)):
                 return found
@@ -97,28 +106,58 @@ def prove(model: Any, terms: Sequence[Term], divided: Any, check_bounds: bool) -
     return None
 
 
-def _function(
-    model: Any,
-    values: Sequence[Any],
-    total: Any,
+def _plain(
+    terms: Sequence[Term],
+    sources: Sequence[Any],
     smooth: Sequence[Any],
-    more: Sequence[Any],
+    values: Sequence[Any],
     check_bounds: bool,
 ) -> Callable[..., Any]:
-    [copied] = clone_replace([total])  # rewriting changes graphs in place
-    total = rewrite_pregrad(copied)
-    gradients = pytensor.grad(total, list(smooth), disconnected_inputs="ignore") if smooth else []
+    """(sources, values) -> the terms' sum, the sum of their magnitudes, gradients by the sources.
+
+    The values are needed where a graph asks for their shapes.
+    """
+    total = sum((t.variable.sum() for t in terms), start=pt.constant(0.0))
+    scale = sum((pt.abs(t.variable).sum() for t in terms), start=pt.constant(0.0))
+    inputs = {v: v.type() for v in sources}
+    total, scale = clone_replace([total, scale], replace=inputs)
+    total = rewrite_pregrad(total)
+    wrt = [inputs[v] for v in smooth]
+    gradients = pytensor.grad(total, wrt, disconnected_inputs="ignore") if wrt else []
     check = (
         "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
     )
     made: Callable[..., Any] = pytensor.function(
-        list(values),
-        [total, *more, *gradients],
+        [*inputs.values(), *values],
+        [total, scale, *gradients],
         mode=_PLAIN.including(check),
         on_unused_input="ignore",
     )
     watch(made)
     return made
+
+
+def _divided(
+    likelihood: Likelihood, evaluator: Evaluator, at: Mapping[Any, np.ndarray]
+) -> tuple[float, dict[Any, np.ndarray]]:
+    """The members' sum and its gradients by the sources, whose values are given."""
+    theta = [np.ravel(at[p.variable]).astype("float64") for p in likelihood.pieces]
+    latents = [
+        np.ascontiguousarray(np.moveaxis(at[variable], axis, 0))
+        for variable, axis in likelihood.places
+    ]
+    flat, by_latents = evaluator(np.concatenate([np.zeros(0), *theta]), latents)
+    found = {v: np.zeros(np.shape(value)) for v, value in at.items()}
+    for p in likelihood.pieces:
+        found[p.variable] += flat[1 + p.start : 1 + p.stop].reshape(p.shape)
+    places = [place for place in likelihood.places if is_smooth(place[0])]
+    for (variable, axis), gradient in zip(places, by_latents, strict=True):
+        found[variable] += np.moveaxis(gradient, 0, axis)
+    return float(flat[0]), found
+
+
+def _called(variable: Any) -> str:
+    return variable.name or f"a result of {name_of(variable.owner)}"
 
 
 def _difference(what: str, plain: Any, divided: Any, size: float) -> Difference | None:

@@ -291,7 +291,7 @@ def _placeholder(variable: Variable, axis: int | None) -> Variable:
     if axis is not None:
         del lengths[axis]
         lengths.insert(0, None)
-    made: Variable = pt.tensor(variable.name, dtype=kind.dtype, shape=tuple(lengths))
+    made: Variable = kind.clone(shape=tuple(lengths))(name=variable.name)
     return made
 
 
