@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.pytensorf import constant_fold
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -92,6 +93,7 @@ class Reader:
         self._ways: dict[Place, tuple[int | None, ...] | None] = {}
         self._reasons: dict[Place, str] = {}
         self._built: dict[Place, Variable] = {}
+        self._lengths: dict[Variable, tuple[int | None, ...] | None] = {}
         self.sources: dict[Place, Variable] = {}
 
     def read(self, terms: Sequence[Place], checked: bool) -> Reading | dict[int, Unreadable]:
@@ -217,10 +219,11 @@ class Reader:
         variable, axis = place
         output = node.outputs.index(variable)
         choices = [self._candidates(v) for v in node.inputs]
+        known = self._with_known_lengths(node)
         for way in itertools.islice(itertools.product(*choices), _MAX_TRIES):
             if all(a is None or a == POSITION for a in way):
                 continue
-            found = _carry(_of_any_length(node, way), way)
+            found = _carry(_of_any_length(known, way), way)
             if isinstance(found, str):
                 self._reasons.setdefault(place, f"{name_of(node)}: {found}")
                 continue
@@ -228,6 +231,32 @@ class Reader:
                 return way
         self._reasons.setdefault(place, f"{name_of(node)} may mix rows")
         return None
+
+    def _with_known_lengths(self, node: Apply) -> Apply:
+        """The node, with inputs whose types say which of their lengths are 1."""
+        shapes = [self._known_lengths(v) for v in node.inputs]
+        inputs = [
+            v if shape is None else v.type.clone(shape=shape)()
+            for v, shape in zip(node.inputs, shapes, strict=True)
+        ]
+        return node if not any(shapes) else node.clone_with_new_inputs(inputs, strict=False)
+
+    def _known_lengths(self, variable: Variable) -> tuple[int | None, ...] | None:
+        """The variable's lengths, if more of them are 1 than its type says; else None.
+
+        Example: the row numbers of a matrix of one row, ``pt.arange(p.shape[0])``.
+        """
+        kind: Any = variable.type
+        if variable not in self._lengths:
+            found = list(getattr(kind, "shape", ()))
+            for axis, n in enumerate(self._shapes.get(variable, ())):
+                if n == 1 and found[axis] is None:
+                    symbolic: Any = variable
+                    [length] = constant_fold([symbolic.shape[axis]], raise_not_constant=False)
+                    found[axis] = 1 if isinstance(length, np.ndarray) and length == 1 else None
+            changed = tuple(found) != tuple(getattr(kind, "shape", ()))
+            self._lengths[variable] = tuple(found) if changed else None
+        return self._lengths[variable]
 
     def _build(self, place: Place) -> Any:
         """Rewrite the place's variable on placeholders."""
@@ -280,14 +309,17 @@ class Reader:
             return variable
         found = self.sources.get(place)
         if found is None:
-            found = self.sources[place] = _placeholder(variable, axis)
+            found = _placeholder(variable, axis, self._known_lengths(variable))
+            self.sources[place] = found
         return found if not axis else pt.moveaxis(found, 0, axis)
 
 
-def _placeholder(variable: Variable, axis: int | None) -> Variable:
+def _placeholder(
+    variable: Variable, axis: int | None, known: tuple[int | None, ...] | None = None
+) -> Variable:
     """An input of the member's graph; its rows come first, their number is free."""
     kind: Any = variable.type
-    lengths = list(kind.shape)
+    lengths = list(known or kind.shape)
     if axis is not None:
         del lengths[axis]
         lengths.insert(0, None)
