@@ -105,13 +105,14 @@ class Parallel:
         chains: int | None = None,
         mode: Any = None,
         min_speedup: float | None = None,
+        row_wise: Sequence[Any] = (),
     ) -> None:
         self.model = model = model_of(model)
         if "logp" in vars(model):
             raise InputError("the model is divided already: call close() on that division first")
         _check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
         with telling("reading the model"):
-            terms = read_model(model, dim)
+            terms = read_model(model, dim, row_wise)
         self.names: list[str] = []
         self.plan: ChainPlan | None = None
         self.group: Group | None
@@ -307,6 +308,7 @@ def parallel(
     chains: int | None = None,
     mode: Any = None,
     min_speedup: float | None = None,
+    row_wise: Sequence[Any] = (),
 ) -> Parallel:
     """Divide a model: each member evaluates the observed likelihood of its rows.
 
@@ -334,6 +336,10 @@ def parallel(
         The mode that members compile for. Default: PyTensor's mode.
     min_speedup : float, optional
         Measure the speed-up, and do not divide the model if it is smaller; a warning is logged.
+    row_wise : sequence, optional
+        Your declaration that operations compute each row from this row alone: classes of operations
+        (`pytensor.graph.op.Op`), or names of observed variables whose log-density has such ones. It
+        is believed after a check of some parts of the rows.
 
     Returns
     -------
@@ -370,6 +376,7 @@ def parallel(
         chains=chains,
         mode=mode,
         min_speedup=min_speedup,
+        row_wise=row_wise,
     )
 
 
@@ -380,6 +387,7 @@ def advise(
     *,
     members: int | None = None,
     modes: Sequence[str] | None = None,
+    row_wise: Sequence[Any] = (),
 ) -> Advice:
     """Measure a model and predict the speed-up of dividing it, before it is sampled.
 
@@ -394,6 +402,8 @@ def advise(
     modes : sequence of str, optional
         PyTensor's modes to try, out of NUMBA, C and JAX. Default: all that are available. Trying
         JAX starts it in this process.
+    row_wise : sequence, optional
+        As for `parallel`.
 
     Returns
     -------
@@ -432,7 +442,7 @@ def advise(
             with group.active(), telling(f"measuring the model in mode {mode}"):
                 target = model_of(model)
                 plain = gradient_of(target, mode)
-                with Parallel(target, dim, mode=mode) as divided:
+                with Parallel(target, dim, mode=mode, row_wise=row_wise) as divided:
                     evaluator = divided._evaluator
                     assert evaluator is not None
                     found.append(measure_mode(target, evaluator, group.size, mode, plain))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from pytensor.tensor.type import TensorType
 
 from synkhronos._plan.inference.values import Position, Rows, Same, Stuck, Unknown
 from synkhronos._plan.inference.walk import Walk, constant_of, name_of, transfer
+from synkhronos.pymc._declared import Belief
 
 Lengths = tuple[int, ...]
 Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed whole
@@ -66,12 +67,15 @@ class Reading:
         Whether all checks of parameters hold; if one does not, the log-density is -inf.
     sources : dict
         The placeholder of each source. The row axis of placeholders is 0.
+    beliefs : tuple of Belief
+        Operations that are read as the user declares them.
     """
 
     rows: int
     total: Any
     holds: Any
     sources: dict[Place, Variable] = field(default_factory=dict)
+    beliefs: tuple[Belief, ...] = ()
 
 
 class Reader:
@@ -84,9 +88,19 @@ class Reader:
         The shape of every variable of the terms.
     free : set
         The variables that depend on free random variables; all others are data.
+    declared : Declared
+        Operations of which the user says that they keep rows apart.
     """
 
-    def __init__(self, rows: int, shapes: Mapping[Variable, Lengths], free: set[Variable]) -> None:
+    def __init__(
+        self,
+        rows: int,
+        shapes: Mapping[Variable, Lengths],
+        free: set[Variable],
+        declared: Container[Apply],
+    ) -> None:
+        self._declared = declared
+        self._beliefs: dict[Place, Belief] = {}
         self._rows = rows
         self._shapes = shapes
         self._free = free
@@ -120,7 +134,7 @@ class Reader:
         total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
         checks = [pt.all(self._build(place)) for place in conditions]
         holds = functools.reduce(pt.and_, checks) if checks else None
-        return Reading(self._rows, total, holds, self.sources)
+        return Reading(self._rows, total, holds, self.sources, tuple(self._beliefs.values()))
 
     def _conditions(self, terms: Sequence[Variable]) -> list[Place]:
         found: dict[Place, None] = {}
@@ -225,12 +239,24 @@ class Reader:
                 continue
             found = _carry(_of_any_length(known, way), way)
             if isinstance(found, str):
-                self._reasons.setdefault(place, f"{name_of(node)}: {found}")
+                self._reasons.setdefault(place, f"{name_of(node)}: {found}{_advice(node)}")
                 continue
             if isinstance(found[output], Rows) and found[output].axis == axis:
                 return way
-        self._reasons.setdefault(place, f"{name_of(node)} may mix rows")
+        if node in self._declared:
+            return self._believe(node, place)
+        self._reasons.setdefault(place, f"{name_of(node)} may mix rows{_advice(node)}")
         return None
+
+    def _believe(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
+        """Each input that is as long as the rows has them."""
+        firsts = [self._candidates(v)[0] for v in node.inputs]
+        axes = tuple(None if a == POSITION else a for a in firsts)
+        variable, axis = place
+        if axis is None or all(a is None for a in axes):
+            return None
+        self._beliefs[place] = Belief(node, axes, node.outputs.index(variable), axis)
+        return axes
 
     def _with_known_lengths(self, node: Apply) -> Apply:
         """The node, with inputs whose types say which of their lengths are 1."""
@@ -394,6 +420,14 @@ def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
     return (
         "it depends on totals over rows" if any(getattr(v, "factors", ()) for v in each) else each
     )
+
+
+def _advice(node: Apply) -> str:
+    """What to do about an operation of the user's."""
+    kind = type(node.op)
+    if kind.__module__.partition(".")[0] in ("pytensor", "pymc", "synkhronos"):
+        return ""
+    return f". If it computes each row from this row alone, declare it: row_wise=[{kind.__name__}]"
 
 
 def _position(variable: Variable) -> Position:

@@ -21,6 +21,7 @@ from pytensor.tensor.type import TensorType
 
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
+from synkhronos.pymc._declared import Declared, check
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
 _PLAIN = Mode(linker="py", optimizer=None)
@@ -61,6 +62,8 @@ class Terms:
         The variables that depend on free random variables.
     checked : bool
         Whether the model checks conditions on parameters.
+    declared : Declared
+        What the user says of operations.
     """
 
     readings: tuple[tuple[tuple[Term, ...], Reading], ...]
@@ -68,6 +71,7 @@ class Terms:
     shapes: Mapping[Variable, Lengths]
     free: frozenset[Variable]
     checked: bool
+    declared: Declared
 
     @property
     def names(self) -> list[str]:
@@ -77,11 +81,12 @@ class Terms:
     def only(self, name: str) -> Terms:
         """Only the term with this name."""
         [term] = [t for terms, _ in self.readings for t in terms if t.name == name]
-        reading = _read(term.rows, [term], self.shapes, set(self.free), self.checked)
-        return Terms((((term,), reading),), (), self.shapes, self.free, self.checked)
+        free = set(self.free)
+        reading = _read(term.rows, [term], self.shapes, free, self.checked, self.declared)
+        return Terms((((term,), reading),), (), self.shapes, self.free, self.checked, self.declared)
 
 
-def read_model(model: Any, dim: str | None) -> Terms:
+def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Terms:
     """Read all observed terms of a model.
 
     Raises
@@ -104,11 +109,13 @@ def read_model(model: Any, dim: str | None) -> Terms:
         observed = _with_dim(model, dim, observed)
     for rv in observed:
         _refuse_kind(model, rv)
+    declared = Declared(model, row_wise)
     factors = type(model).logp(model, sum=False)
     at = [*model.free_RVs, *model.observed_RVs].index
     logps = {rv: _as_tensor(factors[at(rv)]) for rv in observed}
     for rv, logp in logps.items():
         _refuse_random(rv, logp)
+        declared.note(rv.name, logp)
     shapes = shapes_of(model, list(logps.values()))
     terms = [_term(model, rv, logps[rv], dim, shapes) for rv in observed]
     divided = [t for t in terms if t is not None]
@@ -122,15 +129,16 @@ def read_model(model: Any, dim: str | None) -> Terms:
     for term in divided:
         by_rows.setdefault(term.rows, []).append(term)
     readings = tuple(
-        (tuple(group), _read(rows, group, shapes, free, model.check_bounds))
+        (tuple(group), _read(rows, group, shapes, free, model.check_bounds, declared))
         for rows, group in by_rows.items()
     )
     for group, reading in readings:
         for term in group:
             _refuse_mixed(model, term, reading, free)
+    check(model, [belief for _, reading in readings for belief in reading.beliefs])
     named = {t.name for t in divided}
     serial = tuple(rv for rv in model.observed_RVs if rv.name not in named)
-    return Terms(readings, serial, shapes, frozenset(free), model.check_bounds)
+    return Terms(readings, serial, shapes, frozenset(free), model.check_bounds, declared)
 
 
 def _as_tensor(factor: Any) -> Any:
@@ -292,9 +300,10 @@ def _read(
     shapes: Mapping[Variable, Lengths],
     free: set[Variable],
     checked: bool,
+    declared: Declared,
 ) -> Reading:
     places: list[Place] = [(t.variable, t.axis) for t in terms]
-    found = Reader(rows, shapes, free).read(places, checked)
+    found = Reader(rows, shapes, free, declared).read(places, checked)
     if isinstance(found, Reading):
         return found
     index, why = next(iter(found.items()))

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, evaluated, points
+from pytensor.gradient import grad_not_implemented
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from selection import thorough
 
 import synkhronos as synk
@@ -64,3 +68,60 @@ def test_an_index_that_only_happens_to_have_length_1() -> None:
         pm.set_data(many)
         divided = evaluated(model, at)
     check_equal(evaluated(model, at), divided)
+
+
+class Squares(Op):
+    """-((y - mean) ** 2) by Python, with a gradient; `mixes` makes each row depend on the first."""
+
+    __props__ = ("mixes",)
+
+    def __init__(self, mixes: bool = False) -> None:
+        self.mixes = mixes
+
+    def make_node(self, *inputs: Any) -> Apply:
+        y, mean = map(pt.as_tensor, inputs)
+        return Apply(self, [y, mean], [y.type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        y, mean = inputs
+        output_storage[0][0] = -((y - mean) ** 2) + (y[0] if self.mixes else 0)
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+        y, mean = inputs
+        by_mean = (cotangents[0] * 2 * (y - mean)).sum(keepdims=mean.ndim == 1)
+        return [grad_not_implemented(self, 0, y), by_mean]
+
+
+def black_box(mixes: bool = False) -> pm.Model:
+    with pm.Model() as model:
+        y = np.random.default_rng(3).normal(size=ROWS)
+        pm.CustomDist("y", pm.Normal("mean"), observed=y, logp=Squares(mixes))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+@pytest.mark.parametrize("declared", [Squares, "y"])
+def test_an_operation_of_which_only_its_author_knows_that_it_keeps_rows_apart(
+    declared: Any,
+) -> None:
+    model = black_box()
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.Group(3):
+        with pytest.raises(synk.InputError, match=r"Squares.*may mix rows.*row_wise=\[Squares\]"):
+            synk.pymc.parallel(model)
+        with synk.pymc.parallel(model, row_wise=[declared]) as parallel:
+            assert parallel.names == ["y"]
+            check_equal(plain, evaluated(model, at))
+
+
+def test_a_wrong_declaration_is_not_believed() -> None:
+    wanted = "Squares.* computes other values from rows 4 to 14 alone than from all 31 rows"
+    with synk.Group(2), pytest.raises(synk.InputError, match=wanted):
+        synk.pymc.parallel(black_box(mixes=True), row_wise=["y"])
+
+
+@pytest.mark.parametrize("wrong", [["mean"], [Squares()], "y", [3]])
+def test_what_cannot_be_declared(wrong: Any) -> None:
+    with synk.Group(1), pytest.raises(synk.SynkhronosError, match="row_wise"):
+        synk.pymc.parallel(black_box(), row_wise=wrong)
