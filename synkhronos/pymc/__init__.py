@@ -4,6 +4,7 @@
 ``_parallel``       `parallel`: divides a model's log-density until it is closed
 ``_terms``          the observed terms of a model, and which of them cannot be divided
 ``_rows``           which variables of a term lie along its rows
+``_declared``       operations that the user declares to keep rows apart
 ``_likelihood``     the graph that members compute on their rows, and its inputs
 ``_rewrites``       rewrites of that graph: fewer costly functions, constants from data
 ``_fast``           exponentials and logarithms that vectorise (numba code in ``_kernels``)
