@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytensor
-from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -31,6 +30,7 @@ from synkhronos._backends.lean.mode import lean, without_c
 from synkhronos._backends.machine_code import repeated
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.progress import watch
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
@@ -49,7 +49,7 @@ class Finish:
             self._function = pytensor.function(
                 self.placeholders,
                 self.finished,
-                mode=Mode(linker="py", optimizer="fast_compile"),  # no compiler
+                mode=python_mode(),
                 on_unused_input="ignore",
             )
         typed = [

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytensor
 from pytensor.compile.io import In
-from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
@@ -28,6 +27,7 @@ from synkhronos._engine.commands.clocks import seconds_by_phase
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.member import Member
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
@@ -311,7 +311,7 @@ class TrainFunction(Advised):
             self._finish = pytensor.function(
                 [*(v for _, _, v in goal.partials), *places, *self._function.plan.inputs],
                 goal.full_gradients(places),
-                mode=Mode(linker="py", optimizer="fast_compile"),
+                mode=python_mode(),
                 on_unused_input="ignore",
             )
         typed = [

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 import pytensor
-from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from synkhronos._engine.progress import watch
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured, settings
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.partition import Loop, Partition, partition_rule
@@ -147,7 +147,7 @@ class ElementwiseUpdate:
                 self._count = pytensor.function(
                     list(places.values()),
                     clone_replace(list(recipe.new_scalars), replace=replace),
-                    mode=Mode(linker="py", optimizer="fast_compile"),
+                    mode=python_mode(),
                     on_unused_input="ignore",
                 )
                 self._count.trust_input = True

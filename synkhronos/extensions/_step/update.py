@@ -10,7 +10,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.io import In
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import GraphRewriter
@@ -19,6 +19,7 @@ from pytensor.graph.traversal import ancestors
 from synkhronos._backends.jax import runs_jax
 from synkhronos._backends.reduction_loops import reduce_into
 from synkhronos._engine.progress import watch
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
@@ -237,7 +238,7 @@ class FlatUpdate:
         function = pytensor.function(
             [*totals, *places.values()],
             clone_replace(outputs, replace=list(places.items())),
-            mode=Mode(linker="py", optimizer="fast_compile"),
+            mode=python_mode(),
             on_unused_input="ignore",
         )
         function.trust_input = True

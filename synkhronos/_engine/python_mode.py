@@ -1,0 +1,45 @@
+"""The mode of functions of a few values: Python evaluates them, as compiling would cost more.
+
+numpy's functions take at most 32 arrays. PyTensor makes one addition of nested ones, however many
+values they add, such as the squared norms of all parameters. Such an addition is divided here.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.tensor.elemwise import Elemwise
+
+MOST_OPERANDS = (
+    31  # of an operation with one result: PyTensor's Elemwise refuses more than 32 in all
+)
+_LAST = 1000.0  # position after all rewrites of PyTensor, which would join the parts again
+
+
+@functools.cache
+def python_mode() -> Any:
+    """The mode: PyTensor's fast_compile without a compiler, for operations of any length.
+
+    >>> import pytensor, pytensor.tensor as pt
+    >>> values = [pt.dscalar() for _ in range(100)]
+    >>> add = pytensor.function(values, sum(values), mode=python_mode())
+    >>> float(add(*range(100)))
+    4950.0
+    """
+    # from the leaves on, so that the parts of a sum are not looked at again
+    divided = dfs_rewriter(_divided, ignore_newtrees=False)
+    return Mode(linker="py", optimizer="fast_compile").register((divided, _LAST))
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _divided(fgraph: Any, node: Any) -> Any:
+    """Combine the results of parts, where an associative operation has too many operands."""
+    del fgraph
+    given = node.inputs
+    if len(given) <= MOST_OPERANDS or not node.op.scalar_op.associative:
+        return None
+    parts = [given[i : i + MOST_OPERANDS] for i in range(0, len(given), MOST_OPERANDS)]
+    return [node.op(*(node.op(*p) if len(p) > 1 else p[0] for p in parts))]

@@ -1,0 +1,55 @@
+"""Functions of more values than numpy's functions take."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from modes import FAST
+
+import synkhronos as synk
+from synkhronos._engine.python_mode import MOST_OPERANDS, python_mode
+from synkhronos.extensions import make_train_function, updates
+from synkhronos.training import guarded
+
+
+@pytest.mark.parametrize(
+    "count", [1, MOST_OPERANDS, MOST_OPERANDS + 1, MOST_OPERANDS**2 + MOST_OPERANDS + 1]
+)
+def test_sums_and_products_of_any_length(count: int) -> None:
+    """Also with one part that has a single value, and with parts of parts."""
+    values = [pt.dscalar() for _ in range(count)]
+    function = pytensor.function(values, [sum(values), pt.mul(*values)], mode=python_mode())
+    given = np.random.default_rng(count).uniform(0.9, 1.1, count)
+    np.testing.assert_allclose(function(*given), [given.sum(), given.prod()], rtol=1e-12)
+    assert max(len(node.inputs) for node in function.maker.fgraph.apply_nodes) <= MOST_OPERANDS
+
+
+def test_an_output_of_many_means(group2: synk.Group) -> None:
+    """Reduced apart, then added."""
+    x = pt.dmatrix("x")
+    found = sum(pt.sqr((x**k).mean()) for k in range(1, MOST_OPERANDS + 9))
+    rows = np.random.default_rng(0).uniform(0, 1, (7, 2))
+    expected = pytensor.function([x], found, mode=FAST)(rows)
+    np.testing.assert_allclose(synk.function([x], found, mode=FAST)(rows), expected, rtol=1e-12)
+
+
+def test_norms_of_many_parameters(group2: synk.Group) -> None:
+    """The guard of `fit` and a limit of the total norm add up values of all parameters."""
+    x, y, count = pt.dmatrix("x"), pt.dvector("y"), MOST_OPERANDS + 9
+    params = [pytensor.shared(np.full(2, 0.1), name=f"w{k}") for k in range(count)]
+    loss = ((x @ sum(params) - y) ** 2).mean()
+    clip = functools.partial(updates.total_norm_constraint, max_norm=0.1)
+    rule = functools.partial(guarded(updates.sgd), learning_rate=0.5)
+    train = make_train_function(loss, params, x, y, rule, clip=clip, mode=FAST)
+    rng, w = np.random.default_rng(1), np.full(2, 0.1)
+    for _ in range(2):
+        rows, wanted = rng.normal(size=(7, 2)), rng.normal(size=7)
+        train(rows, wanted)
+        # the same for each of the parameters
+        gradient = 2 / 7 * (rows @ w * count - wanted) @ rows
+        w -= 0.5 * gradient * 0.1 / np.sqrt(count * gradient @ gradient)
+    np.testing.assert_allclose([p.get_value() for p in params], [w] * count, rtol=1e-6)
