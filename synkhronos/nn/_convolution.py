@@ -53,6 +53,10 @@ class _ConvolutionOp(Op):
         parts = zip(*(np.split(a, self.groups, axis=3) for a in arrays), strict=True)
         return np.concatenate([compute(*part) for part in parts], axis=3)
 
+    def _is_apart(self, kernel: np.ndarray) -> bool:
+        """Each channel has a kernel of its own: too many groups for a loop of Python."""
+        return self.groups > 1 and kernel.shape[2:] == (1, self.groups)
+
 
 class Convolution(_ConvolutionOp):
     """images, kernel -> images."""
@@ -74,7 +78,13 @@ class Convolution(_ConvolutionOp):
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Compute one matrix product for all windows of a group."""
-        output_storage[0][0] = self._over_groups(self._group, *inputs)
+        images, kernel = inputs
+        if self._is_apart(kernel):
+            pixels = self.windows.pixels(images, kernel.shape[:2])
+            found = np.einsum("nrcijk,ijk->nrck", pixels, kernel[:, :, 0])
+        else:
+            found = self._over_groups(self._group, images, kernel)
+        output_storage[0][0] = found
 
     def _group(self, images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
         pixels = self.windows.pixels(images, kernel.shape[:2])
@@ -103,8 +113,13 @@ class ImageGradient(_ConvolutionOp):
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Add each window's gradient to the pixels of that window."""
         images, kernel, gradient = inputs
-        spread = functools.partial(_spread, self.windows, images.shape[1:3])
-        output_storage[0][0] = self._over_groups(spread, kernel, gradient)
+        if self._is_apart(kernel):
+            pixels = gradient[:, :, :, None, None] * kernel[:, :, 0]
+            found = np.ascontiguousarray(self.windows.spread(pixels, images.shape[1:3]))
+        else:
+            spread = functools.partial(_spread, self.windows, images.shape[1:3])
+            found = self._over_groups(spread, kernel, gradient)
+        output_storage[0][0] = found
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """The result does not depend on the images' values."""
@@ -132,7 +147,13 @@ class KernelGradient(_ConvolutionOp):
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Compute one matrix product for all windows of a group."""
-        output_storage[0][0] = self._over_groups(self._group, *inputs)
+        images, kernel, gradient = inputs
+        if self._is_apart(kernel):
+            pixels = self.windows.pixels(images, kernel.shape[:2])
+            found = np.einsum("nrcijk,nrck->ijk", pixels, gradient)[:, :, None]
+        else:
+            found = self._over_groups(self._group, images, kernel, gradient)
+        output_storage[0][0] = found
 
     def _group(self, images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         pixels = _flat(self.windows.pixels(images, kernel.shape[:2]))
