@@ -94,6 +94,27 @@ def test_convolution_and_its_gradients(mode: str, case: str, rng: np.random.Gene
     assert y.type.shape[1:] == (None, None, None)
 
 
+@pytest.mark.parametrize("window", [(4, 6), (5, 7)])
+def test_many_windows_in_mode_jax(window: tuple[int, int], rng: np.random.Generator) -> None:
+    """The transposed convolution, and the gradient of images, without zeros between the pixels."""
+    pytest.importorskip("jax")
+    steps, padding = (2, 3), ((1, 2), (0, 3))
+    given, kernel = rng.normal(size=(2, 15, 16, 2)), rng.normal(size=(*window, 5, 2))
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(*window, None, None))
+    y = nn.conv_transpose2d(x, w.transpose(0, 1, 3, 2), steps, padding, output_padding=(1, 2))
+    height, width = (15 - 1) * 2 + window[0] - 3 + 1, (16 - 1) * 3 + window[1] - 3 + 2
+    larger = pt.zeros((2, height, width, 5))
+    back = pytensor.grad(None, [larger], known_grads={nn.conv2d(larger, w, steps, padding): x})
+    found, gradient = pytensor.function([x, w], [y, *back], mode="JAX")(given, kernel)
+    assert found.shape == (2, height, width, 5)
+    np.testing.assert_allclose(gradient, found, atol=1e-12)
+    other = rng.normal(size=found.shape)
+    smaller = convolved(other, kernel, steps, padding, (1, 1))
+    assert (found * other).sum() == pytest.approx((given * smaller).sum())
+    plain = pytensor.function([x, w], y, mode="FAST_COMPILE")(given, kernel)
+    np.testing.assert_allclose(found, plain, atol=1e-12)
+
+
 @pytest.mark.parametrize("mode", [*MODES, NUMBA])
 def test_transposed_convolution(mode: str, rng: np.random.Generator) -> None:
     """The transpose of the linear map from images to their convolution; and its gradients."""
