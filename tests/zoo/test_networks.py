@@ -1,8 +1,7 @@
-"""Known networks: numbers of weights, the steps of one process, and that they learn."""
+"""Known networks: numbers of weights, the steps of one process, what they refuse."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from learning_cases import learned
 from modes import FAST
 from selection import thorough
 
 import synkhronos as synk
 from synkhronos import zoo
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
-from synkhronos.training import Net, config, configured, fit, sources
+from synkhronos.training import Net, config, configured
 
 pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
 MODE = "FAST_COMPILE"
@@ -198,108 +198,6 @@ def test_members_make_the_steps_of_one_process(name: str) -> None:
             ours = trained(make_train_function, synk.function)
         for a, b in zip(ours, serial, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
-
-
-def images_of_digits(pixels: int) -> Any:
-    """Digits of scikit-learn as images of so many pixels to a side, in all and to validate."""
-    pytest.importorskip("sklearn")
-    split = sources.known("digits")
-    times = pixels // 8
-    return [
-        (np.kron(x.reshape(-1, 8, 8, 1), np.ones((times, times, 1))).astype("float32"), y)
-        for x, y in (split.train, split.test)
-    ]
-
-
-def learned(net: Net, train: Any, test: Any, rate: float, epochs: int, **more: Any) -> float:
-    """The share of right answers to the test, of a network that two members have trained."""
-    adam = functools.partial(updates.adam, learning_rate=rate)
-    how = {"mode": MODE, "progress": False, "updates": net.updates, "metrics": net.metrics} | more
-    with synk.Group(2):
-        run = fit(
-            net.loss, net.params, net.inputs, train, optimizer=adam, batch=50, epochs=epochs,
-            validation=test, **how
-        )  # fmt: skip
-    return float(run.history["val_accuracy"][-1])
-
-
-def test_mlp_learns_digits() -> None:
-    """With dropout of the images and of the units, whose reductions are proved."""
-    train, test = images_of_digits(8)
-    with pytensor.config.change_flags(floatX="float32"):
-        net = zoo.mlp((8, 8, 1), (64,), input_dropout=0.1, dropout=0.2)
-    assert learned(net, train, test, 5e-3, 4) > 0.9
-
-
-# network, pixels to a side, rate, epochs, accuracy
-LEARNS: dict[str, tuple[Callable[[], Net], int, float, int, float]] = {
-    "vgg": (
-        lambda: zoo.vgg(11, size=32, channels=1, classes=10, width=4, units=64, dropout=0.2),
-        *(32, 3e-3, 12, 0.95),
-    ),
-    "resnet": (
-        lambda: zoo.resnet(18, blocks=(1, 1), size=16, channels=1, classes=10, width=8),
-        *(16, 3e-3, 5, 0.95),
-    ),
-    "wide_resnet": (
-        lambda: zoo.wide_resnet(10, 1, size=8, channels=1),
-        *(8, 5e-3, 5, 0.95),
-    ),
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LEARNS)
-def test_a_network_learns_digits(name: str) -> None:
-    make, pixels, rate, epochs, accuracy = LEARNS[name]
-    train, test = images_of_digits(pixels)
-    with pytensor.config.change_flags(floatX="float32"):
-        net = make()
-    assert learned(net, train, test, rate, epochs) > accuracy
-
-
-def marked(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences of numbers, two of them marked, and whether the second of these is larger."""
-    rng = np.random.default_rng(seed)
-    x = np.zeros((rows, 10, 2))
-    x[:, :, 0] = rng.uniform(-1, 1, (rows, 10))
-    places = rng.integers(0, 5, rows), rng.integers(5, 10, rows)
-    for place in places:
-        x[np.arange(rows), place, 1] = 1
-    first, second = (x[np.arange(rows), place, 0] for place in places)
-    return x, (second > first).astype("int32")
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_lstm_remembers() -> None:
-    net = zoo.lstm(2, 16, length=10)
-    assert learned(net, marked(2000, 0), marked(500, 1), 0.02, 10) > 0.88
-
-
-RUNS: dict[str, Callable[[], Net]] = {
-    "alexnet": lambda: zoo.alexnet(size=64, classes=5),
-    "googlenet": lambda: zoo.googlenet(size=64, classes=5, auxiliary=True),
-    "inception_v3": lambda: zoo.inception_v3(size=75, classes=5, auxiliary=True),
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_a_large_network_runs(name: str) -> None:
-    """Two steps on the same few rows lower the loss."""
-    with pytensor.config.change_flags(floatX="float32"):
-        net = RUNS[name]()
-        images, labels = rows_of(net, 4)
-        with synk.Group(2):
-            train = make_train_function(
-                net.loss, net.params, net.inputs, None, updates.sgd, 1e-3,
-                updates=net.updates, mode=MODE,
-            )  # fmt: skip
-            losses = [float(train(images.astype("float32"), labels)) for _ in range(3)]
-    assert np.isfinite(losses).all()
 
 
 def test_a_seed_makes_weights_and_masks() -> None:
