@@ -61,14 +61,15 @@ class Evaluate(Command):
     ----------
     calls : tuple of Call
         One for each divided term; all their outputs stay in the members.
-    gradients : tuple of tuple of ArrayRef
-        For each call, the arrays for gradients by its latents; each member writes its rows.
+    gradients : tuple of tuple of (ArrayRef, int)
+        For each call, the arrays for gradients by its latents, and the output that each is: latents
+        that are added have the same one. Each member writes its rows.
     number : int
         The number of the result vectors.
     """
 
     calls: tuple[Call, ...]
-    gradients: tuple[tuple[ArrayRef, ...], ...]
+    gradients: tuple[tuple[tuple[ArrayRef, int], ...], ...]
     number: int
     repeats = True
     pure = True
@@ -88,9 +89,9 @@ class Evaluate(Command):
                 assert call.edges is not None
                 lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
                 fails = outputs[0][0] == -np.inf
-                for target, value in zip(targets, outputs[1:], strict=True):
+                for target, output in targets:
                     rows = member.view(target)[lo:hi]
-                    rows[...] = 0 if fails else value
+                    rows[...] = 0 if fails else outputs[output]
                     written.append((target, lo, rows))
         if 0 <= member.master - (member.rank - home.rank) < home.size:
             return None
@@ -197,10 +198,7 @@ class Round:
         made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
         distribute_in(self.group, self._functions)
         calls = tuple([f.make(args, {}) for f, args in made])
-        gradients = tuple(
-            tuple(self._gradients[i].ref for i in part.latents if i in self._gradients)
-            for part in self._likelihood.parts
-        )
+        gradients = tuple(map(self._gradients_of, self._likelihood.parts, self._functions))
         everything = [range(len(f.plan.recipe.outputs)) for f in self._functions]
         silent = tuple(
             replace(c, outputs=(), reductions=(), extra=tuple(e), pure=True)
@@ -209,6 +207,12 @@ class Round:
         for entry, value in zip(self._data, values, strict=True):
             entry.seen = value
         return Evaluate(silent, gradients, self._number)
+
+    def _gradients_of(self, part: Any, f: GroupFunction) -> tuple[tuple[ArrayRef, int], ...]:
+        """The arrays for gradients by the latents of a part, each with its output."""
+        targets = [self._gradients[i].ref for i in part.latents if i in self._gradients]
+        _, *outputs = [o.partials[0] for o in f.plan.outputs]
+        return tuple(zip(targets, outputs, strict=True))
 
     def _prepare_part(self, i: int, part: Any) -> tuple[GroupFunction, list[Data]]:
         held_rows, held_whole = self._arrays[i]

@@ -443,6 +443,17 @@ def test_data_with_rows_on_another_axis(group: synk.Group) -> None:
         check_equal(plain, evaluated(model, at))
 
 
+def test_parameters_of_each_row_that_are_added(group: synk.Group) -> None:
+    """Their gradients are one output of the members, which is written for each."""
+    with pm.Model() as model:
+        first, second = pm.Normal("first", shape=9), pm.Normal("second", shape=9)
+        pm.Normal("y", first + second + first[::-1], 1, observed=np.arange(9.0))
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model):
+        check_equal(plain, evaluated(model, at))
+
+
 def test_terms_of_a_single_row_stay() -> None:
     with pm.Model() as model:
         mu = pm.Normal("mu")
