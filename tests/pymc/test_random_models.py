@@ -1,0 +1,95 @@
+"""Random models: divided and equal to the plain one, or refused by an InputError."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from comparing import check_equal, points
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+from pymc.pytensorf import gradient
+from pytensor.compile.mode import Mode
+from random_models import models
+
+import synkhronos as synk
+
+UNCHANGED = Mode("py", None)  # rewriting takes most of the time of such small models
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[dict[int, synk.Group]]:
+    with synk.Group(2) as two, synk.Group(3) as three:
+        yield {2: two, 3: three}
+
+
+def values(model: pm.Model, at: list[dict[str, np.ndarray]]) -> list[tuple[Any, Any]]:
+    """(log-density, gradient) at each point, by the graph as it stands."""
+    value = model.logp()
+    slope = gradient(value, model.continuous_value_vars)
+    both = model.compile_fn([value, slope], mode=UNCHANGED)
+    with np.errstate(all="ignore"):
+        return [tuple(both(point)) for point in at]
+
+
+def outcome(model: pm.Model, group: synk.Group) -> str:
+    """What became of the model; raises if it is wrong."""
+    at = points(model, 2)
+    refusal = ""
+    try:
+        with warnings.catch_warnings(), group.active(), synk.pymc.parallel(model):
+            warnings.simplefilter("ignore", RuntimeWarning)  # logarithms of 0, as in the plain one
+            divided = values(model, at)
+    except synk.InputError as error:
+        refusal = str(error)
+    if refusal:
+        assert "logp" not in vars(model)
+        assert "please report" not in refusal
+        return "refused"
+    plain = values(model, at)
+    if not any(np.isfinite(value) for value, _ in plain):
+        return "nowhere finite"
+    check_equal(plain, divided, rtol=1e-6)
+    return "divided"
+
+
+def check(groups: dict[int, synk.Group], examples: int, mixing: bool) -> Counter[str]:
+    """Tries so many models, and counts what became of them."""
+    found: Counter[str] = Counter()
+
+    @settings(
+        max_examples=examples,
+        phases=[Phase.generate],  # a failing model is not made smaller: that takes minutes
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=examples < 100,
+    )
+    @given(models(mixing), st.sampled_from([2, 3]))
+    def each(model: pm.Model, size: int) -> None:
+        note(model.str_repr())
+        found[outcome(model, groups[size])] += 1
+
+    each()
+    return found
+
+
+@pytest.mark.parametrize("mixing", [False, True])
+def test_random_models(groups: dict[int, synk.Group], mixing: bool) -> None:
+    found = check(groups, 6, mixing)
+    assert found["divided"] >= 2, found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mixing", [False, True])
+def test_many_random_models(
+    groups: dict[int, synk.Group], mixing: bool, trials: Callable[[int, int], int]
+) -> None:
+    """With --many, 2,000 of them: half an hour."""
+    examples = trials(25, 1000)
+    found = check(groups, examples, mixing)
+    assert found["divided"] >= examples / (4 if mixing else 2), found
