@@ -8,19 +8,42 @@ import sys
 from pathlib import Path
 
 import pytest
-from zoo import KINDS
+from zoo import FAMILIES, KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 MODELS = DOCS / "reference" / "pymc_models.rst"
 PAGE = DOCS / "howto" / "pymc.rst"
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_the_page_lists_the_models_that_are_tested(refused: bool) -> None:
-    divided, _, rest = MODELS.read_text().rpartition("These are refused")
-    part = rest if refused else divided[divided.index("Models that were tried") :]
-    listed = [line[2:].partition(": ")[0] for line in part.splitlines() if line.startswith("* ")]
-    assert listed == [name for name, kind in KINDS.items() if bool(kind.reason) == refused]
+def listed(heading: str) -> list[str]:
+    """The models in the list below a heading, without what is said of them."""
+    _, _, rest = MODELS.read_text().partition(f"\n{heading}\n")
+    found = []
+    for line in rest.splitlines():
+        if line.startswith("* "):
+            found.append(line[2:].partition(": ")[0])
+        elif found:
+            return found
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_lists_the_models_that_are_divided(family: str) -> None:
+    kinds = FAMILIES[family]
+    assert listed(family) == [name for name, kind in kinds.items() if not kind.reason]
+
+
+def test_the_page_lists_the_models_that_are_refused() -> None:
+    refused = [name for name, kind in KINDS.items() if kind.reason]
+    assert listed("Models that are refused") == refused
+
+
+def test_the_page_lists_the_models_that_are_not_right_yet() -> None:
+    assert listed("Not right yet") == [name for name, kind in KINDS.items() if kind.awaits]
+
+
+def test_every_kind_has_a_name_of_its_own() -> None:
+    assert len(KINDS) == sum(map(len, FAMILIES.values()))
 
 
 def test_examples() -> None:

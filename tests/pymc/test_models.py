@@ -3,67 +3,99 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 import pymc as pm
 import pytest
 from comparing import check_equal, evaluated, points
-from selection import thorough
 from zoo import KINDS
 
 import synkhronos as synk
 
-DIVIDED = [name for name, kind in KINDS.items() if not kind.reason]
-# one of each kind of likelihood and of latent variable; the others are in scripts/test --all
+# one of each kind of likelihood, of latent variable and of form; the others: scripts/test --all
 TYPICAL = (
     "varying slopes, dim named",
+    "GLMM, one latent per row",
+    "two parameters of each row, added",
+    "factor analysis, factors of each row",
+    "circular regression (von Mises)",
+    "autoregression by hand, observed lags",
     "custom distribution",
     "several observed, two lengths, a potential",
     "panel, divided by time",
     "latent classes (one discrete parameter per row)",
+    "custom density, share of the total",
+    "data of another length set",
 )
+TYPICAL_REFUSALS = (
+    "Minibatch",
+    "random walk",
+    "one multivariate observation",
+    "change point summed out, in a potential",
+    "simulator (ABC)",
+    "custom distribution that sorts rows",
+    "nothing observed",
+    "a single observation",
+    "custom density, difference of neighbours",
+    "custom density, folded rows",
+)
+DIVIDED = [name for name, kind in KINDS.items() if not kind.reason]
 REFUSED = [name for name, kind in KINDS.items() if kind.reason]
+SIZES = (1, 2, 3)
 
 
-@pytest.mark.parametrize("name", [*TYPICAL, *thorough(*(n for n in DIVIDED if n not in TYPICAL))])
-def test_divided_models_are_equal_to_the_plain_ones(name: str) -> None:
+def cases(names: Iterable[str], typical: Iterable[str]) -> list[Any]:
+    """A kind each; those that are not typical are thorough, those not right yet have to fail."""
+    found = []
+    for name in names:
+        marks: list[Any] = [] if name in typical else [pytest.mark.thorough]
+        if awaits := KINDS[name].awaits:
+            marks = [pytest.mark.xfail(strict=True, reason=awaits)]
+        found.append(pytest.param(name, marks=marks))
+    return found
+
+
+def check_divided(name: str, sizes: Iterable[int]) -> None:
+    """The divided model equals the plain one, which it is again after the division has ended."""
     kind = KINDS[name]
     model = kind.make()
     at = points(model, 3)
+    divided = []
+    for size in sizes:
+        with synk.Group(size) as group, synk.pymc.parallel(model, kind.dim) as parallel:
+            assert parallel.group is group
+            if kind.names:
+                assert sorted(parallel.names) == sorted(kind.names)
+            else:
+                assert set(parallel.names) <= {rv.name for rv in model.observed_RVs}
+            divided.append(evaluated(model, at))
+        assert "logp" not in vars(model)
     plain = evaluated(model, at)
-    with synk.Group(2) as group, synk.pymc.parallel(model, kind.dim) as parallel:
-        assert parallel.group is group
-        assert set(parallel.names) <= {rv.name for rv in model.observed_RVs}
-        check_equal(plain, evaluated(model, at))
-    check_equal(plain, evaluated(model, at))
+    for found in divided:
+        check_equal(plain, found, kind.rtol)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.timeout(300)  # three sizes
+@pytest.mark.parametrize("name", cases(DIVIDED, ()))
+def test_divided_models_are_equal_to_the_plain_ones(name: str) -> None:
+    check_divided(name, [2] if KINDS[name].awaits else SIZES)
+
+
+@pytest.mark.parametrize(("name", "size"), [(n, SIZES[i % 3]) for i, n in enumerate(TYPICAL)])
+def test_typical_models_in_one_size_each(name: str, size: int) -> None:
+    check_divided(name, [size])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyMC's Simulator
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PyMC's MatrixNormal
+@pytest.mark.parametrize("name", cases(REFUSED, TYPICAL_REFUSALS))
 def test_what_cannot_be_divided_is_refused_with_the_reason(name: str) -> None:
     kind = KINDS[name]
     model = kind.make()
     with synk.Group(2), pytest.raises(synk.InputError, match=re.escape(kind.reason)):
         synk.pymc.parallel(model, kind.dim)
     assert "logp" not in vars(model)
-
-
-@pytest.mark.each_choice
-@pytest.mark.parametrize("members", [1, 3])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hierarchical Poisson-gamma",
-        "GLMM, one latent per row",
-        "several observed, two lengths, a potential",
-    ],
-)
-def test_any_number_of_members(name: str, members: int) -> None:
-    model = KINDS[name].make()
-    at = points(model, 2)
-    plain = evaluated(model, at)
-    with synk.pymc.parallel(model, members=members) as parallel:
-        assert parallel.group is not None
-        assert parallel.group.size == members
-        check_equal(plain, evaluated(model, at))
 
 
 def test_fewer_rows_than_members() -> None:

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A model, and what becomes of it: the reason for which it is refused, or none."""
-
-    make: Callable[[], pm.Model]
-    reason: str = ""
-    dim: str | None = None
-
-
-N = 61  # rows: odd, so that parts differ
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(20161104)
+import zoo_forms
+import zoo_latent
+import zoo_regressions
+import zoo_times
+from kinds import Kind, N, rng
 
 
 def linear() -> pm.Model:
@@ -456,51 +443,71 @@ def single_observation() -> pm.Model:
     return model
 
 
-KINDS = {
-    "linear regression": Kind(linear),
-    "logistic regression, pm.Data": Kind(logistic),
-    "hierarchical Poisson-gamma": Kind(hierarchical_poisson),
-    "varying slopes, coords and dims": Kind(varying_slopes),
-    "varying slopes, dim named": Kind(varying_slopes, dim="obs"),
-    "correlated effects (LKJ), negative binomial": Kind(correlated_effects),
-    "GLMM, one latent per row": Kind(glmm),
-    "robust regression (Student's t)": Kind(robust),
-    "heteroscedastic regression": Kind(heteroscedastic),
-    "mixture of normals": Kind(normal_mixture),
-    "mixture of Poissons": Kind(poisson_mixture),
-    "zero-inflated Poisson": Kind(zero_inflated),
-    "hurdle Poisson": Kind(hurdle),
-    "Weibull survival, censored": Kind(censored_survival),
-    "truncated normal": Kind(truncated),
-    "ordinal logistic": Kind(ordinal),
-    "categorical regression": Kind(categorical),
-    "multinomial regression": Kind(multinomial),
-    "Dirichlet-multinomial": Kind(dirichlet_multinomial),
-    "multivariate normal rows (LKJ)": Kind(multivariate_normal),
-    "beta-binomial": Kind(beta_binomial),
-    "gamma regression": Kind(gamma_regression),
-    "spline with random-walk weights": Kind(spline),
-    "custom distribution": Kind(custom),
-    "several observed, two lengths, a potential": Kind(two_lengths),
-    "item response, zero-sum difficulties": Kind(item_response),
-    "Gaussian process, latent": Kind(gaussian_process_latent),
-    "stochastic volatility (latent walk)": Kind(random_walk_latent),
-    "change point (discrete parameter)": Kind(change_point),
-    "panel, divided by unit": Kind(panel, dim="unit"),
-    "panel, divided by time": Kind(panel, dim="time"),
-    "as many groups as rows": Kind(as_many_groups_as_rows),
-    "latent classes (one discrete parameter per row)": Kind(latent_classes),
-    "mixture with weights of each row's own": Kind(weights_by_row),
-    "a model in a model": Kind(model_in_a_model),
-    "axes with names (pymc.dims)": Kind(named_axes),
-    "missing values": Kind(missing_values, "missing values"),
-    "Minibatch": Kind(minibatch, "Minibatch"),
-    "autoregression": Kind(autoregressive, "not a sum over rows"),
-    "random walk": Kind(random_walk, "not a sum over rows"),
-    "Gaussian process, marginal": Kind(gaussian_process_marginal, "not a sum over rows"),
-    "one multivariate observation": Kind(one_multivariate, "not a sum over rows"),
-    "custom distribution that sorts rows": Kind(sorts_rows, "mixes rows"),
-    "custom distribution that accumulates rows": Kind(accumulates_rows, "mixes rows"),
-    "nothing observed": Kind(nothing_observed, "no observed variables"),
-    "a single observation": Kind(single_observation, "nothing to divide"),
+FAMILIES = {
+    "Regressions": {
+        "linear regression": Kind(linear),
+        "logistic regression, pm.Data": Kind(logistic),
+        "robust regression (Student's t)": Kind(robust),
+        "heteroscedastic regression": Kind(heteroscedastic),
+        "ordinal logistic": Kind(ordinal),
+        "categorical regression": Kind(categorical),
+        "multinomial regression": Kind(multinomial),
+        "gamma regression": Kind(gamma_regression),
+        "beta-binomial": Kind(beta_binomial),
+        "spline with random-walk weights": Kind(spline),
+        **zoo_regressions.KINDS,
+    },
+    "Groups, persons, items and factors": {
+        "hierarchical Poisson-gamma": Kind(hierarchical_poisson),
+        "varying slopes, coords and dims": Kind(varying_slopes),
+        "varying slopes, dim named": Kind(varying_slopes, dim="obs"),
+        "correlated effects (LKJ), negative binomial": Kind(correlated_effects),
+        "GLMM, one latent per row": Kind(glmm),
+        "as many groups as rows": Kind(as_many_groups_as_rows),
+        "item response, zero-sum difficulties": Kind(item_response),
+        "panel, divided by unit": Kind(panel, dim="unit"),
+        "panel, divided by time": Kind(panel, dim="time"),
+        "multivariate normal rows (LKJ)": Kind(multivariate_normal),
+        "one multivariate observation": Kind(one_multivariate, "not a sum over rows"),
+        **zoo_latent.GROUPS,
+    },
+    "Mixtures and hidden states": {
+        "mixture of normals": Kind(normal_mixture),
+        "mixture of Poissons": Kind(poisson_mixture),
+        "mixture with weights of each row's own": Kind(weights_by_row),
+        "zero-inflated Poisson": Kind(zero_inflated),
+        "hurdle Poisson": Kind(hurdle),
+        "latent classes (one discrete parameter per row)": Kind(latent_classes),
+        "Dirichlet-multinomial": Kind(dirichlet_multinomial),
+        **zoo_latent.MIXTURES,
+    },
+    "Survival, times and places": {
+        "Weibull survival, censored": Kind(censored_survival),
+        "stochastic volatility (latent walk)": Kind(random_walk_latent),
+        "change point (discrete parameter)": Kind(change_point),
+        "Gaussian process, latent": Kind(gaussian_process_latent),
+        "Gaussian process, marginal": Kind(gaussian_process_marginal, "not a sum over rows"),
+        "autoregression": Kind(autoregressive, awaits="item 9: each row depends on observed lags"),
+        "random walk": Kind(random_walk, "not a sum over rows"),
+        **zoo_times.KINDS,
+    },
+    "How a model is written": {
+        "truncated normal": Kind(truncated),
+        "custom distribution": Kind(custom),
+        "several observed, two lengths, a potential": Kind(two_lengths),
+        "a model in a model": Kind(model_in_a_model),
+        "axes with names (pymc.dims)": Kind(named_axes),
+        "missing values": Kind(
+            missing_values,
+            names=("y_observed",),
+            awaits="item 6: the observed part could be divided",
+        ),
+        "Minibatch": Kind(minibatch, "Minibatch"),
+        "custom distribution that sorts rows": Kind(sorts_rows, "mixes rows"),
+        "custom distribution that accumulates rows": Kind(accumulates_rows, "mixes rows"),
+        "nothing observed": Kind(nothing_observed, "no observed variables"),
+        "a single observation": Kind(single_observation, "nothing to divide"),
+        **zoo_forms.KINDS,
+    },
 }
+KINDS = {name: kind for family in FAMILIES.values() for name, kind in family.items()}
