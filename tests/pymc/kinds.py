@@ -24,6 +24,8 @@ class Kind:
         The dimension to divide.
     names : tuple of str
         The terms that are divided, if these are not all observed variables.
+    row_wise : tuple
+        What is declared to keep rows apart.
     rtol : float
         Allowed relative difference of gradients; more than rounding if an ill-conditioned
         Cholesky factor amplifies it.
@@ -35,6 +37,7 @@ class Kind:
     reason: str = ""
     dim: str | None = None
     names: tuple[str, ...] = ()
+    row_wise: tuple[str, ...] = ()
     rtol: float = 1e-8
     awaits: str = ""
 

@@ -63,7 +63,10 @@ def check_divided(name: str, sizes: Iterable[int]) -> None:
     at = points(model, 3)
     divided = []
     for size in sizes:
-        with synk.Group(size) as group, synk.pymc.parallel(model, kind.dim) as parallel:
+        with (
+            synk.Group(size) as group,
+            synk.pymc.parallel(model, kind.dim, row_wise=kind.row_wise) as parallel,
+        ):
             assert parallel.group is group
             if kind.names:
                 assert sorted(parallel.names) == sorted(kind.names)

@@ -487,7 +487,7 @@ FAMILIES = {
         "change point (discrete parameter)": Kind(change_point),
         "Gaussian process, latent": Kind(gaussian_process_latent),
         "Gaussian process, marginal": Kind(gaussian_process_marginal, "not a sum over rows"),
-        "autoregression": Kind(autoregressive, awaits="item 9: each row depends on observed lags"),
+        "autoregression": Kind(autoregressive, awaits="each row depends on observed lags"),
         "random walk": Kind(random_walk, "not a sum over rows"),
         **zoo_times.KINDS,
     },
@@ -500,7 +500,7 @@ FAMILIES = {
         "missing values": Kind(
             missing_values,
             names=("y_observed",),
-            awaits="item 6: the observed part could be divided",
+            awaits="the observed part could be divided",
         ),
         "Minibatch": Kind(minibatch, "Minibatch"),
         "custom distribution that sorts rows": Kind(sorts_rows, "mixes rows"),

@@ -320,26 +320,24 @@ _MIXED = {
     "folded rows": lambda z, *_: pt.transpose(pt.outer(z, z)).ravel()[:N],
 }
 DENSITIES = {**_TOTALS, **_MIXED}
-NAMES = "item 1: PyTensor reads the name as a dtype"
-POTENTIALS = "item 7: the potential stays with the master"
+POTENTIALS = "the potential stays with the master"
 INNER = "OpFromGraph: its inner graph is not rebuilt for other numbers of rows"
-MISSING, SIZE = "item 6: the observed part could be divided", "item 4: the scale is 1"
+MISSING, SIZE = "the observed part could be divided", "the scale is 1"
 
 KINDS = {
-    'a name with brackets, "f(a, b)"': Kind(lambda: named(observed="f(a, b)"), awaits=NAMES),
-    'data named "long"': Kind(lambda: named(data="long"), awaits=NAMES),
-    'data named "int"': Kind(lambda: named(data="int"), awaits=NAMES),
-    'a parameter named "double"': Kind(lambda: named(latent="double"), awaits=NAMES),
+    'a name with brackets, "f(a, b)"': Kind(lambda: named(observed="f(a, b)")),
+    'data named "long"': Kind(lambda: named(data="long")),
+    'data named "int"': Kind(lambda: named(data="int")),
+    'a parameter named "double"': Kind(lambda: named(latent="double")),
     "total_size of all rows": Kind(lambda: total_size(N), awaits=SIZE),
     "total_size of more rows": Kind(lambda: total_size(1000), "total_size"),
-    "custom density that is a sum": Kind(custom_sum, awaits="item 5: the sum could be divided"),
+    "custom density that is a sum": Kind(custom_sum, awaits="the sum could be divided"),
     "custom density of all rows, not a sum": Kind(
-        custom_joint, "per row", awaits="item 5: the message does not ask for one"
+        custom_joint, "per row", awaits="the message does not ask for one"
     ),
     "custom distribution, density derived": Kind(custom_by_dist),
-    "black-box operation": Kind(
-        black_box, awaits="item 10: the operation is not known to keep rows apart"
-    ),
+    "black-box operation": Kind(black_box, "row_wise=[_Squares]"),
+    "black-box operation, declared": Kind(black_box, row_wise=("y",)),
     "missing values of a regression": Kind(
         missing_of_regression, names=("y_observed",), awaits=MISSING
     ),

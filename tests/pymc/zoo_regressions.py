@@ -295,20 +295,18 @@ def ordinal_shared(probit: bool) -> pm.Model:
     return model
 
 
-SHARED = "item 2: the same probabilities in each row"
-
 KINDS = {
     "quantile regression": Kind(quantile),
     "horseshoe priors": Kind(horseshoe),
     "probit regression": Kind(probit),
     "ordinal probit": Kind(ordinal_probit),
     "ordinal, effects of persons and stories": Kind(ordinal_with_effects),
-    "ordinal, intercept only": Kind(lambda: ordinal_shared(False), awaits=SHARED),
-    "ordinal probit, intercept only": Kind(lambda: ordinal_shared(True), awaits=SHARED),
+    "ordinal, intercept only": Kind(lambda: ordinal_shared(False)),
+    "ordinal probit, intercept only": Kind(lambda: ordinal_shared(True)),
     "monotonic effect of an ordered predictor": Kind(monotonic_effect),
     "softmax regression with a pivot": Kind(softmax_with_pivot),
-    "categorical, intercept only": Kind(categorical_shared_p, awaits=SHARED),
-    "categorical, intercept only, logits": Kind(categorical_shared_logits, awaits=SHARED),
+    "categorical, intercept only": Kind(categorical_shared_p),
+    "categorical, intercept only, logits": Kind(categorical_shared_logits),
     "hierarchical choice": Kind(hierarchical_choice),
     "negative binomial with exposure": Kind(negative_binomial),
     "binomial, an effect of each row": Kind(binomial_random_effects),

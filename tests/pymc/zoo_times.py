@@ -265,7 +265,7 @@ KINDS = {
     "accelerated failure, censoring in a potential": Kind(
         lambda: accelerated_failure(False),
         names=("seen", "late"),
-        awaits="item 7: the potential stays with the master",
+        awaits="the potential stays with the master",
     ),
     "autoregression by hand, observed lags": Kind(autoregression_by_hand),
     "autoregression by a scan over observed lags": Kind(autoregression_by_scan),
@@ -275,9 +275,7 @@ KINDS = {
     "media mix, adstock and saturation": Kind(media_mix),
     "media mix, lags made in the graph": Kind(media_mix_by_convolution),
     "Gaussian process, Hilbert space": Kind(hilbert_space_process),
-    "Gaussian process, Student's t noise": Kind(
-        robust_process, rtol=1e-5, awaits="item 3: the proof finds rounding errors that grow"
-    ),
+    "Gaussian process, Student's t noise": Kind(robust_process, rtol=1e-5),
     "neighbours (BYM, ICAR)": Kind(besag_york_mollie),
     "neighbours (CAR effects)": Kind(conditional_autoregression),
     "neighbours observed (CAR)": Kind(car_observed, "not a sum over rows"),
