@@ -41,7 +41,7 @@ LEARNS: dict[str, tuple[Callable[[], Net], int, float, int, float]] = {
     ),
     "resnet": (
         lambda: zoo.resnet(18, blocks=(1, 1), size=16, channels=1, classes=10, width=8),
-        *(16, 3e-3, 5, 0.95),
+        *(16, 1e-2, 8, 0.95),
     ),
     "cifar_resnet": (
         lambda: zoo.cifar_resnet(20, size=8, channels=1, width=8),
