@@ -114,7 +114,13 @@ def check(model: Any, beliefs: Sequence[Belief]) -> None:
                 for a, x in zip(arrays, belief.axes, strict=True)
             ]
             wanted = np.take(whole, np.arange(lo, hi), axis=belief.axis)
-            found = _computed(belief, part)
+            try:
+                found = _computed(belief, part)
+            except Exception as exc:
+                raise InputError(
+                    f"row_wise: {name_of(node)} computes nothing from rows {lo} to {hi - 1} alone: "
+                    f"{type(exc).__name__}: {exc}. It has to take any number of rows"
+                ) from exc
             if np.shape(found) != wanted.shape or not np.allclose(
                 found, wanted, rtol=1e-6, equal_nan=True
             ):

@@ -26,6 +26,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.scalar.math import Sigmoid, Softplus
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
@@ -198,6 +199,8 @@ class Reader:
             return (None,) * len(node.inputs) if self._goes_on(variable, node) else None
         if isinstance(node.op, CheckAndRaise | SpecifyShape):
             return (axis,)
+        if axis == 0 and _steps_are_rows(node, self._rows):
+            return _by_step(node)
         known = _KEEPS_LENGTH.get(type(node.op))
         if known is not None:
             inner = known(node, axis, self._shapes)
@@ -253,8 +256,8 @@ class Reader:
         firsts = [self._candidates(v)[0] for v in node.inputs]
         axes = tuple(None if a == POSITION else a for a in firsts)
         variable, axis = place
-        if axis is None or all(a is None for a in axes):
-            return None
+        if axis is None or all(a is None for a in axes) or variable not in self._free:
+            return None  # data need no belief: the model computes them from all rows
         self._beliefs[place] = Belief(node, axes, node.outputs.index(variable), axis)
         return axes
 
@@ -324,6 +327,8 @@ class Reader:
         if axis is not None:
             if isinstance(node.op, CheckAndRaise | SpecifyShape):
                 return inputs[0]
+            if isinstance(node.op, Scan) and self._ways[place] == _by_step(node):
+                inputs = _restepped(node, inputs)
             if type(node.op) in _KEEPS_LENGTH:
                 return _relengthened(node, axis, inputs, self._shapes)
         return _remade(node, inputs)[node.outputs.index(variable)]
@@ -519,6 +524,46 @@ def _relengthened(
         return inputs[0]
     spread: Variable = pt.alloc(array, *lengths)
     return spread
+
+
+def _steps_are_rows(node: Apply, rows: int) -> bool:
+    """Whether a loop carries nothing from step to step, and each step reads and gives one row.
+
+    The lengths have to be constants. Else new data could be longer than the steps that the user has
+    asked for.
+    """
+    if not isinstance(node.op, Scan):
+        return False
+    op, info = node.op, node.op.info
+    steps = [node.inputs[0], *op.outer_nitsot(node.inputs)]
+    lengths: list[Any] = [*steps, *(v.shape[0] for v in op.outer_seqs(node.inputs))]
+    return (
+        info.n_seqs > 0
+        and not info.as_while
+        and len(node.outputs) == info.n_nit_sot
+        and all(_is_fixed(length, rows) for length in lengths)
+    )
+
+
+def _is_fixed(length: Any, number: int) -> bool:
+    """Whether a length is this number whatever data are set."""
+    [found] = constant_fold([length], raise_not_constant=False)
+    return isinstance(found, np.ndarray) and found == number
+
+
+def _by_step(node: Apply) -> tuple[int | None, ...]:
+    """The row axes of the inputs of a loop over rows: only its sequences have them."""
+    assert isinstance(node.op, Scan)
+    count = node.op.info.n_seqs
+    return tuple(0 if 1 <= i <= count else None for i in range(len(node.inputs)))
+
+
+def _restepped(node: Apply, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a loop over rows, with one step for each of the member's rows."""
+    assert isinstance(node.op, Scan)
+    lengths = {id(v) for v in [inputs[0], *node.op.outer_nitsot(inputs)]}
+    rows = inputs[1].shape[0]
+    return [rows.astype(v.type.dtype) if id(v) in lengths else v for v in inputs]
 
 
 def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, evaluated, points
@@ -125,3 +126,66 @@ def test_a_wrong_declaration_is_not_believed() -> None:
 def test_what_cannot_be_declared(wrong: Any) -> None:
     with synk.Group(1), pytest.raises(synk.SynkhronosError, match="row_wise"):
         synk.pymc.parallel(black_box(), row_wise=wrong)
+
+
+def by_steps(y: Any, mean: Any) -> Any:
+    """A loop over rows; the row before is data, too."""
+    before = pt.concatenate([[0.0], y[:-1]])
+    step = lambda a, b, m: -((a - m.sum() * b) ** 2)  # noqa: E731
+    return pytensor.scan(step, [y, before], non_sequences=[mean], return_updates=False)
+
+
+def carried(y: Any, mean: Any) -> Any:
+    """Each step needs the one before."""
+    step = lambda a, state, m: m.sum() * state + a  # noqa: E731
+    return -(pytensor.scan(step, [y], [pt.zeros(())], [mean], return_updates=False) ** 2)
+
+
+def looped(logp: Callable[[Any, Any], Any], data: bool = False) -> pm.Model:
+    with pm.Model() as model:
+        y = np.random.default_rng(3).normal(size=ROWS)
+        observed = pm.Data("data", y) if data else y
+        pm.CustomDist("y", pm.Normal("mean"), observed=observed, logp=logp)
+    return model
+
+
+@pytest.mark.parametrize("members", [3, *thorough(1, 2)])
+def test_a_loop_whose_steps_are_rows_of_data(members: int) -> None:
+    model = looped(by_steps)
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, members=members) as parallel:
+        assert parallel.names == ["y"]
+        check_equal(plain, evaluated(model, at))
+
+
+@pytest.mark.parametrize(
+    ("logp", "data"), [(carried, False), (by_steps, True)], ids=["state", "length not fixed"]
+)
+def test_a_loop_whose_steps_may_not_be_the_rows(logp: Any, data: bool) -> None:
+    with synk.Group(2), pytest.raises(synk.InputError, match=r"mixes rows|steps through the rows"):
+        synk.pymc.parallel(looped(logp, data))
+
+
+class WholeOnly(Squares):
+    """It refuses parts of the rows."""
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        if len(inputs[0]) < ROWS:
+            raise ValueError("too few")
+        super().perform(node, inputs, output_storage)
+
+
+def test_an_operation_that_takes_no_parts_is_not_row_wise() -> None:
+    wanted = "WholeOnly.* computes nothing from rows 0 to 3 alone: ValueError: too few"
+    with synk.Group(2), pytest.raises(synk.InputError, match=wanted):
+        synk.pymc.parallel(looped(WholeOnly()), row_wise=[WholeOnly])
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_a_declared_log_density_may_reorder_its_data() -> None:
+    model = looped(lambda y, mean: Squares()(y, mean) * y[::-1] ** 2)
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, members=2, row_wise=["y"]):
+        check_equal(plain, evaluated(model, at))
