@@ -414,7 +414,9 @@ def test_labels_out_of_range_are_found(kind: str, tmp_path: Path) -> None:
     for path, rows in zip(paths, parts(y), strict=True):
         if kind == "parquet":
             pa = pytest.importorskip("pyarrow")
-            pa.parquet.write_table(pa.table({"x": rows}), path)
+            from pyarrow import parquet
+
+            parquet.write_table(pa.table({"x": rows}), path)
         else:
             make(Path(path), rows)
     np.testing.assert_array_equal(read(paths, classes=6)[:], y)
