@@ -2,7 +2,9 @@
 
 ==================  ==============================================================================
 ``_parallel``       `parallel`: divides a model's log-density until it is closed
-``_terms``          the observed terms of a model, and which of them cannot be divided
+``_terms``          a model's observed terms and Potentials, and which of them cannot be divided
+``_apart``          takes a scalar log-density apart into sums over rows, and the rest
+``_serial``         the terms that stay in the master: their share of the time
 ``_rows``           which variables of a term lie along its rows
 ``_declared``       operations that the user declares to keep rows apart
 ``_likelihood``     the graph that members compute on their rows, and its inputs

@@ -29,6 +29,9 @@ from synkhronos.pymc._likelihood import Likelihood, mode_of
 # longer measured time comes from other work on the machine.
 _MOST_OF_ROUND, _MOST_OF_PARAMETER = 100e-6, 10e-9
 
+_LEAST_GAIN = 1.05  # a smaller speed-up is within the error of the prediction
+_NO = "Dividing this model does not pay: sample it as it is.\n"
+
 
 @dataclass(frozen=True)
 class ModeAdvice(Timing):
@@ -134,7 +137,7 @@ class Advice(FunctionAdvice):
             f"fastest divided: {best.mode}, {1e3 * seconds:.3f} ms with {members} "
             f"member{'s' if members > 1 else ''}. Sampling is {gain:.2f} times as fast as with the "
             "plain model in its best mode.\n"
-            f"{self.chains(4)}"
+            f"{_NO if gain < _LEAST_GAIN else ''}{self.chains(4)}"
         )
 
 

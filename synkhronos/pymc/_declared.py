@@ -76,10 +76,10 @@ class Declared:
                 )
         self._nodes: set[Apply] = set()
 
-    def note(self, name: str, term: Any) -> None:
-        """All operations of a term belong to what is declared, if its variable is."""
+    def note(self, name: str, terms: Sequence[Any]) -> None:
+        """All operations of these terms belong to what is declared, if their variable is."""
         if name in self.names:
-            self._nodes.update(v.owner for v in ancestors([term]) if v.owner is not None)
+            self._nodes.update(v.owner for v in ancestors(list(terms)) if v.owner is not None)
 
     def __contains__(self, node: Apply) -> bool:
         return isinstance(node.op, self._kinds) or node in self._nodes

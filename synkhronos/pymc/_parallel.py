@@ -6,10 +6,11 @@ import contextlib
 import importlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+import pytensor.tensor as pt
 from pymc import modelcontext
 from pymc import sample as pm_sample
 from pymc.model.core import BaseModel
@@ -40,18 +41,30 @@ from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._op import DividedLogp
 from synkhronos.pymc._proof import prove
-from synkhronos.pymc._terms import Term, Terms, read_model
+from synkhronos.pymc._serial import prove_parts, tell_what_stays
+from synkhronos.pymc._terms import Terms, read_model
 
 log = logging.getLogger("synkhronos")
 
 
 class Divided:
-    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged."""
+    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged.
 
-    def __init__(self, model: Any, terms: Terms, value: Any) -> None:
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+    divide : callable
+        ``divide(terms) -> variable``: the log-density of divided terms, and what remains of their
+        variables.
+    """
+
+    def __init__(self, model: Any, terms: Terms, divide: Callable[[Terms], Any]) -> None:
         self._model = model
-        self._value = value
+        self._terms = terms
+        self._divide: Callable[[Terms], Any] | None = divide
         self._names = frozenset(terms.names)
+        self._values = {self._names: divide(terms)}
 
     def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
         """The log-density, as `pymc.Model.logp`; with ``sum=False`` the undivided one."""
@@ -62,17 +75,26 @@ class Divided:
         else:
             given = list(vars) if isinstance(vars, list | tuple) else [vars]
         rvs = [model.values_to_rvs.get(v, v) for v in given]
-        mine = {rv.name for rv in rvs if rv in model.observed_RVs} & self._names
-        if not sum or mine != self._names:
+        mine = frozenset({rv.name for rv in rvs if rv not in model.free_RVs}) & self._names
+        # ADVI and SMC ask for the observed variables, and compute Potentials themselves
+        if not sum or not mine or mine not in (self._names, self._terms.observed):
             return plain(model, vars, jacobian=jacobian, sum=sum)
-        rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in self._names]
-        [total] = clone_replace([self._value])
+        if mine not in self._values:
+            if self._divide is None:
+                return plain(model, vars, jacobian=jacobian, sum=sum)
+            self._values[mine] = self._divide(self._terms.only(mine))
+        rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
+        [total] = clone_replace([self._values[mine]])
         if rest:
             others = plain(model, rest, jacobian=jacobian)
             [copied] = clone_replace([others])  # a frozen model keeps its graphs
             total = copied + total
             total.name = others.name
         return total
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which has what was divided here."""
+        return {**self.__dict__, "_divide": None}
 
 
 def _register_jax() -> None:
@@ -116,12 +138,14 @@ class Parallel:
         self.names: list[str] = []
         self.plan: ChainPlan | None = None
         self.group: Group | None
-        self._evaluator: Evaluator | None = None
+        self._evaluator: Evaluator | None = None  # of everything that is divided
+        self._more: list[Evaluator] = []  # all evaluators
         self.group, self._own_group = group_for(members_per_chain if members is None else members)
         try:  # the group has been forked, so something may be told from a thread
             with telling(f"compiling and proving {', '.join(terms.names)}"):
                 plain = None if min_speedup is None else gradient_of(model, mode)
                 self._divide(terms, mode, members_per_chain or 1)
+                tell_what_stays(model, terms)
                 if plain is not None and min_speedup is not None:
                     self._stay_if(plain, mode, min_speedup)
             if chains is not None and self.names:
@@ -137,38 +161,50 @@ class Parallel:
 
     def _divide(self, terms: Terms, mode: Any, members_per_chain: int) -> None:
         model = self.model
-        likelihood = Likelihood(terms, point_of(model))
         assert self.group is not None
-        self._evaluator = Evaluator(likelihood, mode, self.group, members_per_chain)
-        op = DividedLogp(self._evaluator)
-        value = op(likelihood.theta, *likelihood.latents)[0]
-        self._prove(terms, likelihood)
+        # the mode and the group of later divisions, of the observed terms without Potentials
+        self._made_for = mode, self.group, members_per_chain
+        divided = Divided(model, terms, self._value_of)
         _forget_compiled(model)
-        model.logp = Divided(model, terms, value)
+        model.logp = divided
         self.names = terms.names
 
-    def _prove(self, terms: Terms, likelihood: Likelihood) -> None:
-        assert self._evaluator is not None
-        divided = [t for ts, _ in terms.readings for t in ts]
-        found = prove(self.model, divided, likelihood, self._evaluator)
+    def _value_of(self, terms: Terms) -> Any:
+        """The log-density of these terms' variables, divided and compared with the plain one."""
+        mode, group, members_per_chain = self._made_for
+        likelihood = Likelihood(terms, point_of(self.model))
+        evaluator = Evaluator(likelihood, mode, group, members_per_chain)
+        self._more.append(evaluator)
+        if self._evaluator is None:
+            self._evaluator = evaluator
+        value = DividedLogp(evaluator)(likelihood.theta, *likelihood.latents)[0]
+        prove_parts(self.model, terms)
+        self._prove(terms, likelihood, evaluator)
+        rests = list(terms.rests.values())
+        return pt.add(value, *rests) if rests else value
+
+    def _prove(self, terms: Terms, likelihood: Likelihood, evaluator: Evaluator) -> None:
+        found = prove(self.model, terms.all, likelihood, evaluator)
         if found is None:
             return
-        culprits = [t.name for t in divided if len(divided) == 1 or self._alone_wrong(t, terms)]
+        names = terms.names
+        culprits = [n for n in names if len(names) == 1 or self._alone_wrong(n, terms)]
         raise InputError(
-            f"the parts of {', '.join(culprits or [t.name for t in divided])} do not add up: "
+            f"the parts of {', '.join(culprits or names)} do not add up: "
             f"{found.what} is {found.plain!r} for the plain model and {found.divided!r} for the "
             f"sum of the parts (allowed difference: {found.allowed:.1e}). The model has not been "
             "changed; please report this"
         )
 
-    def _alone_wrong(self, term: Term, terms: Terms) -> bool:
-        """Whether a term is wrong if only it is divided."""
-        likelihood = Likelihood(terms.only(term.name), point_of(self.model))
+    def _alone_wrong(self, name: str, terms: Terms) -> bool:
+        """Whether a variable is wrong if only it is divided."""
+        alone = terms.only([name])
+        likelihood = Likelihood(alone, point_of(self.model))
         assert self.group is not None
         assert self._evaluator is not None
         evaluator = Evaluator(likelihood, self._evaluator.mode, self.group, 1)
         try:
-            return prove(self.model, [term], likelihood, evaluator) is not None
+            return prove(self.model, alone.all, likelihood, evaluator) is not None
         finally:
             evaluator.leave()
 
@@ -232,8 +268,8 @@ class Parallel:
         if isinstance(vars(self.model).get("logp"), Divided):
             del self.model.logp
             _forget_compiled(self.model)
-        if self._evaluator is not None:
-            self._evaluator.leave()
+        while self._more:
+            self._more.pop().leave()
         if self._own_group and self.group is not None:
             self.group.close()
         self.group = None
@@ -310,7 +346,10 @@ def parallel(
     min_speedup: float | None = None,
     row_wise: Sequence[Any] = (),
 ) -> Parallel:
-    """Divide a model: each member evaluates the observed likelihood of its rows.
+    """Divide a model: each member evaluates the likelihood of its rows.
+
+    The likelihood is that of observed variables, and of Potentials that are sums over rows of data.
+    What cannot be divided stays in the master; a line of the log says why.
 
     Use it as a context manager. Inside, `pm.sample` (PyMC's NUTS, nutpie, numpyro), `pm.find_MAP`,
     `pm.fit`, `pm.sample_smc`, `model.compile_logp` and similar functions get value and gradient
@@ -323,7 +362,7 @@ def parallel(
         Default: the model of the current context.
     dim : str, optional
         The model's dimension whose entries are divided, such as "obs". Default: the longest axis of
-        each observed variable.
+        each observed variable and Potential.
     members : int, optional
         Default: the current group (`synk.fork`), else a new group with one member per core.
     members_per_chain : int, optional
@@ -349,7 +388,8 @@ def parallel(
     Raises
     ------
     InputError
-        A term cannot be divided, with the reason; or the parts do not add up.
+        Nothing can be divided, or an observed variable with the dimension `dim` cannot be, with
+        the reasons; or the parts do not add up.
 
     Notes
     -----
@@ -413,7 +453,7 @@ def advise(
     Raises
     ------
     InputError
-        The model cannot be divided, with the reason.
+        Nothing can be divided, with the reasons.
 
     Notes
     -----

@@ -1,35 +1,38 @@
-"""The observed terms of a PyMC model: which can be divided, and along which axis."""
+"""The observed terms and the Potentials of a PyMC model: which can be divided, along which axis."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.data import MinibatchOp
-from pymc.distributions.distribution import PartialObservedRV
-from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
 from pytensor.tensor.type import TensorType
 
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
+from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
 from synkhronos.pymc._declared import Declared, check
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
 _PLAIN = Mode(linker="py", optimizer=None)
+_SHORT = 8  # a part is short if the longest term has more than this many times its rows
 
 
 @dataclass(frozen=True)
 class Term:
-    """The log-density of one observed variable.
+    """The log-density of one observed variable or Potential, or a part of it.
 
     Attributes
     ----------
@@ -54,8 +57,14 @@ class Terms:
     Attributes
     ----------
     readings : tuple of (tuple of Term, Reading)
-    serial : tuple of Variable
-        Observed variables that stay in the model's own graph.
+    factors : mapping
+        The whole log-density of each variable that is divided, by name.
+    rests : mapping
+        By name, the part of a divided variable's log-density that is not divided.
+    stays : mapping
+        By name, the reason for which a variable with rows is not divided.
+    observed : set of str
+        Those of the divided variables that are observed; the others are Potentials.
     shapes : mapping
         The shape of every variable of the divided terms.
     free : set of Variable
@@ -67,78 +76,299 @@ class Terms:
     """
 
     readings: tuple[tuple[tuple[Term, ...], Reading], ...]
-    serial: tuple[Variable, ...]
+    factors: Mapping[str, Any]
+    rests: Mapping[str, Any]
+    stays: Mapping[str, str]
+    observed: frozenset[str]
     shapes: Mapping[Variable, Lengths]
     free: frozenset[Variable]
     checked: bool
     declared: Declared
 
     @property
-    def names(self) -> list[str]:
-        """The observed variables that are divided."""
-        return [t.name for terms, _ in self.readings for t in terms]
+    def all(self) -> list[Term]:
+        """The terms, whatever their number of rows."""
+        return [t for terms, _ in self.readings for t in terms]
 
-    def only(self, name: str) -> Terms:
-        """Only the term with this name."""
-        [term] = [t for terms, _ in self.readings for t in terms if t.name == name]
-        free = set(self.free)
-        reading = _read(term.rows, [term], self.shapes, free, self.checked, self.declared)
-        return Terms((((term,), reading),), (), self.shapes, self.free, self.checked, self.declared)
+    @property
+    def names(self) -> list[str]:
+        """The variables that are divided."""
+        return list(dict.fromkeys(t.name for t in self.all))
+
+    def only(self, names: Collection[str]) -> Terms:
+        """Only the terms with these names."""
+        kept = [t for t in self.all if t.name in names]
+        return replace(
+            self,
+            readings=_read_all(kept, self.shapes, set(self.free), self.checked, self.declared),
+            factors={n: v for n, v in self.factors.items() if n in names},
+            rests={n: v for n, v in self.rests.items() if n in names},
+            observed=self.observed & set(names),
+        )
 
 
 def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Terms:
-    """Read all observed terms of a model.
+    """Read all observed terms and all Potentials of a model.
 
     Raises
     ------
     InputError
-        A term that was to be divided cannot be, with the reason.
+        Nothing can be divided, or an observed variable with the dimension `dim` cannot be, with
+        the reasons.
     """
-    observed = list(model.observed_RVs)
-    if not observed:
-        names = ", ".join(p.name for p in model.potentials)
-        potentials = (
-            f". pm.Potential ({names}) is not divided: write it as an observed variable, for "
-            "example by pm.CustomDist"
-        )
-        raise InputError(
-            f"{_called(model)} has no observed variables: there is nothing to divide"
-            f"{potentials if names else ''}"
-        )
+    observed, potentials = list(model.observed_RVs), list(model.potentials)
+    if not observed and not potentials:
+        raise InputError(f"{_called(model)} has no observed variables: there is nothing to divide")
     if dim is not None:
-        observed = _with_dim(model, dim, observed)
-    for rv in observed:
-        _refuse_kind(model, rv)
+        observed = _with_dim(model, dim, observed, potentials)
     declared = Declared(model, row_wise)
-    factors = type(model).logp(model, sum=False)
-    at = [*model.free_RVs, *model.observed_RVs].index
-    logps = {rv: _as_tensor(factors[at(rv)]) for rv in observed}
-    for rv, logp in logps.items():
-        _refuse_random(rv, logp)
-        declared.note(rv.name, logp)
-    shapes = shapes_of(model, list(logps.values()))
-    terms = [_term(model, rv, logps[rv], dim, shapes) for rv in observed]
-    divided = [t for t in terms if t is not None]
-    if not divided:
-        names = ", ".join(rv.name for rv in observed)
-        raise InputError(
-            f"the observed variables ({names}) have one row each: there is nothing to divide"
+    factors = dict(
+        zip(
+            [*model.free_RVs, *model.observed_RVs, *potentials],
+            type(model).logp(model, sum=False),
+            strict=True,
         )
-    free = dependent([t.variable for t in divided], model.value_vars)
-    by_rows: dict[int, list[Term]] = {}
-    for term in divided:
-        by_rows.setdefault(term.rows, []).append(term)
-    readings = tuple(
-        (tuple(group), _read(rows, group, shapes, free, model.check_bounds, declared))
-        for rows, group in by_rows.items()
     )
-    for group, reading in readings:
-        for term in group:
-            _refuse_mixed(model, term, reading, free)
+    stays: dict[str, str] = {}
+    readable: dict[Any, Any] = {}
+    for variable in [*observed, *potentials]:
+        with _kept(stays, variable.name, raises=dim is not None and variable in observed):
+            _refuse_kind(model, variable)
+            factor = _as_tensor(factors[variable])
+            _refuse_random(variable, factor)
+            readable[variable] = factor
+    parts = {variable: parts_of(factor) for variable, factor in readable.items()}
+    for variable, factor in readable.items():
+        declared.note(variable.name, [factor, *[a for p in parts[variable] for a in p.arrays]])
+    arrays = [array for ps in parts.values() for part in ps for array in part.arrays]
+    shapes = shapes_of(model, [*readable.values(), *arrays])
+    free = dependent([*readable.values(), *arrays], model.value_vars)
+    candidates = Candidates(model, dim, shapes, free, declared)
+    found: dict[str, list[tuple[Part, Term | None]]] = {}
+    for variable, factor in readable.items():
+        named = variable in observed
+        with _kept(stays, variable.name, raises=dim is not None and named):
+            chosen = (
+                candidates.of_observed(variable, factor, parts[variable])
+                if named
+                else candidates.of_potential(variable, parts[variable])
+            )
+            if chosen is not None:
+                found[variable.name] = chosen
+    divided, rests = _large_enough(found, {rv.name for rv in observed})
+    if not divided:
+        raise InputError(_nothing(model, dim, observed, stays))
+    shapes = candidates.shapes
+    readings = _read_all(divided, shapes, free, model.check_bounds, declared)
     check(model, [belief for _, reading in readings for belief in reading.beliefs])
-    named = {t.name for t in divided}
-    serial = tuple(rv for rv in model.observed_RVs if rv.name not in named)
-    return Terms(readings, serial, shapes, frozenset(free), model.check_bounds, declared)
+    return Terms(
+        readings,
+        {v.name: f for v, f in readable.items() if any(t.name == v.name for t in divided)},
+        rests,
+        stays,
+        frozenset(t.name for t in divided) & {rv.name for rv in observed},
+        shapes,
+        frozenset(free),
+        model.check_bounds,
+        declared,
+    )
+
+
+@contextlib.contextmanager
+def _kept(reasons: dict[str, str], name: str, raises: bool) -> Iterator[None]:
+    """Keep an InputError as the reason why a variable is not divided."""
+    try:
+        yield
+    except InputError as exc:
+        if raises:
+            raise
+        if str(exc):
+            reasons[name] = str(exc)
+
+
+def _large_enough(
+    found: Mapping[str, Sequence[tuple[Part, Term | None]]], observed: Collection[str]
+) -> tuple[list[Term], dict[str, Any]]:
+    """The terms, and what remains of their variables.
+
+    A Potential, or one of several parts, that is much shorter than the longest term is not divided:
+    another number of rows is another function to compile.
+    """
+    longest = max((t.rows for parts in found.values() for _, t in parts if t), default=0)
+    divided: list[Term] = []
+    rests: dict[str, Any] = {}
+    for name, parts in found.items():
+        always = name in observed and len(parts) == 1
+        pairs = [(p, t if t and (always or t.rows * _SHORT >= longest) else None) for p, t in parts]
+        terms = [t for _, t in pairs if t is not None]
+        divided += terms
+        left = [part.value.sum() for part, term in pairs if term is None]
+        if terms and left:
+            rests[name] = pt.add(*left) if len(left) > 1 else left[0]
+    return divided, rests
+
+
+def _nothing(model: Any, dim: str | None, observed: Sequence[Any], stays: Mapping[str, str]) -> str:
+    """The message for a model of which nothing can be divided."""
+    if dim is not None and not observed:
+        return _no_dim(model, dim)
+    reasons = list(stays.values())
+    if len(reasons) > 1:
+        listed = "".join(f"\n- {name}: {reason}" for name, reason in stays.items())
+        return f"nothing in {_called(model)} can be divided:{listed}"
+    if reasons:
+        return reasons[0]
+    if observed:
+        names = ", ".join(rv.name for rv in observed)
+        return f"the observed variables ({names}) have one row each: there is nothing to divide"
+    return (
+        f"{_called(model)} has no observed variables, and none of its Potentials "
+        f"({', '.join(p.name for p in model.potentials)}) sums over rows of data: there is nothing "
+        "to divide"
+    )
+
+
+class Candidates:
+    """Finds, for each variable of a model, the terms that can be divided."""
+
+    def __init__(
+        self,
+        model: Any,
+        dim: str | None,
+        shapes: Mapping[Variable, Lengths],
+        free: set[Variable],
+        declared: Declared,
+    ) -> None:
+        self._declared = declared
+        self._model = model
+        self._dim = dim
+        self.shapes = shapes
+        self.free = free
+
+    def of_observed(
+        self, rv: Any, factor: Any, parts: Sequence[Part]
+    ) -> list[tuple[Part, Term | None]] | None:
+        """The parts of an observed variable's log-density; None for a single observation.
+
+        Raises
+        ------
+        InputError
+            It cannot be divided, with the reason.
+        """
+        model = self._model
+        data, found = _observed_shape(model, rv), self.shapes[factor]
+        axis = None if self._dim is None else _dims_of(model, rv.name).index(self._dim)
+        if axis is None and max(data, default=1) == 1:
+            return None
+        joint = _joint(rv, data, found, f"along {self._dim!r}" if self._dim else "by row")
+        if axis is None:
+            axis = int(np.argmax(found)) if found else 0
+            by_row = bool(found) and found[axis] > 1 and found[axis] in data
+            rows = None
+        else:
+            by_row = axis < len(found) and found[axis] == data[axis]
+            rows = data[axis]
+        if by_row:
+            if found[axis] < 2:
+                return None
+            term = Term(rv.name, factor, axis, found[axis])
+            self._refuse_mixed(rv, term, self._read(term))
+            return [(parts[0], term)]
+        chosen = [(part, self._term(rv.name, part, rows, observed=rv)) for part in parts]
+        if all(term is None for _, term in chosen):
+            raise InputError(joint)
+        return chosen
+
+    def of_potential(
+        self, potential: Any, parts: Sequence[Part]
+    ) -> list[tuple[Part, Term | None]] | None:
+        """The parts of a Potential; None if it is no sum over rows of data."""
+        rows = None
+        if self._dim is not None:
+            rows = int(self._model.dim_lengths[self._dim].eval())
+        chosen = [(part, self._term(potential.name, part, rows)) for part in parts]
+        if any(term is not None for _, term in chosen):
+            return chosen
+        if self._dim is None and self._has_rows(parts):
+            raise InputError(
+                f"the Potential {potential.name} cannot be divided: it is not a sum over rows of "
+                "data that are computed apart from one another"
+            )
+        return None
+
+    def _has_rows(self, parts: Sequence[Part]) -> bool:
+        """Whether data that are not constants of a few numbers take part."""
+        graph = ancestors([part.value for part in parts])
+        return any(
+            v not in self.free and v.owner is None and max(self.shapes.get(v, ()), default=0) > 8
+            for v in graph
+        )
+
+    def _term(self, name: str, part: Part, rows: int | None, observed: Any = None) -> Term | None:
+        """The part as a term along its longest axis that can be divided; None if none can be."""
+        for array in part.arrays:
+            kind: Any = array.type
+            if array not in self.free or not kind.dtype.startswith("float"):
+                continue
+            lengths = self.shapes[array]
+            for axis in sorted(range(len(lengths)), key=lambda a: -lengths[a]):
+                if lengths[axis] < 2 or kind.shape[axis] == 1 or rows not in (None, lengths[axis]):
+                    continue
+                try:
+                    term = self._exact(Term(name, array, axis, lengths[axis]))
+                    reading = self._read(term)
+                    if observed is not None:
+                        self._refuse_mixed(observed, term, reading)
+                except InputError:
+                    continue
+                if any(a is not None and self._is_data(v) for v, a in reading.sources):
+                    return term
+        return None
+
+    def _is_data(self, variable: Any) -> bool:
+        """Whether an array is data, or imputed values beside data."""
+        if variable not in self.free:
+            return True
+        node = variable.owner
+        joins = node is not None and isinstance(node.op, IncSubtensor | AdvancedIncSubtensor)
+        return joins and any(v not in self.free for v in node.inputs[:2])
+
+    def _exact(self, term: Term) -> Term:
+        """The term with checks as choices where they have to be."""
+        if not self._model.check_bounds:
+            return term
+        exact = with_exact_checks(term.variable)
+        if exact is term.variable:
+            return term
+        self.shapes = {**self.shapes, **shapes_of(self._model, [exact])}
+        self.free |= dependent([exact], self._model.value_vars)
+        self._declared.note(term.name, [exact])
+        return replace(term, variable=exact)
+
+    def _read(self, term: Term) -> Reading:
+        checked = self._model.check_bounds
+        return _read(term.rows, [term], self.shapes, self.free, checked, self._declared)
+
+    def _refuse_mixed(self, rv: Any, term: Term, reading: Reading) -> None:
+        """Raise if the term mixes observed rows before it computes the density of each.
+
+        The rest of such a term could be divided, but its costly first part would run in one
+        process.
+        """
+        observed = self._model.rvs_to_values[rv]
+        inner = {
+            variable
+            for variable, axis in reading.sources
+            if axis is not None and variable in self.free and variable.owner is not None
+        }
+        for variable in inner & set(ancestors([term.variable])):
+            if isinstance(variable.owner.op, IncSubtensor | AdvancedIncSubtensor):
+                continue  # puts imputed values beside the observed ones
+            if any(_is_same(v, observed) for v in ancestors([variable])):
+                raise InputError(
+                    f"the log-density of {term.name} cannot be divided into its {term.rows} rows: "
+                    f"{name_of(variable.owner)} mixes rows of the observed data"
+                )
 
 
 def _as_tensor(factor: Any) -> Any:
@@ -153,7 +383,17 @@ def _called(model: Any) -> str:
     return f"model {model.name!r}" if model.name else "the model"
 
 
-def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
+def _dims_of(model: Any, name: str) -> list[str]:
+    """The dimensions of a variable. Observed values beside missing ones have none but the first."""
+    found = list(model.named_vars_to_dims.get(name) or ())
+    if not found and name.endswith("_observed"):
+        found = list(model.named_vars_to_dims.get(name.removesuffix("_observed")) or ())[:1]
+    return found
+
+
+def _with_dim(
+    model: Any, dim: str, observed: Sequence[Any], potentials: Sequence[Any]
+) -> list[Any]:
     if not isinstance(dim, str):
         also = f"; for {dim} members write parallel(model, members={dim})"
         raise InputTypeError(
@@ -164,36 +404,29 @@ def _with_dim(model: Any, dim: str, observed: Sequence[Any]) -> list[Any]:
             f"dim={dim!r} is not a dimension of {_called(model)}; it has: "
             f"{', '.join(model.dim_lengths) or 'none (give coords and dims, or leave dim out)'}"
         )
-    found = [rv for rv in observed if dim in (model.named_vars_to_dims.get(rv.name) or ())]
-    if not found:
-        names = ", ".join(
-            f"{rv.name}: {model.named_vars_to_dims.get(rv.name) or 'none'}" for rv in observed
-        )
-        raise InputError(
-            f"dim={dim!r}: no observed variable has this dimension (dims of {names}). Name it in "
-            "dims= of the observed variable, or leave dim out to divide the longest axis"
-        )
+    found = [rv for rv in observed if dim in _dims_of(model, rv.name)]
+    if not found and not potentials:
+        raise InputError(_no_dim(model, dim))
     return found
 
 
-def _refuse_kind(model: Any, rv: Any) -> None:
+def _no_dim(model: Any, dim: str) -> str:
+    names = ", ".join(
+        f"{rv.name}: {model.named_vars_to_dims.get(rv.name) or 'none'}" for rv in model.observed_RVs
+    )
+    return (
+        f"dim={dim!r}: no observed variable has this dimension (dims of {names}). Name it in "
+        "dims= of the observed variable, or leave dim out to divide the longest axis"
+    )
+
+
+def _refuse_kind(model: Any, variable: Any) -> None:
     """Raise if observations of this kind cannot be divided."""
-    op = None if rv.owner is None else rv.owner.op
-    name = rv.name.removesuffix("_observed")
-    if isinstance(op, PartialObservedRV) or f"{name}_unobserved" in model.named_vars:
-        raise InputError(
-            f"{name} has missing values. PyMC turns them into random variables, so rows with and "
-            "without missing values cannot be divided in the same way. Remove the rows with "
-            "missing values, or fill them in first"
-        )
-    if isinstance(op, MinibatchRandomVariable):
-        raise InputError(
-            f"{rv.name} has a total_size (Minibatch): its log-density is an estimate from some of "
-            "the rows, scaled up. Give it all rows: members divide them, and the result is exact"
-        )
-    value: Any = model.rvs_to_values[rv]
+    value: Any = model.rvs_to_values.get(variable, variable)
     if not isinstance(value.type, TensorType) and not hasattr(value.type, "dims"):
-        raise InputError(f"{rv.name} is observed as {value.type}, whose rows cannot be divided")
+        raise InputError(
+            f"{variable.name} is observed as {value.type}, whose rows cannot be divided"
+        )
 
 
 def _refuse_random(rv: Any, logp: Variable) -> None:
@@ -233,26 +466,6 @@ def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Lengths]:
     return found
 
 
-def _term(
-    model: Any, rv: Any, logp: Any, dim: str | None, shapes: Mapping[Variable, Lengths]
-) -> Term | None:
-    """The term to divide; None for a single observation, which is not divided."""
-    data, found = _observed_shape(model, rv), shapes[logp]
-    if dim is not None:
-        axis = model.named_vars_to_dims[rv.name].index(dim)
-        if axis >= len(found) or found[axis] != data[axis]:
-            raise InputError(_joint(rv, data, found, f"along {dim!r}"))
-    elif max(data, default=1) == 1:
-        return None
-    elif not found or max(found) == 1:
-        raise InputError(_joint(rv, data, found, "by row"))
-    else:
-        axis = int(np.argmax(found))
-        if found[axis] not in data:
-            raise InputError(_joint(rv, data, found, "by row"))
-    return None if found[axis] < 2 else Term(rv.name, logp, axis, found[axis])
-
-
 def _observed_shape(model: Any, rv: Any) -> Lengths:
     value: Any = model.rvs_to_values[rv]
     if isinstance(value, Constant):
@@ -261,37 +474,53 @@ def _observed_shape(model: Any, rv: Any) -> Lengths:
 
 
 def _joint(rv: Any, data: Lengths, found: Lengths, how: str) -> str:
-    kind = getattr(getattr(rv.owner, "op", None), "_print_name", ("",))[0] or str(rv.owner.op)
-    return (
+    op = getattr(rv.owner, "op", None)
+    kind = getattr(op, "_print_name", ("",))[0] or str(op)
+    what = (
         f"{rv.name} ({kind}) cannot be divided {how}: its data have shape {data} and its "
-        f"log-density has shape {found}, so it is not a sum over rows. The rows depend on one "
-        "another (time series, a Gaussian process, one multivariate observation). If another "
-        "dimension has independent entries, name it with dim="
+        f"log-density has shape {found}, so it is not a sum over rows. "
+    )
+    if isinstance(op, CustomDistRV | CustomSymbolicDistRV) and max(found, default=1) == 1:
+        return what + (
+            "Let logp return one value per row. A sum of them at its end can be read through, "
+            "other operations behind the sum only if they add, or multiply by a scalar"
+        )
+    return what + (
+        "The rows depend on one another (time series, a Gaussian process, one multivariate "
+        "observation). If another dimension has independent entries, name it with dim="
     )
 
 
-def _refuse_mixed(model: Any, term: Term, reading: Reading, free: set[Variable]) -> None:
-    """Raise if the term mixes observed rows before it computes the density of each.
-
-    The rest of such a term could be divided, but its costly first part would run in one process.
-    """
-    observed = model.rvs_to_values[model[term.name]]
-    inner = {
-        variable
-        for variable, axis in reading.sources
-        if axis is not None and variable in free and variable.owner is not None
-    }
-    for variable in inner & set(ancestors([term.variable])):
-        if any(_is_same(v, observed) for v in ancestors([variable])):
-            raise InputError(
-                f"the log-density of {term.name} cannot be divided into its {term.rows} rows: "
-                f"{name_of(variable.owner)} mixes rows of the observed data"
-            )
-
-
 def _is_same(variable: Any, observed: Any) -> bool:
-    both = isinstance(variable, Constant) and isinstance(observed, Constant)
-    return variable is observed or (both and variable.data is observed.data)
+    """Whether both are the same data. PyTensor merges constants of equal values."""
+    if variable is observed:
+        return True
+    if not (isinstance(variable, Constant) and isinstance(observed, Constant)):
+        return False
+    one, other = variable.data, observed.data
+    return one is other or bool(
+        isinstance(one, np.ndarray)
+        and isinstance(other, np.ndarray)
+        and one.size > 1
+        and np.array_equal(one, other)
+    )
+
+
+def _read_all(
+    terms: Sequence[Term],
+    shapes: Mapping[Variable, Lengths],
+    free: set[Variable],
+    checked: bool,
+    declared: Declared,
+) -> tuple[tuple[tuple[Term, ...], Reading], ...]:
+    """Read the terms, those with the same number of rows together."""
+    by_rows: dict[int, list[Term]] = {}
+    for term in terms:
+        by_rows.setdefault(term.rows, []).append(term)
+    return tuple(
+        (tuple(group), _read(rows, group, shapes, free, checked, declared))
+        for rows, group in by_rows.items()
+    )
 
 
 def _read(

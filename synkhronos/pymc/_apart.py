@@ -1,0 +1,222 @@
+"""Takes a scalar log-density apart into sums over arrays: a sum can be divided, the rest cannot.
+
+The operations below are linear in the sums: addition, subtraction, negation, conversion between
+floats, a factor or divisor that is a scalar. So each sum can be evaluated apart from the others.
+PyMC gives scalar parameters axes of length 1; an array of one element is a scalar here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.shape import Reshape, SpecifyShape
+
+from synkhronos._errors import InputError
+
+_Wrap = Callable[[Any], Any]  # what a term does to a sum, done to the elements of the sum
+
+
+@dataclass(frozen=True)
+class Part:
+    """A summand of a log-density.
+
+    Attributes
+    ----------
+    value : Variable
+        The summand, or an array of summands.
+    arrays : tuple of Variable
+        Arrays, each of which sums up to the summand; empty if it is not a sum.
+    """
+
+    value: Any
+    arrays: tuple[Any, ...] = ()
+
+
+def parts_of(term: Any) -> list[Part]:
+    """Parts that add up to the sum of a term of a model's log-density.
+
+    An array is one part. Its rows may have been summed along other axes.
+    """
+    if not _is_scalar(term):
+        return [Part(term, tuple(_below_sums(term)))]
+    linear = _linear_in_sums(term)
+    found: list[Part] = []
+    stack: list[tuple[Any, _Wrap]] = [(term, lambda x: x)]
+    while stack:
+        variable, wrap = stack.pop()
+        summed = _summed(variable)
+        if summed is not None:
+            arrays = tuple(wrap(a) for a in _below_sums(summed))
+            found.append(Part(wrap(_without_axes(variable)), arrays))
+        elif variable in linear:
+            stack += reversed(_summands(variable.owner, wrap, linear))
+        else:
+            found.append(Part(wrap(_without_axes(variable))))
+    return found
+
+
+def _is_scalar(variable: Any) -> bool:
+    shape = getattr(variable.type, "shape", (None,))
+    return all(n == 1 for n in shape)
+
+
+def _without_axes(scalar: Any) -> Any:
+    return scalar.dimshuffle() if scalar.type.ndim else scalar
+
+
+def _below_sums(array: Any) -> list[Any]:
+    found = [array]
+    while array.owner is not None and isinstance(array.owner.op, Sum):
+        array = array.owner.inputs[0]
+        found.append(array)
+    return found
+
+
+def _summed(variable: Any) -> Any:
+    """The array whose elements a scalar sums; None if it is no sum."""
+    node = variable.owner
+    if node is None or not _is_scalar(variable):
+        return None
+    if isinstance(node.op, Sum):
+        return None if _is_scalar(node.inputs[0]) else node.inputs[0]
+    if isinstance(node.op, DimShuffle):  # a @ b is (1, n) times (n, 1), without its two axes
+        node = node.inputs[0].owner
+    if node is None:
+        return None
+    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    if not isinstance(op, Dot):
+        return None
+    a, b = node.inputs
+    if (a.type.ndim, b.type.ndim) == (2, 2):
+        a, b = a.dimshuffle(1), b.dimshuffle(0)
+    return a * b if (a.type.ndim, b.type.ndim) == (1, 1) else None
+
+
+def _linear_in_sums(term: Any) -> set[Variable]:
+    """The scalars in the term's graph that are linear in sums."""
+    found: set[Variable] = set()
+    for node in toposort([term]):
+        output = node.outputs[0]
+        if not _is_scalar(output):
+            continue
+        if _summed(output) is not None or _carries(node, found):
+            found.add(output)
+    return found
+
+
+def _carries(node: Apply, linear: set[Variable]) -> bool:
+    """Whether a scalar is linear in the sums in its inputs."""
+    inside = [v in linear for v in node.inputs]
+    if isinstance(node.op, CheckAndRaise | DimShuffle | Sum | SpecifyShape):
+        return inside[0]
+    if not isinstance(node.op, Elemwise):
+        return False
+    match node.op.scalar_op:
+        case ps.Add() | ps.Sub() | ps.Neg():
+            return any(inside)
+        case ps.Mul():
+            return inside.count(True) == 1
+        case ps.TrueDiv():
+            return inside[0]
+        case ps.Cast():
+            return inside[0] and node.outputs[0].type.dtype.startswith("float")
+    return False
+
+
+def _summands(node: Apply, wrap: _Wrap, linear: set[Variable]) -> list[tuple[Any, _Wrap]]:
+    """The inputs of a node that `_carries` sums, each with what is done to it."""
+    inputs: list[Any] = list(node.inputs)
+    if isinstance(node.op, CheckAndRaise):
+        return [(inputs[0], lambda x: wrap(node.op(x, *inputs[1:])))]
+    if not isinstance(node.op, Elemwise):
+        return [(inputs[0], wrap)]
+    match node.op.scalar_op:
+        case ps.Add():
+            return [(v, wrap) for v in inputs]
+        case ps.Sub():
+            return [(inputs[0], wrap), (inputs[1], lambda x: wrap(-x))]
+        case ps.Neg():
+            return [(inputs[0], lambda x: wrap(-x))]
+        case ps.TrueDiv():
+            return [(inputs[0], lambda x: wrap(x / _without_axes(inputs[1])))]
+        case ps.Cast():
+            return [(inputs[0], lambda x: wrap(pt.cast(x, node.outputs[0].type.dtype)))]
+    [sums] = [v for v in inputs if v in linear]
+    factors = [_without_axes(v) for v in inputs if v is not sums]
+    return [(sums, lambda x: wrap(pt.mul(x, *factors)))]
+
+
+def with_exact_checks(array: Any) -> Any:
+    """The array with PyMC's checks of parameters as choices, where a failure may not give -inf.
+
+    Where a check fails, PyMC replaces what is below it by -inf. A member instead returns -inf for
+    all its rows. That is the same for a check whose value is added to others, but not for one whose
+    value is negated, or put into another function: log(exp(a) + exp(-inf)) is a.
+
+    Raises
+    ------
+    InputError
+        A check that raises an error instead.
+    """
+    checks = {v for v in ancestors([array]) if v.owner and isinstance(v.owner.op, CheckAndRaise)}
+    for variable in checks:
+        op = variable.owner.op
+        if not (isinstance(op, CheckParameterValue) and op.can_be_replaced_by_ninf):
+            raise InputError(f"it raises an error if a condition fails ({op})")
+    inside = checks & set(ancestors(_not_added(array)))
+    if not inside:
+        return array
+    made: dict[Variable, Any] = {}
+    for node in toposort([array]):
+        inputs: list[Any] = [made.get(v, v) for v in node.inputs]
+        if node.outputs[0] in inside:
+            value, *conditions = inputs
+            holds = pt.all(conditions) if len(conditions) > 1 else conditions[0]
+            chosen: Any = pt.switch(holds, value, -np.inf)
+            made[node.outputs[0]] = pt.cast(chosen, value.type.dtype)
+        elif inputs != list(node.inputs):
+            again = node.clone_with_new_inputs(inputs, strict=False)
+            made.update(zip(node.outputs, again.outputs, strict=True))
+    return made.get(array, array)
+
+
+def _not_added(array: Any) -> list[Any]:
+    """The variables that do more to their inputs than to add them and to spread them."""
+    found, stack = [], [array]
+    while stack:
+        variable = stack.pop()
+        node = variable.owner
+        op = None if node is None else node.op
+        if isinstance(op, CheckAndRaise | Alloc | DimShuffle | SpecifyShape | Reshape | Sum):
+            stack.append(node.inputs[0])
+            found += node.inputs[1:]
+        elif isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Add | ps.Cast):
+            stack += node.inputs
+        elif isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Mul):
+            others = [v for v in node.inputs if not _is_positive(v)]
+            if len(others) == 1:
+                stack += others
+            else:
+                found.append(variable)
+        else:
+            found.append(variable)
+    return found
+
+
+def _is_positive(variable: Any) -> bool:
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return isinstance(variable, Constant) and bool(np.all(np.asarray(variable.data) > 0))

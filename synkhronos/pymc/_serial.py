@@ -1,0 +1,128 @@
+"""The part of a model's log-density that stays in the master: its check, and its share of time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.compile.mode import Mode
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+
+from synkhronos._errors import InputError
+from synkhronos.pymc._proof import POINTS, points
+from synkhronos.pymc._terms import Terms
+
+log = logging.getLogger("synkhronos")
+
+_LARGE = 0.05  # share of a gradient's time from which on a serial term is worth a warning
+_RELATIVE = 1e-5 if pytensor.config.floatX == "float32" else 1e-9
+_PLAIN = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
+
+
+def prove_parts(model: Any, terms: Terms) -> None:
+    """Compare the log-density of variables that were taken apart with the sum of its parts.
+
+    Raises
+    ------
+    InputError
+        They differ at one of the points.
+    """
+    names = [n for n in terms.names if _is_apart(terms, n)]
+    if not names:
+        return
+    sums, sizes = [], []
+    for name in names:
+        parts = [t.variable for t in terms.all if t.name == name]
+        rests = [terms.rests[name]] if name in terms.rests else []
+        sums.append([terms.factors[name].sum(), pt.add(*[p.sum() for p in parts], *rests, 0.0)])
+        sizes.append(pt.add(*[pt.abs(p).sum() for p in [*parts, *rests]], 0.0))
+    evaluate = _function(model, [*sizes, *[v for pair in sums for v in pair]])
+    compared = 0
+    for point in points(model):
+        with np.errstate(all="ignore"):
+            found = [float(v) for v in evaluate(*[point[v.name] for v in model.value_vars])]
+        if not np.isfinite(found).all():
+            continue
+        for i, name in enumerate(names):
+            plain, apart = found[len(names) + 2 * i : len(names) + 2 * i + 2]
+            if not abs(plain - apart) <= _RELATIVE * (abs(plain) + found[i]):
+                raise InputError(
+                    f"the parts of {name} do not add up: its log-density is {plain!r}, the sum of "
+                    f"its parts is {apart!r}. The model has not been changed; please report this"
+                )
+        compared += 1
+        if compared == POINTS:
+            return
+
+
+def _is_apart(terms: Terms, name: str) -> bool:
+    variables = [t.variable for t in terms.all if t.name == name]
+    return variables != [terms.factors[name]]
+
+
+def tell_what_stays(model: Any, terms: Terms) -> None:
+    """Log a line for each variable that has rows and is not divided."""
+    if not terms.stays:
+        return
+    factors = dict(
+        zip(
+            [v.name for v in [*model.observed_RVs, *model.potentials]],
+            type(model).logp(model, [*model.observed_RVs, *model.potentials], sum=False),
+            strict=True,
+        )
+    )
+    shares = shares_of(model, {name: factors[name] for name in terms.stays})
+    for name, reason in terms.stays.items():
+        level = logging.WARNING if shares[name] >= _LARGE else logging.INFO
+        log.log(
+            level,
+            "%s stays in the master: %s (about %.0f %% of a gradient)",
+            name,
+            reason,
+            100 * shares[name],
+        )
+
+
+def shares_of(model: Any, factors: Mapping[str, Any]) -> dict[str, float]:
+    """The share of each term in the time of the model's gradient, with numpy, uncompiled."""
+    whole = _seconds(model, type(model).logp(model))
+    return {
+        name: min(1.0, _seconds(model, pt.as_tensor(f, allow_xtensor_conversion=True)) / whole)
+        for name, f in factors.items()
+    }
+
+
+def _seconds(model: Any, factor: Any) -> float:
+    """Seconds of a value and its gradient at the initial point; the shortest of three."""
+    [total] = clone_replace([factor.sum()])
+    total = rewrite_pregrad(total)
+    smooth = model.continuous_value_vars
+    gradients = pytensor.grad(total, smooth, disconnected_inputs="ignore") if smooth else []
+    evaluate = _function(model, [total, *gradients])
+    start = model.initial_point(0)
+    given = [start[v.name] for v in model.value_vars]
+    found = []
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            began = time.perf_counter()
+            evaluate(*given)
+            found.append(time.perf_counter() - began)
+    return max(min(found), 1e-9)
+
+
+def _function(model: Any, outputs: Sequence[Any]) -> Any:
+    check = (
+        "local_check_parameter_to_ninf_switch"
+        if model.check_bounds
+        else "local_remove_check_parameter"
+    )
+    mode = _PLAIN.including(check)
+    copied = clone_replace(list(outputs))  # rewriting changes graphs in place
+    return pytensor.function(model.value_vars, copied, mode=mode, on_unused_input="ignore")
