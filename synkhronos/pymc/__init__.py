@@ -2,6 +2,7 @@
 
 ==================  ==============================================================================
 ``_parallel``       `parallel`: divides a model's log-density until it is closed
+``_sampling``       `sample`: plans chains and members, divides, and calls `pm.sample`
 ``_terms``          a model's observed terms and Potentials, and which of them cannot be divided
 ``_apart``          takes a scalar log-density apart into sums over rows, and the rest
 ``_serial``         the terms that stay in the master: their share of the time
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from synkhronos.pymc._parallel import Parallel as Parallel
     from synkhronos.pymc._parallel import advise as advise
     from synkhronos.pymc._parallel import parallel as parallel
+    from synkhronos.pymc._sampling import sample as sample
 
-__all__ = ["Advice", "Parallel", "advise", "parallel"]
+__all__ = ["Advice", "Parallel", "advise", "parallel", "sample"]
 
 
 def __getattr__(name: str) -> object:
@@ -44,7 +46,7 @@ def __getattr__(name: str) -> object:
         import_module("pymc")
     except ImportError:
         raise BackendMissing("PyMC", "pymc") from None
-    home = "_advice" if name == "Advice" else "_parallel"
+    home = {"Advice": "_advice", "sample": "_sampling"}.get(name, "_parallel")
     found = getattr(import_module(f"synkhronos.pymc.{home}"), name)
     _belong_to(__name__, [found])
     return found

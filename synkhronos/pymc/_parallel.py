@@ -132,7 +132,7 @@ class Parallel:
         self.model = model = model_of(model)
         if "logp" in vars(model):
             raise InputError("the model is divided already: call close() on that division first")
-        _check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
+        check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
         with telling("reading the model"):
             terms = read_model(model, dim, row_wise)
         self.names: list[str] = []
@@ -237,17 +237,23 @@ class Parallel:
             together = self.group.size if at_once == 1 else members
             self.plan = ChainPlan(chains, together, at_once, float("nan"))
         else:
-            divided = vars(self.model).pop("logp")
-            try:
-                plain = gradient_of(self.model, mode)
-            finally:
-                self.model.logp = divided
-            timing = measure_mode(self.model, self._evaluator, self.group.size, mode, plain)
-            advice = Advice(tuple(self.names), (), cores, (timing,))
+            advice = self._measured(mode, cores)
             self.plan = advice.chains(chains, together=self.group.size)
             self._evaluator.give_each_chain(self.plan.members)
         log.info("%s", self.plan)
         sys.stdout.write(f"synkhronos: {self.plan}\n")
+
+    def _measured(self, mode: Any, cores: int) -> Advice:
+        """The advice for this model, measured with its group."""
+        assert self._evaluator is not None
+        assert self.group is not None
+        divided = vars(self.model).pop("logp")
+        try:
+            plain = gradient_of(self.model, mode)
+        finally:
+            self.model.logp = divided
+        timing = measure_mode(self.model, self._evaluator, self.group.size, mode, plain)
+        return Advice(tuple(self.names), (), cores, (timing,))
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -291,20 +297,21 @@ def _forget_compiled(model: Any) -> None:
     vars(model).pop("_cache", None)
 
 
-def model_of(model: Any) -> Any:
-    """The outermost model of the given one, or of the current context."""
+def model_of(model: Any, what: str = "parallel") -> Any:
+    """The outermost model of the given one, or of the current context; `what` wants it."""
     if model is None:
         try:
             return modelcontext(None).root
         except TypeError:
             raise InputTypeError(
-                "parallel() was given no model, and is not inside of one: write parallel(model), "
+                f"{what}() was given no model, and is not inside of one: write {what}(model), "
                 "or call it inside of `with model:`"
             ) from None
     if not isinstance(model, BaseModel):
-        also = f", as in parallel(model, members={model})" if isinstance(model, int) else ""
+        count = "members" if what == "parallel" else "draws"
+        also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
         raise InputTypeError(
-            f"parallel takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
+            f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
         )
     return model.root
 
@@ -326,7 +333,8 @@ def group_for(members: int | None) -> tuple[Group, bool]:
     return Group(members), True
 
 
-def _check_counts(**counts: int | None) -> None:
+def check_counts(**counts: int | None) -> None:
+    """Raise unless each is None or an int of at least 1."""
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
             raise InputTypeError(f"{name}={shown(count)}: give an int")

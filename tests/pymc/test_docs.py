@@ -12,7 +12,7 @@ from zoo import FAMILIES, KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 MODELS = DOCS / "reference" / "pymc_models.rst"
-PAGE = DOCS / "howto" / "pymc.rst"
+PAGES = ("pymc", "pymc_sample")
 
 
 def listed(heading: str) -> list[str]:
@@ -46,10 +46,11 @@ def test_every_kind_has_a_name_of_its_own() -> None:
     assert len(KINDS) == sum(map(len, FAMILIES.values()))
 
 
-def test_examples() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_examples(page: str) -> None:
     flags = os.environ.get("PYTENSOR_FLAGS", "")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "doctest", str(PAGE)],
+        [sys.executable, "-P", "-m", "doctest", str(DOCS / "howto" / f"{page}.rst")],
         env=os.environ | {"PYTENSOR_FLAGS": f"{flags},mode=FAST_COMPILE,cxx=".strip(",")},
         capture_output=True,
         text=True,

@@ -1,0 +1,240 @@
+"""`synk.pymc.sample`: chains and members in one call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import synkhronos as synk
+from synkhronos._errors import InputError, InputTypeError, WorkerDied
+from synkhronos.pymc import _sampling
+from synkhronos.pymc._advice import Advice, ModeAdvice
+from synkhronos.pymc._sampling import Sampling
+
+SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False, "quiet": True} | {
+    "compute_convergence_checks": False
+}
+
+
+@pytest.fixture(autouse=True)
+def _few_draws() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def model_of(rows: int = 80) -> pm.Model:
+    r = np.random.default_rng(4)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        pm.Poisson("y", pm.math.exp(r.normal(size=(rows, 2)) @ b), observed=r.poisson(1, rows))
+    return model
+
+
+def walk() -> pm.Model:
+    with pm.Model() as model:
+        sigma = pm.HalfNormal("sigma")
+        steps = np.random.default_rng(0).normal(size=30).cumsum()
+        pm.GaussianRandomWalk("y", sigma=sigma, init_dist=pm.Normal.dist(), observed=steps)
+    return model
+
+
+def advice(cores: int, **given: Any) -> Advice:
+    """Of a second for all rows, and a gradient that takes 2 seconds plain."""
+    known = {
+        "plain": 2.0,
+        "plain_threads": 2.0,
+        "rest": 0.1,
+        "parts": {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.125},
+        "round": 0.01,
+        "sampler": 0.5,
+    } | given
+    return Advice(("y",), (100,), cores, (ModeAdvice("NUMBA", **known),))
+
+
+def planned(measured: Advice, chains: int, sampler: str | None = None) -> Sampling:
+    """A plan from measurements, without a group."""
+    made = object.__new__(Sampling)
+    sizes: list[int] = []
+    made.__dict__.update(
+        _cores=measured.cores,
+        _sampler=sampler,
+        _several_nodes=False,
+        slower="",
+        group=SimpleNamespace(size=measured.cores),
+        _evaluator=SimpleNamespace(give_each_chain=sizes.append),
+        _measured=lambda mode, cores: measured,
+        close=lambda: None,
+    )
+    made._plan_chains(chains, None, None)
+    assert made.plan is not None
+    assert sizes == [made.plan.members]
+    return made
+
+
+def test_cores_go_to_chains_first_and_then_to_members() -> None:
+    for chains, cores, members, at_once in [(4, 8, 2, 4), (4, 4, 1, 4), (2, 8, 4, 2), (1, 8, 8, 1)]:
+        found = planned(advice(cores), chains)
+        assert found.plan is not None
+        assert (found.plan.members, found.plan.at_once, found.slower) == (members, at_once, "")
+        assert found.sampling == {"chains": chains, "cores": at_once, "nuts_sampler": "pymc"}
+
+
+def test_chains_of_other_samplers_take_turns_if_that_is_faster_than_plain_chains() -> None:
+    alone = planned(advice(8), 1, "nutpie")
+    assert alone.sampling == {"chains": 1, "cores": 1, "nuts_sampler": "nutpie"}
+    assert not alone.slower
+    # four plain chains at once take 2 s, in turn by 8 members 4 * 0.235 s
+    assert not planned(advice(8), 4, "nutpie").slower
+    # and by 2 members 4 * 0.61 s
+    slower = planned(advice(2, plain=1.1), 4, "nutpie").slower
+    assert "2440.000 ms, and plain 2200.000 ms" in slower
+    assert "91 %" in slower
+
+
+def test_plain_sampling_is_compared_with_the_sampler_that_pymc_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyMC takes nutpie where it is installed, and that has no Python around each gradient."""
+    measured = advice(1, plain=1.4)  # divided 1.1 + 0.5
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert planned(measured, 1).slower
+    assert not planned(measured, 1, "pymc").slower
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not planned(measured, 1).slower
+
+
+def test_chains_in_processes_draw_what_one_after_another_draw(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = model_of()
+    given = SHORT | {"chains": 2, "members_per_chain": 1}
+    several = synk.pymc.sample(model, cores=2, **given)
+    in_turn = synk.pymc.sample(model, cores=1, **given)
+    np.testing.assert_array_equal(several.posterior["b"], in_turn.posterior["b"])
+    assert several.posterior.sizes == {"chain": 2, "draw": 6, "b_dim_0": 2}
+    there = len(os.sched_getaffinity(0))
+    first, second = capsys.readouterr().out.splitlines()
+    if there > 1:
+        assert first == "synkhronos: 2 chains, 2 at once with 1 member each"
+    assert second == "synkhronos: 2 chains, one after another, with 1 member"
+    assert "logp" not in vars(model)
+
+
+def test_the_number_of_members_changes_rounding_only() -> None:
+    model, given = model_of(), SHORT | {"chains": 1, "draws": 5, "tune": 0}
+    plain = pm.sample(model=model, cores=1, nuts_sampler="pymc", **given).posterior["b"]
+    for members in (1, 2):
+        found = synk.pymc.sample(model, members_per_chain=members, **given)
+        np.testing.assert_allclose(found.posterior["b"], plain, rtol=1e-6)
+
+
+def test_a_model_that_cannot_be_divided_is_sampled_plainly(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, given = walk(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
+    found = synk.pymc.sample(model, **given)
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("synkhronos: the model is sampled plainly: ")
+    assert "rows depend on one another" in line
+    plain = pm.sample(model=model, cores=1, **given)
+    np.testing.assert_array_equal(found.posterior["sigma"], plain.posterior["sigma"])
+    with pytest.raises(InputError, match="not a dimension of the model"):
+        synk.pymc.sample(model, dim="obs", **given)
+
+
+def test_a_model_that_would_not_be_faster_is_sampled_plainly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
+    monkeypatch.setattr(Sampling, "_measured", lambda s, mode, cores: advice(cores, plain=0.1))
+    found = synk.pymc.sample(model, cores=2, **given)
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("synkhronos: the model is sampled plainly: divided (1 chains, ")
+    assert "logp" not in vars(model)
+    plain = pm.sample(model=model, cores=1, **given)
+    np.testing.assert_array_equal(found.posterior["b"], plain.posterior["b"])
+
+
+def test_a_measured_plan_is_carried_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real measurements, either line is right; the draws are there."""
+    monkeypatch.setattr(_sampling.importlib.util, "find_spec", lambda name: None)
+    found = synk.pymc.sample(model_of(), chains=2, **SHORT)
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith(("synkhronos: 2 chains, ", "synkhronos: the model is sampled plainly"))
+    assert found.posterior.sizes["chain"] == 2
+
+
+def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    from synkhronos.pymc import _parallel
+
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(_parallel, "pm_sample", lambda **kwargs: seen.update(kwargs) or "idata")
+    model = model_of()
+    given = {"random_seed": 3, "idata_kwargs": {"log_likelihood": True}, "progressbar": "split"}
+    with model:
+        found = synk.pymc.sample(chains=3, cores=1, members_per_chain=1, target_accept=0.9, **given)
+    assert found == "idata"
+    plan = {"model": model, "chains": 3, "cores": 1, "nuts_sampler": "pymc"}
+    assert seen == given | plan | {"target_accept": 0.9}
+
+
+def test_what_idata_holds_is_that_of_pm_sample() -> None:
+    model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
+    kept = {"log_likelihood": True}
+    found = synk.pymc.sample(model, members_per_chain=2, idata_kwargs=kept, **given)
+    plain = pm.sample(model=model, cores=1, idata_kwargs=kept, **given)
+    assert set(found.children) == set(plain.children)
+    for name, group in plain.children.items():
+        assert set(found[name].data_vars) == set(group.data_vars)
+        assert found[name].sizes == group.sizes
+    assert found.log_likelihood["y"].shape == (1, 6, 80)
+
+
+def test_the_death_of_a_member_is_an_error_and_the_model_is_as_before() -> None:
+    model, seen = model_of(), []
+    with synk.Group(2) as group, group.active():
+        [worker] = group.channel.workers
+
+        def callback(trace: Any, draw: Any) -> None:
+            if draw.draw_idx == 2:
+                seen.append(draw.draw_idx)
+                os.kill(worker.pid, signal.SIGKILL)
+
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            synk.pymc.sample(model, chains=1, members_per_chain=2, callback=callback, **SHORT)
+    assert seen == [2]
+    assert "logp" not in vars(model)
+
+
+def test_wrong_arguments() -> None:
+    model = model_of()
+    with pytest.raises(InputError, match="chains=0: at least 1"):
+        synk.pymc.sample(model, chains=0)
+    with pytest.raises(InputTypeError, match="cores='8': give an int"):
+        synk.pymc.sample(model, cores="8")
+    with pytest.raises(InputTypeError, match=r"as in sample\(model, draws=1000\)"):
+        synk.pymc.sample(1000)
+    with pytest.raises(InputTypeError, match=r"write sample\(model\)"):
+        synk.pymc.sample()
+    with (
+        synk.pymc.parallel(model, members=1),
+        pytest.raises(InputError, match="divided already"),
+    ):
+        synk.pymc.sample(model)
+
+
+def test_on_several_nodes_members_per_chain_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sampling, "launch", lambda: object())
+    with pytest.raises(InputError, match="the members of all nodes work on each chain"):
+        synk.pymc.sample(model_of(), members_per_chain=2)
