@@ -100,6 +100,17 @@ def test_chains_of_other_samplers_take_turns_if_that_is_faster_than_plain_chains
     assert "91 %" in slower
 
 
+@pytest.mark.parametrize(("sampler", "at_once"), [("numpyro", 1), (None, 4)])
+def test_named_members_leave_other_samplers_one_chain_at_a_time(
+    sampler: str | None, at_once: int
+) -> None:
+    made = planned(advice(8), 4, sampler)
+    made._asked = 2
+    made._plan_chains(4, 2, None)
+    assert made.plan is not None
+    assert made.sampling["cores"] == made.plan.at_once == at_once
+
+
 def test_plain_sampling_is_compared_with_the_sampler_that_pymc_would_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
