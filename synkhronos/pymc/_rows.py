@@ -387,11 +387,14 @@ def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
     """The node, with an inner graph that accepts any number of rows."""
     if not isinstance(node.op, OpFromGraph):
         return node
-    inputs = [
-        v if axis in _ROWLESS else pt.moveaxis(_placeholder(v, axis), 0, axis)
-        for v, axis in zip(node.inputs, way, strict=True)
-    ]
+    inputs: list[Any] = []
+    for variable, axis in zip(node.inputs, way, strict=True):
+        kind: Any = variable.type
+        free = [None if i == axis else n for i, n in enumerate(getattr(kind, "shape", ()))]
+        inputs.append(variable if axis in _ROWLESS else kind.clone(shape=tuple(free))())
     outputs = _remade(node, inputs)
+    if not isinstance(node.op, SymbolicOp):
+        outputs = OpFromGraph(inputs, outputs)(*inputs, return_list=True)
     owner = outputs[0].owner
     return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node
 
@@ -402,8 +405,9 @@ def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
         found = node.op(*inputs)
         return found if isinstance(found, Sequence) else [found]
     if isinstance(node.op, OpFromGraph):
-        inner = list(zip(node.op.fgraph.inputs, inputs, strict=True))
-        return clone_replace(node.op.fgraph.outputs, replace=inner, rebuild_strict=False)
+        inner = node.op.fgraph.unfreeze()  # in which nodes can be made for other lengths
+        given = list(zip(inner.inputs, inputs, strict=True))
+        return clone_replace(inner.outputs, replace=given, rebuild_strict=False)
     return node.clone_with_new_inputs(inputs, strict=False).outputs
 
 
