@@ -320,35 +320,27 @@ _MIXED = {
     "folded rows": lambda z, *_: pt.transpose(pt.outer(z, z)).ravel()[:N],
 }
 DENSITIES = {**_TOTALS, **_MIXED}
-POTENTIALS = "the potential stays with the master"
-INNER = "OpFromGraph: its inner graph is not rebuilt for other numbers of rows"
-MISSING, SIZE = "the observed part could be divided", "the scale is 1"
+INNER = "an inner graph is not rebuilt for other numbers of rows"
 
 KINDS = {
     'a name with brackets, "f(a, b)"': Kind(lambda: named(observed="f(a, b)")),
     'data named "long"': Kind(lambda: named(data="long")),
     'data named "int"': Kind(lambda: named(data="int")),
     'a parameter named "double"': Kind(lambda: named(latent="double")),
-    "total_size of all rows": Kind(lambda: total_size(N), awaits=SIZE),
+    "total_size of all rows": Kind(lambda: total_size(N)),
     "total_size of more rows": Kind(lambda: total_size(1000), "total_size"),
-    "custom density that is a sum": Kind(custom_sum, awaits="the sum could be divided"),
-    "custom density of all rows, not a sum": Kind(
-        custom_joint, "per row", awaits="the message does not ask for one"
-    ),
+    "custom density that is a sum": Kind(custom_sum),
+    "custom density of all rows, not a sum": Kind(custom_joint, "per row"),
     "custom distribution, density derived": Kind(custom_by_dist),
     "black-box operation": Kind(black_box, "row_wise=[_Squares]"),
     "black-box operation, declared": Kind(black_box, row_wise=("y",)),
-    "missing values of a regression": Kind(
-        missing_of_regression, names=("y_observed",), awaits=MISSING
-    ),
-    "missing values of a covariate": Kind(missing_covariate, awaits=MISSING),
+    "missing values of a regression": Kind(missing_of_regression, names=("y_observed",)),
+    "missing values of a covariate": Kind(missing_covariate),
     "missing values of another variable, dim named": Kind(missing_beside, dim="obs", names=("y",)),
-    "outliers, summed out, in a potential": Kind(outliers, names=("rows",), awaits=POTENTIALS),
-    "outliers, discrete, in a potential": Kind(
-        switched_outliers, names=("rows",), awaits=POTENTIALS
-    ),
-    "mixture by hand, in a potential": Kind(mixture_by_hand, names=("rows",), awaits=POTENTIALS),
-    "intervals, in a potential": Kind(intervals, names=("rows",), awaits=POTENTIALS),
+    "outliers, summed out, in a potential": Kind(outliers, names=("rows",)),
+    "outliers, discrete, in a potential": Kind(switched_outliers, names=("rows",)),
+    "mixture by hand, in a potential": Kind(mixture_by_hand, names=("rows",)),
+    "intervals, in a potential": Kind(intervals, names=("rows",)),
     "change point summed out, in a potential": Kind(potential_of_a_change, "Potential"),
     "a potential that smooths parameters": Kind(potential_of_parameters),
     "truncated, bounds of each row": Kind(truncated_by_row),
@@ -356,7 +348,7 @@ KINDS = {
     "data of another length set": Kind(new_data, dim="obs"),
     "observed afterwards (pm.observe)": Kind(conditioned),
     "axes with names, groups and products": Kind(named_axes_of_groups, awaits=INNER),
-    "operation with a graph inside": Kind(graph_inside, awaits=INNER),
+    "operation with a graph inside": Kind(graph_inside),
     "simulator (ABC)": Kind(simulator, "draws random numbers"),
     **{f"custom density, {name}": Kind(lambda n=name: density(n)) for name in _TOTALS},
     **{f"custom density, {name}": Kind(lambda n=name: density(n), "mix") for name in _MIXED},

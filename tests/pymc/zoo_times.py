@@ -263,9 +263,7 @@ KINDS = {
     "frailty of patients": Kind(frailty),
     "accelerated failure, bounds of each row": Kind(lambda: accelerated_failure(True)),
     "accelerated failure, censoring in a potential": Kind(
-        lambda: accelerated_failure(False),
-        names=("seen", "late"),
-        awaits="the potential stays with the master",
+        lambda: accelerated_failure(False), names=("seen", "late")
     ),
     "autoregression by hand, observed lags": Kind(autoregression_by_hand),
     "autoregression by a scan over observed lags": Kind(autoregression_by_scan),

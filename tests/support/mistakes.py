@@ -291,11 +291,10 @@ synk.pymc.parallel(model, 2)""",
 import pymc as pm
 
 with pm.Model() as model:
-    pm.Potential("fit", -(pm.Normal("mu") - rows[:, 0]) ** 2)
+    pm.Potential("fit", -pm.Normal("mu") ** 2)
 synk.pymc.parallel(model)""",
-            "InputError: the model has no observed variables: there is nothing to divide. "
-            "pm.Potential (fit) is not divided: write it as an observed variable, for example by "
-            "pm.CustomDist",
+            "InputError: the model has no observed variables, and none of its Potentials (fit) sums "
+            "over rows of data: there is nothing to divide",
             needs="pymc",
         ),
         Mistake(
