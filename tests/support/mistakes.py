@@ -293,8 +293,8 @@ import pymc as pm
 with pm.Model() as model:
     pm.Potential("fit", -pm.Normal("mu") ** 2)
 synk.pymc.parallel(model)""",
-            "InputError: the model has no observed variables, and none of its Potentials (fit) sums "
-            "over rows of data: there is nothing to divide",
+            "InputError: the model has no observed variables, and none of its Potentials (fit) "
+            "sums over rows of data: there is nothing to divide",
             needs="pymc",
         ),
         Mistake(
