@@ -264,9 +264,10 @@ def test_jax_ran_then_fork_close_fork(tmp_path: Path) -> None:
         import numpy as np, pytensor, pytensor.tensor as pt, jax, synkhronos as synk
         jax.numpy.arange(3).sum().block_until_ready()
         x = pt.vector("x", dtype="float64")
-        for _ in range(2):
+        for mode in ("FAST_COMPILE", "JAX"):  # the worker of the first imports no JAX
             synk.fork(2)
-            f = synk.function([x], x.mean(), mode="JAX")
+            assert synk.current_group().channel.started == "exec"
+            f = synk.function([x], x.mean(), mode=mode)
             assert f(np.arange(5.0)) == 2 and f(np.arange(4.0)) == 1.5
             synk.close()
         print("done")

@@ -11,16 +11,18 @@ BEGIN = """
     import atexit, gc, multiprocessing, os, signal, sys, threading, time, weakref
     import numpy as np, pytensor.tensor as pt, synkhronos as synk
     from dataclasses import dataclass
+    from pytensor.compile.mode import Mode
     from synkhronos._engine.commands.base import Command
     from synkhronos.testing import leaks
     from synkhronos.testing.faults import Fault
 
+    FAST = Mode("py", None)  # as in the tests
     LIMIT = 5.0  # seconds, of which half a one is grace
     x = pt.vector("x", dtype="float64")
 
     def begin():
         synk.fork(2, start="fork")
-        f = synk.function([x], x.mean(), mode="FAST_COMPILE")
+        f = synk.function([x], x.mean(), mode=FAST)
         assert f(np.arange(5.0)) == 2
         return f
 

@@ -16,7 +16,9 @@ TEXT = """
     from synkhronos.extensions import Batches, make_train_function, updates
     from synkhronos.extensions._random_streams import fetch_states
     from synkhronos.extensions.checkpoints import Checkpoints
+    from pytensor.compile.mode import Mode
 
+    FAST = Mode("py", None)  # as in the tests
     EPOCHS, rows = 3, np.random.default_rng(1).normal(size=(30, 4))
 
     def train(folder, rule, say):
@@ -29,7 +31,7 @@ TEXT = """
         after, mask = pt.random.bernoulli(0.7, size=x.shape, rng=rng, return_next_rng=True)
         loss = ((pt.tanh((x * mask) @ w) @ v - 1) ** 2).mean()
         step = make_train_function(loss, [w, v], x, None, getattr(updates, rule), 0.05,
-                                   updates=[(rng, after)], mode="FAST_COMPILE")
+                                   updates=[(rng, after)], mode=FAST)
         batches = Batches(len(rows), 6, seed=3)
         kept = Checkpoints(folder, step, batches)
         if kept.steps():

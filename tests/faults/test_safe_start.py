@@ -14,11 +14,13 @@ from user_scripts import LIMIT, run_script
 BEGIN = """
     import sys, threading, time
     import numpy as np, pytensor.tensor as pt, synkhronos as synk
+    from pytensor.compile.mode import Mode
+    FAST = Mode("py", None)  # as in the tests
     x = pt.matrix("x", dtype="float64")
     def work():
         synk.fork(2)
         how = synk._engine.group.current().channel.started
-        f = synk.function([x], (x.T @ x).sum(), mode="FAST_COMPILE")
+        f = synk.function([x], (x.T @ x).sum(), mode=FAST)
         for _ in range(5):
             assert f(np.ones((300, 300))) == 300**3
         synk.close()
@@ -68,7 +70,10 @@ BEFORE = {
     ),
 }
 
-REPEATED = ("a thread pool", "multiprocessing, by fork")  # what another one checks as well
+REPEATED = (  # what another one checks as well, of which one is in tests/engine/test_groups.py
+    *("a thread pool", "multiprocessing, by fork"),
+    "a thread that waits for orders, as below pytest-xdist",
+)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def script(text: str) -> str:
 
 @pytest.fixture
 def cgroup() -> Iterator[MemoryGroup]:
-    """Of 400 MB; a group of three takes some 100."""
-    with memory_group(400 * MB) as made:
+    """Of 300 MB; a group of three takes some 100."""
+    with memory_group(300 * MB) as made:
         if isinstance(made, str):
             pytest.skip(made)
         yield made
@@ -64,7 +64,7 @@ def cgroup() -> Iterator[MemoryGroup]:
 FILL = """
     f = begin()
     print(short(lambda: synk.data(shape=(500 * MB,), dtype="uint8")))
-    for size in (50 * MB, 3 * MB, 900_000, 5000):
+    for size in (50 * MB, 3 * MB, 900_000, 20_000):
         kept = []
         def fill():
             while True:
@@ -189,14 +189,14 @@ def test_a_small_dev_shm_that_is_full(tmp_path: Path) -> None:
     """As in a container: shared memory is not bound by it."""
     text = """
         f = begin()
-        big = synk.data(shape=(25 * MB,), dtype="float64")
+        big = synk.data(shape=(3 * MB,), dtype="float64")
         big.data[...] = 2.0
         s = pytensor.shared(np.ones(3 * MB), name="s")
         synk.all_reduce(s, "sum")
         assert f(big) == 2 and s.get_value()[-1] == 3
         print("done")
     """
-    mounts = "mount -t tmpfs -o size=64m tmpfs /dev/shm\nhead -c 64M /dev/zero > /dev/shm/full"
+    mounts = "mount -t tmpfs -o size=16m tmpfs /dev/shm\nhead -c 16M /dev/zero > /dev/shm/full"
     ended = in_a_namespace(tmp_path, mounts, script(text))
     assert ended == Ended(0, "done\n")
 

@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytensor
 import pytest
+
+import synkhronos as synk
 
 LIMIT = 110  # seconds; a hang fails
 KINDS = ("mpich", "openmpi")
@@ -175,6 +178,15 @@ def run(
         assert made.wait(limit) == 0, made.text
         made.check_gone()
         return made.text
+
+
+def run_here(folder: Path, text: str, *args: str) -> None:
+    """Run a script in this process, on one node: the oracle costs no start of an interpreter."""
+    with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode="FAST_COMPILE"):
+        patch.setattr(sys, "argv", ["script.py", *args])
+        patch.chdir(folder)
+        exec(compile(textwrap.dedent(text), "script.py", "exec"), {"__name__": "__main__"})
+    synk.close()
 
 
 def _segments() -> set[str]:

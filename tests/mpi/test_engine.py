@@ -49,6 +49,7 @@ def check(
 ) -> None:
     """Run tests in a job; all pass, and nothing of the job is left."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"]
+    command += ["-p", "no:zarr"]  # zarr's plugin takes half a second to import
     command += [f"--rootdir={TESTS.parent}", "-c", str(TESTS.parent / "pyproject.toml")]
     command += ["-m", marked, "-k", only, *(str(TESTS / f) for f in files)]
     made = Job(launcher(kind), nodes, command, folder, SYNK_TEST_MEMBERS=str(members))

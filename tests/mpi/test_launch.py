@@ -11,17 +11,35 @@ from selection import thorough
 EARLY_LIMIT = 30.0  # seconds, with the imports; without the end of the job it is a hang
 
 GROUPS = """
-    import sys
+    import gc, sys
+    from dataclasses import dataclass
     import numpy as np, pytensor, pytensor.tensor as pt
     import synkhronos as synk
+    from synkhronos._host import arena as _arena
+    from synkhronos._engine.commands.base import Command
+    from synkhronos._engine.group import current
+
+    @dataclass(frozen=True)
+    class Arenas(Command):
+        pure = True
+
+        def run(self, member):
+            return len(_arena._arenas)
+
+        def answer(self, member, own, reports):
+            return own, reports[member.size // 2]  # the leaders'
 
     pytensor.config.mode = "FAST_COMPILE"
+    gc.disable()
     x = pt.matrix("x", dtype="float64")
     rows = np.arange(60.0).reshape(20, 3)
     serial = pytensor.function([x], [x.sum(), x.max(0), x * 2])
     for round in range(3):
+        f = d = None  # and with them the memory of the group before
         pytensor.config.floatX = ("float64", "float32")[round % 2]  # the others do not see it
         size = synk.fork(int(sys.argv[1]))
+        found = current().run(Arenas())
+        assert found == (1, 1), found
         f = synk.function([x], [x.sum(), x.max(0), x * 2])
         d = synk.data(rows)
         for _ in range(3):
@@ -48,51 +66,14 @@ GROUPS = """
 def test_groups_one_after_the_other(
     mpi: Launcher, tmp_path: Path, ranks: int, members: int
 ) -> None:
-    """Every process runs the script; all but the first stop in `fork` and serve."""
+    """Every process runs the script; all but the first stop in `fork` and serve.
+
+    Memory goes with its group, in all leaders, at once: no collection of cycles is awaited.
+    """
     said = run(mpi, ranks, tmp_path, GROUPS, str(members)).splitlines()
     wanted = [f"group {i} of {ranks * members}" for i in range(3)]
     assert [line for line in said if line.startswith("group")] == wanted
     assert said.count("good end") == 1
-
-
-MEMORY = """
-    import gc, sys
-    from dataclasses import dataclass
-    import numpy as np, pytensor, pytensor.tensor as pt
-    import synkhronos as synk
-    from synkhronos._host import arena as _arena
-    from synkhronos._engine.commands.base import Command
-    from synkhronos._engine.group import current
-
-    @dataclass(frozen=True)
-    class Arenas(Command):
-        pure = True
-
-        def run(self, member):
-            return len(_arena._arenas)
-
-        def answer(self, member, own, reports):
-            return own, reports[member.size // 2]  # the leaders'
-
-    pytensor.config.mode = "FAST_COMPILE"
-    gc.disable()
-    x = pt.matrix("x", dtype="float64")
-    for round in range(3):
-        synk.fork(int(sys.argv[1]))
-        found = current().run(Arenas())
-        assert found == (1, 1), found
-        f, d = synk.function([x], x.sum()), synk.data(np.ones((100, 3)))
-        assert f(d) == 300
-        synk.close()
-        del f, d
-    print("good end")
-"""
-
-
-@pytest.mark.parametrize("members", [*thorough("1"), "2"])
-def test_memory_goes_with_its_group(mpi: Launcher, tmp_path: Path, members: str) -> None:
-    """In all leaders, at once: it does not wait for the collection of cycles."""
-    assert "good end" in run(mpi, 2, tmp_path, MEMORY, members)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +129,18 @@ def test_a_bad_end_of_a_process_alone_is_its_own(tmp_path: Path) -> None:
     """With `mpi=False` nobody waits for it; MPICH leaves processes alone that speak no MPI."""
     text = """
         import os, time
+        from pathlib import Path
         import synkhronos as synk
         synk.fork(1, mpi=False)
         if os.environ["PMI_RANK"] == "1":
+            Path("new").write_text(str(os.getpid()))
+            Path("new").rename("pid")
             raise ValueError("of one process")
-        time.sleep(2.0)
+        until = time.monotonic() + 20
+        while not Path("pid").exists() or Path("/proc", Path("pid").read_text()).exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.3)
         print("the other goes on")
     """
     with job(launcher("mpich"), 2, tmp_path, text) as made:
@@ -305,23 +293,6 @@ def test_offers_do_not_pile_up(mpi: Launcher, tmp_path: Path) -> None:
     assert "good end" in run(mpi, 2, tmp_path, OFFERS)
 
 
-def test_nodes_that_differ_are_named(mpi: Launcher, tmp_path: Path) -> None:
-    """Versions, mode and floatX are compared before anything else."""
-    text = """
-        import os
-        rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
-        os.environ["PYTENSOR_FLAGS"] = f"floatX=float{'64' if rank == '0' else '32'}"
-        import synkhronos as synk
-        try:
-            synk.fork()
-        except synk.GroupError as exc:
-            print("refused:", exc)
-    """
-    said = run(mpi, 2, tmp_path, text)
-    assert "refused: the nodes cannot be one group: floatX is float32 on node 1" in said
-    assert "float64 on node 0" in said
-
-
 START = """
     import os, sys
     import synkhronos as synk
@@ -388,12 +359,18 @@ DIFFERENT = """
 def test_what_differs_is_named_each_time(
     mpi: Launcher, tmp_path: Path, how: str, refused: int
 ) -> None:
-    """Until it is mended; where the others serve first, what holds then is compared."""
+    """Until it is mended; where the others serve first, what holds then is compared.
+
+    Versions, mode and floatX are compared before anything else.
+    """
     said = run(mpi, 2, tmp_path, DIFFERENT, how)
-    assert said.count("floatX is float32 on node 1") == refused, said
+    wanted = "refused: the nodes cannot be one group: floatX is float32 on node 1"
+    assert said.count(wanted) == refused, said
+    assert said.count("float64 on node 0") == refused, said
     assert said.count("size 2") == 3 - refused, said
 
 
+@pytest.mark.thorough  # test_engine.py has tests of processes that serve first
 def test_others_serve_first_and_no_group_is_started(mpi: Launcher, tmp_path: Path) -> None:
     text = "from synkhronos.testing import nodes\nprint('of', nodes.serve_first())\n"
     assert "of 2" in run(mpi, 2, tmp_path, text, limit=EARLY_LIMIT)

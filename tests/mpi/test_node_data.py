@@ -67,15 +67,6 @@ for n in range(50):  # freed, and allocated anew in the same place
 """
 
 
-@SHAPES
-def test_what_is_written_reaches_every_node(
-    mpi: Launcher, tmp_path: Path, ranks: int, members: str
-) -> None:
-    said = run(mpi, ranks, tmp_path, HEAD + WRITES, members)
-    assert "refused: d.data is read-only in a group of several nodes" in said
-    assert "read-only" in said.splitlines()
-
-
 REPEATED = """
 d = synk.data(rows)
 for k in range(6):  # from the second on, the call before is posted again
@@ -89,41 +80,30 @@ for k in range(6):
 """
 
 
-@SHAPES
-def test_what_repeated_calls_change_reaches_every_node(
-    mpi: Launcher, tmp_path: Path, ranks: int, members: str
-) -> None:
-    """Arrays that are copied over those of the call before, and lists of rows."""
-    run(mpi, ranks, tmp_path, HEAD + REPEATED, members)
+COUNTED = """
+from synkhronos._host.arena import Arena
 
+told = []  # bytes that the master tells the others
+take = Arena.changes
 
-def test_only_changed_ranges_travel(mpi: Launcher, tmp_path: Path) -> None:
-    """Bytes that the master tells the others, counted where they are told."""
-    text = """
-        from synkhronos._host.arena import Arena
-        told = []
-        take = Arena.changes
-        def counted(arena):
-            written, freed = take(arena)
-            told.append(sum(n for _, n in written))
-            return written, freed
-        Arena.changes = counted
-        d = synk.data(np.zeros((1000, 100)))
-        g = synk.function([x], x.sum())
-        g(d)
-        told.clear()
-        g(d)
-        assert sum(told) == 0, told
-        d[10] = 1.0
-        d[500:502] = 2.0
-        assert g(d) == 500.0
-        assert 0 < sum(told) <= 3 * 800, told
-        print("counted")
-    """
-    import textwrap
+def counted(arena):
+    written, freed = take(arena)
+    told.append(sum(n for _, n in written))
+    return written, freed
 
-    assert "counted" in run(mpi, 2, tmp_path, HEAD + textwrap.dedent(text), "1")
-
+Arena.changes = counted
+d = synk.data(np.zeros((1000, 100)))
+g = synk.function([x], x.sum())
+g(d)
+told.clear()
+g(d)
+assert sum(told) == 0, told
+d[10] = 1.0
+d[500:502] = 2.0
+assert g(d) == 500.0
+assert 0 < sum(told) <= 3 * 800, told
+print("counted")
+"""
 
 FILES = """
 path = sys.argv[2]
@@ -143,15 +123,6 @@ except synk.InputError as exc:
 check(f(d), rows)
 print("mapped")
 """
-
-
-@SHAPES
-def test_files_are_opened_on_each_node(
-    mpi: Launcher, tmp_path: Path, ranks: int, members: str
-) -> None:
-    said = run(mpi, ranks, tmp_path, HEAD + FILES, members, str(tmp_path / "rows.npy"))
-    assert "mapped" in said
-    assert "is a file that each node opens for itself" in said
 
 
 SCATTERED = """
@@ -212,9 +183,20 @@ print("good end")
 
 
 @SHAPES
-def test_rows_divided_among_nodes(mpi: Launcher, tmp_path: Path, ranks: int, members: str) -> None:
-    """Each node has its share; parts, batches and mixed inputs are computed where rows are."""
-    said = run(mpi, ranks, tmp_path, HEAD + SCATTERED, members)
-    assert said.count("refused") == 8
+def test_data_on_each_node(mpi: Launcher, tmp_path: Path, ranks: int, members: str) -> None:
+    """One job for all parts: its start takes longer than any of them.
+
+    What is written reaches every node, and so do arrays and lists of rows that are copied over
+    those of the call before. Only changed ranges travel. Each node opens files for itself. Rows
+    are divided among nodes; parts, batches and mixed inputs are computed where rows are.
+    """
+    parts = HEAD + WRITES + REPEATED + COUNTED + FILES + SCATTERED
+    said = run(mpi, ranks, tmp_path, parts, members, str(tmp_path / "rows.npy"))
+    assert "refused: d.data is read-only in a group of several nodes" in said
+    assert "read-only" in said.splitlines()
+    assert "counted" in said
+    assert "mapped" in said
+    assert "is a file that each node opens for itself" in said
+    assert said.splitlines().count("refused") == 8
     assert "wrong rows:" in said
     assert "good end" in said

@@ -93,7 +93,7 @@ for x, y in steps:
     whole.train(x, y)
 np.testing.assert_allclose(whole.values(), dense.values(), rtol=1e-12)
 
-for how in ("bf16", "fp16"):
+for how in sys.argv[4].split():
     exchange = HalfPrecision(how, stochastic=True, seed=3)
     unbroken = Regression(exchange=exchange)
     for number, (x, y) in enumerate(steps):
@@ -119,13 +119,19 @@ print("good end")
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("nodes", "members"), [(2, 1), *thorough((2, 2), (3, 1))])
-def test_between_nodes(mpi: Launcher, tmp_path: Path, nodes: int, members: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "members", "halves"),
+    [(2, 1, "bf16"), *thorough((2, 2, "bf16 fp16"), (3, 1, "bf16 fp16"))],
+)
+def test_between_nodes(
+    mpi: Launcher, tmp_path: Path, nodes: int, members: int, halves: str
+) -> None:
     """The oracle, equal bits after a resume, failures in the middle, chance by the step."""
     checkpoints = pytest.importorskip("synkhronos.extensions.checkpoints")
     pytest.importorskip("safetensors")
     support = Path(__file__).parents[1] / "support"
-    said = run(mpi, nodes, tmp_path, PROGRAM, str(members), str(support), str(tmp_path), limit=360)
+    given = str(members), str(support), str(tmp_path), halves
+    said = run(mpi, nodes, tmp_path, PROGRAM, *given, limit=360)
     assert "sparse: equal" in said
     assert said.count("raised ") == nodes
     assert all(f"on node {n}" in said for n in range(nodes))

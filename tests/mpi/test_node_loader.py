@@ -95,20 +95,6 @@ print("the same bits")
 """
 
 
-@SHAPES
-def test_each_batch_is_exactly_its_rows(
-    mpi: Launcher, tmp_path: Path, ranks: int, members: str
-) -> None:
-    """Of whole and of shorter batches, over epochs, after a loop left early and after `restore`.
-
-    Training gives the bits that it gives with a loader of the master.
-    """
-    said = run(mpi, ranks, tmp_path, HEAD + ROWS + TRAINING, members)
-    assert "rows are right" in said
-    assert "the same bits" in said
-    assert "divided:" in said
-
-
 AUGMENTED = """
 import functools
 from synkhronos import nn
@@ -129,14 +115,6 @@ for given in (images, sources.npy(f"{path}_images.npy")):
         np.testing.assert_allclose(-w.get_value(), expected, rtol=1e-12)
 print("the same pixels")
 """
-
-
-@SHAPES
-def test_augmented_rows_have_the_pixels_of_one_process(
-    mpi: Launcher, tmp_path: Path, ranks: int, members: str
-) -> None:
-    """The gradient of this loss is a mean of pixels, so the steps add up those of all rows."""
-    assert "the same pixels" in run(mpi, ranks, tmp_path, HEAD + AUGMENTED, members)
 
 
 BYTES = """
@@ -193,11 +171,6 @@ leaders = reads[:: int(sys.argv[1])]
 assert sum(leaders) == sum(reads) == 101 and max(leaders) <= 101 / nodes + 6, moved
 print("counted")
 """
-
-
-def test_no_row_travels_and_each_node_reads_its_share(mpi: Launcher, tmp_path: Path) -> None:
-    """Bytes that the master sends to other nodes, and rows that each process reads."""
-    assert "counted" in run(mpi, 2, tmp_path, HEAD + BYTES, "1")
 
 
 FAULTS = """
@@ -264,12 +237,24 @@ print("the group goes on")
 """
 
 
-@pytest.mark.parametrize(("ranks", "members"), [(2, "1"), *thorough((2, "2"), (3, "1"))])
-def test_a_source_that_raises_on_one_node_only(
+@SHAPES
+def test_each_batch_is_exactly_its_rows(
     mpi: Launcher, tmp_path: Path, ranks: int, members: str
 ) -> None:
-    """The error names the member, the batch and the epoch; the group and the loader go on."""
-    said = run(mpi, ranks, tmp_path, HEAD + FAULTS, members)
+    """Of whole and of shorter batches, over epochs, after a loop left early and after `restore`.
+
+    One job for all parts: its start takes longer than any of them. Training gives the bits that it
+    gives with a loader of the master. Augmented rows have the pixels of one process: the gradient
+    of this loss is a mean of pixels, so the steps add up those of all rows. No row travels, and
+    each node reads its share. A source that raises on one node only: the error names the member,
+    the batch and the epoch; the group and the loader go on.
+    """
+    said = run(mpi, ranks, tmp_path, HEAD + ROWS + TRAINING + AUGMENTED + BYTES + FAULTS, members)
+    assert "rows are right" in said
+    assert "the same bits" in said
+    assert "divided:" in said
+    assert "the same pixels" in said
+    assert "counted" in said
     assert "of a node:" in said
     assert "of the master:" in said
     assert "damaged" in said

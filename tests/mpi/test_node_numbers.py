@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import Launcher, run
+from launching import Launcher, run, run_here
 from selection import thorough
 
 NUMBERS = """
@@ -67,7 +67,11 @@ def numbers(
     mpi: Launcher, folder: Path, nodes: int, members: int, name: str, *lengths_and_dtypes: str
 ) -> dict[str, object]:
     """What a group of so many nodes and members computes."""
-    run(mpi, nodes, folder, NUMBERS, str(members), str(folder / name), *lengths_and_dtypes)
+    given = str(members), str(folder / name), *lengths_and_dtypes
+    if nodes == 1:
+        run_here(folder, NUMBERS, *given)
+    else:
+        run(mpi, nodes, folder, NUMBERS, *given)
     with np.load(folder / f"{name}.npz") as found:
         return {key: found[key] for key in found.files}
 

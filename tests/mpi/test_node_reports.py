@@ -34,25 +34,9 @@ assert train.report() is step  # what the other node has counted since has ended
 """
 
 
-@pytest.mark.slow
-def test_reports_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
-    text = run(mpi, 2, tmp_path, REPORTS)
-    value, rows, compute, steps, step_rows, step_compute, update = json.loads(text.splitlines()[-1])
-    assert value == 0
-    assert (rows, step_rows, steps) == (10, 10, 3)
-    for seconds in (compute, step_compute, update):
-        assert len(seconds) == 4
-        assert all(s > 0 for s in seconds)
-
-
 TRACE = """
-import json
-import numpy as np
-import pytensor, pytensor.tensor as pt
-import synkhronos as synk
 from synkhronos._engine.commands.tracing import StartTrace, StopTrace
 
-pytensor.config.mode = "FAST_COMPILE"
 synk.fork(2)
 group = synk.current_group()
 x = pt.vector("x", dtype="float64")
@@ -69,10 +53,19 @@ print(json.dumps([trace.error, [m.node for m in trace.members], alignment.offset
 
 
 @pytest.mark.slow
-def test_a_trace_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
-    """Both nodes have the clock of this machine: they differ by no more than the error."""
-    found = json.loads(run(mpi, 2, tmp_path, TRACE).splitlines()[-1])
-    error, nodes, offsets, errors, calls = found
+def test_a_report_and_a_trace_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
+    """Of one job, in two groups.
+
+    Both nodes have the clock of this machine: they differ by no more than the error.
+    """
+    report, trace = map(json.loads, run(mpi, 2, tmp_path, REPORTS + TRACE).splitlines()[-2:])
+    value, rows, compute, steps, step_rows, step_compute, update = report
+    assert value == 0
+    assert (rows, step_rows, steps) == (10, 10, 3)
+    for seconds in (compute, step_compute, update):
+        assert len(seconds) == 4
+        assert all(s > 0 for s in seconds)
+    error, nodes, offsets, errors, calls = trace
     assert 0 < error < 1
     assert nodes == [0, 0, 2, 2]
     assert calls == 5
