@@ -137,10 +137,10 @@ def test_no_ports_and_no_files(tmp_path: Path) -> None:
     )
     files = "access,faccessat,faccessat2,open,openat,creat,mknod,mkdir,shmget,semget"
     calls = f"clone,{files},socket,bind,listen,connect,accept,accept4"
+    # no stop at the calls that are not traced
+    strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", log, "-e", f"trace={calls}"]
     subprocess.run(
-        # no stop at the calls that are not traced
-        ["strace", "-f", "--seccomp-bpf", "-qq", "-o", log]
-        + ["-e", f"trace={calls}", sys.executable, script],
+        [*strace, sys.executable, script],
         env=os.environ
         | {"PYTENSOR_FLAGS": f"cxx=,base_compiledir={cache}", "NUMBA_CACHE_DIR": "/nil"},
         check=True,

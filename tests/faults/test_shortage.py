@@ -54,8 +54,8 @@ def script(text: str) -> str:
 
 @pytest.fixture
 def cgroup() -> Iterator[MemoryGroup]:
-    """Of 300 MB; a group of three takes some 100."""
-    with memory_group(300 * MB) as made:
+    """Of 400 MB; a group of three takes some 100."""
+    with memory_group(400 * MB) as made:
         if isinstance(made, str):
             pytest.skip(made)
         yield made
