@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,9 @@ class Serialized:
                 return pickle.dumps(value, 5, buffer_callback=self._beside)
             except (pickle.PicklingError, AttributeError, TypeError):
                 self._buffers.clear()  # classes that cannot be imported travel by value
-        return cloudpickle.dumps(value, 5, buffer_callback=self._beside)
+        file = io.BytesIO()
+        _ValuePickler(file, 5, self._beside).dump(value)
+        return file.getvalue()
 
     def _beside(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -87,13 +90,22 @@ def _aligned(at: int) -> int:
     return -(-at // _ALIGN) * _ALIGN
 
 
+def _no_id(value: Any) -> None:
+    del value
+
+
+def _no_number(number: Any) -> Any:
+    raise LookupError(number)
+
+
 def pack_graph(
     value: Any,
-    persistent_id: Callable[[Any], Any],
+    persistent_id: Callable[[Any], Any] = _no_id,
     reducers: dict[type, Callable[[Any], Any]] | None = None,
 ) -> bytes:
     """Pickle graphs; objects that `persistent_id` numbers (shared variables) travel as numbers.
 
+    Without `persistent_id` none does: for a process that has no variables yet.
     `reducers`: functions that pickle the objects of a class and of its subclasses.
     """
     file = io.BytesIO()
@@ -101,12 +113,29 @@ def pack_graph(
     return file.getvalue()
 
 
-def unpack_graph(data: bytes, persistent_load: Callable[[Any], Any]) -> Any:
+def unpack_graph(data: bytes, persistent_load: Callable[[Any], Any] = _no_number) -> Any:
     """The inverse of pack_graph."""
     return _Unpickler(io.BytesIO(data), persistent_load).load()
 
 
-class _GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends by value what cannot be imported; code keeps the name of its file.
+
+    cloudpickle 3.1.3 leaves that name out. A traceback of a worker would not show the user's lines.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is types.CodeType:
+            make, parts = self.dispatch_table[types.CodeType](obj)
+            return _code, (obj.co_filename, make, parts)
+        return super().reducer_override(obj)
+
+
+def _code(filename: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]) -> Any:
+    return make(*parts).replace(co_filename=filename)
+
+
+class _GraphPickler(_ValuePickler):
     def __init__(
         self,
         file: io.BytesIO,
