@@ -102,7 +102,11 @@ class AllReduce(_Combining):
 
 
 class AllGather(_Combining):
-    """The members' values, joined along axis 0; linear."""
+    """The members' values, joined along axis 0; linear.
+
+    A second value, if given, has as many rows as the result. JAX needs it where members have
+    different numbers of rows.
+    """
 
     __props__ = ("weighing",)
 
@@ -136,7 +140,7 @@ class OwnRows(_Combining):
         return meetings.scattered(given[0], SUM, self.weighing, len(given[1]))
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
-        return AllGather(self.weighing.transposed)(found)[0]
+        return AllGather(self.weighing.transposed)(found, given)[0]
 
 
 class ReduceScatter(_Combining):
@@ -162,9 +166,9 @@ class ReduceScatter(_Combining):
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
         if self.op is SUM:
-            return AllGather(self.weighing.transposed)(found)[0]
-        whole = AllGather()(output)[0]
-        return _slope(self.op, given, whole) * AllGather(PLAIN.transposed)(found)[0]
+            return AllGather(self.weighing.transposed)(found, given)[0]
+        whole = AllGather()(output, given)[0]
+        return _slope(self.op, given, whole) * AllGather(PLAIN.transposed)(found, given)[0]
 
 
 class Broadcast(_Combining):

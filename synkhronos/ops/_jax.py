@@ -1,8 +1,8 @@
 """The operations in JAX programs; imported when JAX compiles the first graph.
 
 A program calls back into Python to meet the others. The calls are ordered as JAX traces them, in
-an order that the graph fixes. JAX fixes the shapes of results when it traces a program, so the
-lengths of gathered values are those of equal members.
+an order that the graph fixes. JAX fixes the shapes of results when it traces a program. So gathered
+values have the length that the graph gives, or else that of equal members.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     meet = functools.partial(meetings.gathered, weighing=op.weighing)
 
-    def all_gather(values: Any, turn: Any) -> Any:
+    def all_gather(values: Any, *like_and_turn: Any) -> Any:
         values = _declared(node, values)
-        rows = meetings.place()[1] * len(values)
+        *like, turn = like_and_turn
+        rows = len(like[0]) if like else meetings.place()[1] * len(values)
         return met(meet, values, (rows, *values.shape[1:])), turn
 
     return all_gather

@@ -54,7 +54,7 @@ def _own_rows(how: int, values: np.ndarray, mine: int) -> np.ndarray:
 
 _HOW = [(op, weighing) for op in _OPS for weighing in _WEIGHINGS]  # a number is passed fastest
 _CALLED = (_all_reduced, _gathered, _scattered, _own_rows, of_root, place, same_steps)
-_VERSION = zlib.crc32(repr([1, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
+_VERSION = zlib.crc32(repr([2, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
 def _how(op: Any) -> int:
@@ -90,7 +90,11 @@ def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> tuple[Any, int]:
             found = _gathered(how, values)
         return found, turn
 
-    return all_gather, _VERSION
+    @numba_njit
+    def all_gather_like(values: Any, like: Any, turn: Any) -> Any:
+        return all_gather(values, turn)
+
+    return all_gather if len(node.inputs) == 2 else all_gather_like, _VERSION
 
 
 @register_funcify_default_op_cache_key(OwnRows)  # type: ignore[untyped-decorator]
