@@ -58,6 +58,8 @@ class Member:
         In the master: what `Group.run` was given beside the command, such as arrays to send.
     above : Leader or None
         In the leader of a node that is not the master's: its end of the tree of leaders.
+    node_cores : list of int
+        In the master and in the leader of a node, on several nodes: the cores of its members.
     serving : Member or None
         Of the class: in a process that runs another process's commands, the member that it is.
     """
@@ -103,6 +105,7 @@ class Member:
         self.owned: dict[int, Any] = {}
         self.scattered_rows: dict[int, tuple[np.ndarray, int]] = {}
         self.above: Any = None
+        self.node_cores: list[int] = []
 
     def assign_rank(self, communicator: Communicator) -> None:
         """Become a member of a group of several nodes, with another rank and size."""

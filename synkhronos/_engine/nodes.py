@@ -274,6 +274,7 @@ def _labels(infos: list[NodeInfo]) -> list[str]:
 
 def _member(
     process: MpiProcess,
+    start: GroupOptions,
     channel: LocalChannel,
     infos: list[NodeInfo],
     master_cores: MasterCores | None,
@@ -289,7 +290,7 @@ def _member(
     between = BetweenNodes(process.leaders, process.world, channel.interrupts)
     host = Hierarchy(SharedMemory(channel.node), placement, node, between)
     comm = with_gpus(host, members_per_gpu)
-    return Member(
+    member = Member(
         rank,
         placement.size,
         0,
@@ -299,6 +300,8 @@ def _member(
         channel.node,
         master_cores,
     )
+    member.node_cores = sorted({core for share in start.cores for core in share})
+    return member
 
 
 def _watch(process: MpiProcess, channel: LocalChannel) -> None:
@@ -322,7 +325,7 @@ def lead_all(
         settings = _ask(process, start)
         _watch(process, channel)
         infos = _meet(process, _info(start, channel, settings))
-        member = _member(process, channel, infos, master_cores)
+        member = _member(process, start, channel, infos, master_cores)
     except BaseException:
         for joined in _joined:
             joined.leaders.leave()
@@ -456,7 +459,7 @@ def _serve_group(
         infos = _meet(process, _info(start, channel, settings, trouble))
         alike = True
         assert node is not None
-        member = _member(process, node.channel, infos, master_cores)
+        member = _member(process, node.start, node.channel, infos, master_cores)
         received = CommandReceiver(node.arena, _broadcast(process), process.leaders.fail_transfer)
         ranks = _placement(infos).ranks(process.leaders.rank)
         with labelled(member.rank):

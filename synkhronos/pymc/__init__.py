@@ -3,6 +3,7 @@
 ==================  ==============================================================================
 ``_parallel``       `parallel`: divides a model's log-density until it is closed
 ``_sampling``       `sample`: plans chains and members, divides, and calls `pm.sample`
+``_nodes``          the same on several nodes: each samples some chains, by ``_node_process``
 ``_terms``          a model's observed terms and Potentials, and which of them cannot be divided
 ``_apart``          takes a scalar log-density apart into sums over rows, and the rest
 ``_serial``         the terms that stay in the master: their share of the time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import sys
@@ -14,7 +15,8 @@ from synkhronos._backends.mpi import launch
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import Advice, ChainPlan
-from synkhronos.pymc._parallel import Parallel, check_counts, model_of
+from synkhronos.pymc._nodes import can_divide_chains, sample_over_nodes
+from synkhronos.pymc._parallel import Parallel, check_counts, group_for, model_of
 
 
 class Sampling(Parallel):
@@ -159,8 +161,9 @@ def sample(
     members, they differ by rounding, which grows along a chain. The measurement may choose another
     plan in another run: name `members_per_chain` where draws must be the same.
 
-    On several nodes (mpirun) the members of all nodes divide each chain's likelihood, and chains
-    run one after another.
+    On several nodes (mpirun) each node samples its share of the chains, by a plan of its own. If
+    there are fewer chains than nodes, the members of all nodes divide each chain's likelihood, and
+    chains run one after another.
 
     Examples
     --------
@@ -180,10 +183,19 @@ def sample(
     model = model_of(model, "sample")
     if "logp" in vars(model):
         raise InputError("the model is divided already: call close() on that division first")
-    if members_per_chain is not None and launch() is not None:
+    nodes = launch()
+    if nodes is not None and can_divide_chains(chains, nodes.size, kwargs):
+        group, ours = group_for(None)
+        with group if ours else contextlib.nullcontext():
+            if group.member.communicator.nodes > 1:
+                asked = {"members_per_chain": members_per_chain, "mode": mode, "dim": dim}
+                asked |= {"chains": chains, "cores": cores, "row_wise": row_wise}
+                return sample_over_nodes(group, model, asked | kwargs)
+    if members_per_chain is not None and nodes is not None:
         raise InputError(
-            f"members_per_chain={members_per_chain}: this process was started with others by an "
-            "MPI launcher, and the members of all nodes work on each chain. Leave it out"
+            f"members_per_chain={members_per_chain}: {chains} chains cannot be sampled on "
+            f"{nodes.size} nodes apart, so the members of all nodes work on each chain. Leave it "
+            "out, or sample at least one chain for each node"
         )
     there = len(_cores.available())
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""

@@ -235,7 +235,7 @@ def inherited(objective: Any) -> Iterator[tuple[int, int]]:
         The objective cannot be pickled.
     """
     try:
-        packed = pack_graph(objective, lambda _: None)
+        packed = pack_graph(objective)
     except Exception as exc:  # of any object that the function refers to
         raise InputError(
             f"search: the objective refers to what cannot be sent to a process: {exc}. Make that "

@@ -6,41 +6,19 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from synkhronos._host.cores import environment
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
-from synkhronos._transport.channels import guards
+from synkhronos._transport.channels.fresh_interpreter import start_interpreter
 from synkhronos._transport.channels.processes import Worker
-from synkhronos._transport.channels.worker_start import started_by_main_thread
 
 END_SECONDS = 30.0  # for a process to end after its last message
 _CHUNK = 1 << 16
 _LONGEST = 1 << 24  # bytes of a message
-
-# The first code of the process. It runs on its cores already, since the parent had bound its own
-# thread to them; the guards come before imports, which take a second.
-_BOOTSTRAP = """
-import json, os, runpy, signal, sys
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-hello = json.loads(sys.argv.pop())
-guards = runpy.run_path(hello["guards"])
-for name in ("requests", "replies", "objective", "lifeline"):
-    os.set_inheritable(hello[name], False)
-if hello["by_main_thread"]:
-    guards["end_with_parent"]()
-held = guards["hold"](hello["lifeline"])
-if os.getppid() != hello["parent"]:
-    os._exit(1)
-sys.path[:] = hello["path"]
-import importlib
-importlib.import_module("synkhronos.search._entry").main(hello)
-"""
 
 
 @dataclass(frozen=True)
@@ -106,27 +84,20 @@ class TrialProcess:
             "requests": to_us,
             "replies": from_us,
             "objective": settings.objective,
-            "lifeline": settings.lifeline,
-            "parent": os.getpid(),
-            "by_main_thread": started_by_main_thread(),
-            "guards": guards.__file__,
-            "path": sys.path,
         }
         members = () if settings.members is None else (settings.members,)
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        with _log_of(settings.log_dir, self.trial.number) as output, _bound_to(self.cores):
-            return subprocess.Popen(
-                [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                process_group=0,  # Ctrl-C of the terminal reaches only the parent
-                pass_fds=(to_us, from_us, settings.objective, settings.lifeline),
-                env={
+        with _log_of(settings.log_dir, self.trial.number) as output:
+            return start_interpreter(
+                "synkhronos.search._entry",
+                hello,
+                descriptors=(to_us, from_us, settings.objective),
+                lifeline=settings.lifeline,
+                cores=self.cores,
+                environ={
                     **without_settings(os.environ),
-                    **environment(len(self.cores)),
                     **LaunchSettings(members=members).environment(),
                 },
+                output=output,
             )
 
     @property
@@ -200,14 +171,3 @@ def _log_of(folder: Path | None, number: int) -> Iterator[IO[bytes] | None]:
         return
     with (folder / f"trial-{number}.log").open("ab") as file:
         yield file
-
-
-@contextlib.contextmanager
-def _bound_to(cores: Sequence[int]) -> Iterator[None]:
-    """Bind this thread to cores for the start of a process, which inherits that."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

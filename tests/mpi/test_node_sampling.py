@@ -1,4 +1,4 @@
-"""`synk.pymc.sample` on several nodes: the members of all nodes divide each chain."""
+"""`synk.pymc.sample` on several nodes: each samples some chains, or all nodes divide each chain."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ from pathlib import Path
 import pytest
 from launching import Launcher, run
 
-SAMPLE = """
-import dataclasses
+from synkhronos._host.cores import available, domain, share_out
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+MODEL = """
+import os, signal
 import numpy as np
 import pymc as pm
 import pytensor
 import synkhronos as synk
+
+pytensor.config.mode = "FAST_COMPILE"
+rng = np.random.default_rng(5)
+rows = rng.normal(size=(500, 3))
+with pm.Model() as model:
+    b = pm.Normal("b", shape=3)
+    pm.Normal("y", (rows * b).sum(axis=1), 1, observed=rng.normal(size=500))
+given = dict(draws=5, tune=0, progressbar=False, random_seed=3, model=model,
+             compute_convergence_checks=False)
+"""
+
+TOGETHER = """
+import dataclasses
 from synkhronos.pymc._sampling import Sampling
 
 measured = Sampling._measured
@@ -25,26 +42,91 @@ def slow(self, mode, cores):
 
 
 Sampling._measured = slow
-pytensor.config.mode = "FAST_COMPILE"
-rng = np.random.default_rng(5)
-rows = rng.normal(size=(500, 3))
-with pm.Model() as model:
-    b = pm.Normal("b", shape=3)
-    pm.Normal("y", (rows * b).sum(axis=1), 1, observed=rng.normal(size=500))
-given = dict(draws=5, tune=0, chains=2, progressbar=False, random_seed=3, model=model,
-             compute_convergence_checks=False)
-alone = pm.sample(cores=1, nuts_sampler="pymc", **given).posterior["b"]
+alone = pm.sample(chains=1, cores=1, nuts_sampler="pymc", **given).posterior["b"]
 synk.fork(1)
-together = synk.pymc.sample(**given).posterior["b"]
+together = synk.pymc.sample(chains=1, **given).posterior["b"]
 np.testing.assert_allclose(together, alone, rtol=1e-6)
 print("equal", together.shape)
 """
 
+APART = """
+def draws():
+    return synk.pymc.sample(chains=3, members_per_chain=1, **given).posterior
 
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_chains_run_in_turn_with_the_members_of_all_nodes(mpi: Launcher, tmp_path: Path) -> None:
+seeds = np.random.default_rng(3).integers(2**30, size=2)
+alone = [pm.sample(**given | dict(chains=n, cores=n, nuts_sampler="pymc", random_seed=int(seed)))
+         for n, seed in zip((2, 1), seeds)]
+synk.fork(2)
+first, second = draws(), draws()
+assert first.chain.values.tolist() == [0, 1, 2], first
+np.testing.assert_array_equal(first["b"], second["b"])
+np.testing.assert_allclose(
+    first["b"], np.concatenate([a.posterior["b"] for a in alone]), rtol=1e-6)
+f = synk.function([], pytensor.tensor.constant(1.0) * 2)
+print("equal", first["b"].shape, f(), synk.current_group().member.node_cores)
+"""
+
+FAILING = """
+from synkhronos.pymc import _nodes
+
+if os.environ["SYNK_TEST_FAILS"] == "node 1" and os.environ.get(
+    "PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")
+) == "1":
+    start = _nodes.start_interpreter
+
+    def killed(*args, **kwargs):
+        popen = start(*args, **kwargs)
+        popen.kill()
+        return popen
+
+    _nodes.start_interpreter = killed
+
+synk.fork(1)
+if os.environ["SYNK_TEST_FAILS"] == "interrupt":
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.alarm(4)
+try:
+    synk.pymc.sample(chains=2, **given | dict(draws=10**7, tune=0))
+except (synk.SynkhronosError, KeyboardInterrupt) as exc:
+    print(f"raised {type(exc).__name__}: {exc}")
+f = synk.function([], pytensor.tensor.constant(1.0) * 2)
+print("good end", f())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _with_pymc() -> None:
     pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
-    said = run(mpi, 2, tmp_path, SAMPLE)
-    assert "synkhronos: 2 chains, one after another, with 2 members" in said
-    assert "equal (2, 5, 3)" in said
+
+
+def test_one_chain_runs_with_the_members_of_all_nodes(mpi: Launcher, tmp_path: Path) -> None:
+    said = run(mpi, 2, tmp_path, MODEL + TOGETHER)
+    assert "synkhronos: 1 chain with 2 members" in said
+    assert "equal (1, 5, 3)" in said
+
+
+def test_nodes_sample_chains_of_their_own(mpi: Launcher, tmp_path: Path) -> None:
+    said = run(mpi, 2, tmp_path, MODEL + APART)
+    assert said.count("synkhronos: 3 chains on 2 nodes: 2, 1") == 2
+    first, _ = share_out(available(), 2, domain)
+    assert f"equal (3, 5, 3) 2.0 {sorted(first)}" in said
+
+
+def test_the_process_of_another_node_is_killed(
+    mpi: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master's own chains, which would run for hours, are ended."""
+    monkeypatch.setenv("SYNK_TEST_FAILS", "node 1")
+    said = run(mpi, 2, tmp_path, MODEL + FAILING)
+    assert "raised" in said
+    assert "samples this node's chains killed by SIGKILL" in said
+    assert "good end 2.0" in said
+
+
+def test_ctrl_c_ends_the_chains_of_all_nodes(
+    mpi: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNK_TEST_FAILS", "interrupt")
+    said = run(mpi, 2, tmp_path, MODEL + FAILING)
+    assert "raised KeyboardInterrupt" in said
+    assert "good end 2.0" in said

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +22,7 @@ from synkhronos.pymc import _sampling
 from synkhronos.pymc._advice import Advice, ModeAdvice
 from synkhronos.pymc._sampling import Sampling
 
+DEMO = Path(__file__).parents[2] / "demos" / "pymc" / "visits.py"
 SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False, "quiet": True} | {
     "compute_convergence_checks": False
 }
@@ -140,6 +144,7 @@ def test_chains_in_processes_draw_what_one_after_another_draw(
     assert "logp" not in vars(model)
 
 
+@pytest.mark.thorough  # of the divided model: test_samplers.py
 def test_the_number_of_members_changes_rounding_only() -> None:
     model, given = model_of(), SHORT | {"chains": 1, "draws": 5, "tune": 0}
     plain = pm.sample(model=model, cores=1, nuts_sampler="pymc", **given).posterior["b"]
@@ -169,7 +174,7 @@ def test_a_model_that_would_not_be_faster_is_sampled_plainly(
     monkeypatch.setattr(Sampling, "_measured", lambda s, mode, cores: advice(cores, plain=0.1))
     found = synk.pymc.sample(model, cores=2, **given)
     [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("synkhronos: the model is sampled plainly: divided (1 chains, ")
+    assert line.startswith("synkhronos: the model is sampled plainly: divided (1 chain with ")
     assert "logp" not in vars(model)
     plain = pm.sample(model=model, cores=1, **given)
     np.testing.assert_array_equal(found.posterior["b"], plain.posterior["b"])
@@ -200,6 +205,7 @@ def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == given | plan | {"target_accept": 0.9}
 
 
+@pytest.mark.thorough
 def test_what_idata_holds_is_that_of_pm_sample() -> None:
     model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
     kept = {"log_likelihood": True}
@@ -245,7 +251,33 @@ def test_wrong_arguments() -> None:
         synk.pymc.sample(model)
 
 
-def test_on_several_nodes_members_per_chain_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sampling, "launch", lambda: object())
+def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_sampling, "launch", lambda: SimpleNamespace(size=5))
     with pytest.raises(InputError, match="the members of all nodes work on each chain"):
         synk.pymc.sample(model_of(), members_per_chain=2)
+
+
+def test_the_demo_on_real_data(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (synkhronos[report])")
+    picture = tmp_path / "visits.svg"
+    small = "--persons 30 --chains 1 --members-per-chain 2 --draws 20 --tune 20"
+    done = subprocess.run(
+        [sys.executable, str(DEMO), *small.split(), "--mode", "FAST_COMPILE", "--picture", picture],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "118 years of 30 persons, 311 visits"
+    assert "synkhronos: 1 chain with 2 members" in lines
+    assert [line.split("  ")[1] for line in lines if " to " in line] == [
+        "25 %",
+        "50 %",
+        "95 %",
+        "deductible",
+    ]
+    assert picture.read_text().count("<path") > 20

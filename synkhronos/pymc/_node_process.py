@@ -1,0 +1,43 @@
+"""What the process of a node's chains runs: `synk.pymc.sample`, on the cores of the node."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+import pytensor
+
+from synkhronos._errors import SynkhronosError
+from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos.pymc._nodes import DRAWS, RAISED, NodeChains
+from synkhronos.pymc._sampling import sample
+
+
+def main(hello: dict[str, Any]) -> None:
+    """Sample the chains that are described in the file ``hello["task"]``, and write the draws."""
+    try:
+        answer = DRAWS + pack_graph(_sampled(hello["task"], hello["node"]))
+    except BaseException as exc:
+        answer = RAISED + _packed(exc)
+    with os.fdopen(hello["answer"], "wb") as file:
+        file.write(answer)
+
+
+def _sampled(fd: int, node: int) -> Any:
+    with os.fdopen(fd, "rb") as file:
+        file.seek(0)
+        chains: NodeChains = unpack_graph(file.read())
+    for name, value in chains.settings.items():
+        setattr(pytensor.config, name, value)
+    return sample(chains.model, **chains.arguments[node])
+
+
+def _packed(exc: BaseException) -> bytes:
+    """The exception with its traceback as a note; where it cannot be pickled, another one."""
+    text = "".join(traceback.format_exception(exc))
+    try:
+        exc.add_note(f"in the process that samples the chains of a node:\n{text}")
+        return pack_graph(exc)
+    except Exception:
+        return pack_graph(SynkhronosError(f"{type(exc).__name__}:\n{text}"))

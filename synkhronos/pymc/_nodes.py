@@ -1,0 +1,262 @@
+"""Chains over several nodes: each node samples some of them, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.stats.convergence import log_warnings, run_convergence_checks
+from xarray import DataTree, concat
+
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group import Group, Task
+from synkhronos._engine.member import Member
+from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._host.cores import share_out
+from synkhronos._host.launch_settings import without_settings
+from synkhronos._transport.channels.fresh_interpreter import start_interpreter
+from synkhronos._transport.channels.processes import Worker
+from synkhronos._transport.channels.worker_start import signals_blocked
+from synkhronos._transport.serialization import pack_graph, unpack_graph
+
+_LOOK_SECONDS = 0.05  # between two looks at the other nodes
+_RUNS, _FAILED = 1, 2  # counts that leaders send to the master
+_END_SECONDS = 30.0  # for a killed process to be gone
+
+# Arguments that act in the process that samples, or whose results cannot be joined.
+_OF_ONE_PROCESS = ("callback", "trace")
+
+DRAWS, RAISED = b"D", b"E"  # the first byte of an answer
+
+
+@dataclass(frozen=True)
+class NodeChains:
+    """The chains of all nodes.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    arguments : list of dict
+        Of `synk.pymc.sample`, for each node.
+    settings : dict
+        Of PyTensor. The script may have changed them.
+    """
+
+    model: Any
+    arguments: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, str]
+
+
+class ChainsProcess:
+    """A fresh interpreter that samples one node's chains; a context manager, which ends it.
+
+    A fresh interpreter is needed since MPI allows neither forks nor the threads of samplers.
+
+    Parameters
+    ----------
+    packed : bytes
+        A pickled `NodeChains`.
+    node : int
+    cores : sequence of int
+        Of the node.
+    """
+
+    def __init__(self, packed: bytes, node: int, cores: Sequence[int]) -> None:
+        with contextlib.ExitStack() as undo:
+            task, self._answer = os.memfd_create("synk-chains"), os.memfd_create("synk-draws")
+            undo.callback(os.close, task)
+            undo.callback(os.close, self._answer)
+            with os.fdopen(os.dup(task), "wb") as file:
+                file.write(packed)
+            lifeline, write_end = os.pipe()
+            undo.callback(os.close, lifeline)
+            undo.callback(os.close, write_end)
+            with signals_blocked():  # an interrupt would lose a process that nobody knows yet
+                popen = start_interpreter(
+                    "synkhronos.pymc._node_process",
+                    {"task": task, "answer": self._answer, "node": node},
+                    descriptors=(task, self._answer),
+                    lifeline=lifeline,
+                    cores=cores,
+                    environ=without_settings(os.environ),
+                )
+                self._worker = Worker(0, popen.pid, popen)
+                undo.callback(os.close, self._worker.pidfd)
+            self._undo = undo.pop_all()
+
+    def __enter__(self) -> ChainsProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._undo:
+            self._worker.kill()
+            self.wait(_END_SECONDS)
+            self._worker.reap()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at most; returns whether the process has ended."""
+        return bool(select.select([self._worker.pidfd], [], [], seconds)[0])
+
+    def answer(self) -> bytes:
+        """The pickled draws of a process that has ended.
+
+        Raises
+        ------
+        Exception
+            That of the process.
+        """
+        self._worker.reap()
+        with os.fdopen(os.dup(self._answer), "rb") as file:
+            file.seek(0)  # the process has written through the same file position
+            found = file.read()
+        if not found:
+            raise SynkhronosError(
+                f"the process that samples this node's chains {self._worker.ended}"
+            )
+        if found[:1] == RAISED:
+            raise unpack_graph(found[1:])
+        return found[1:]
+
+
+@dataclass(frozen=True)
+class SampleChains(Command):
+    """Sample chains on the nodes that are not the master's.
+
+    Attributes
+    ----------
+    packed : bytes
+        A pickled `NodeChains`.
+    """
+
+    packed: bytes
+
+    def run(self, member: Member) -> bytes | None:
+        """Sample the chains of this node, if the member is its leader."""
+        if member.above is None:
+            return None
+        node = member.communicator.node
+        with ChainsProcess(self.packed, node, member.node_cores) as process:
+            while not process.wait(_LOOK_SECONDS):
+                if member.stopping:
+                    return None
+                member.progress(_RUNS)
+            try:
+                return process.answer()
+            except BaseException:
+                member.progress(_FAILED)
+                raise
+
+
+def chains_of_nodes(chains: int, nodes: int) -> list[int]:
+    """The numbers of chains, the larger ones first.
+
+    >>> chains_of_nodes(5, 2)
+    [3, 2]
+    """
+    return [len(share) for share in share_out(range(chains), nodes)]
+
+
+def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) -> DataTree:
+    """Sample each node's share of the chains on that node, and join the draws.
+
+    Parameters
+    ----------
+    group : Group
+        It spans the nodes; its members rest meanwhile.
+    model : pymc.Model
+    arguments : mapping
+        Of `synk.pymc.sample`, with the number of chains of at least the number of nodes.
+    """
+    counts = chains_of_nodes(arguments["chains"], group.member.communicator.nodes)
+    packed = _packed(model, arguments, counts)
+    chains = ", ".join(map(str, counts))
+    sys.stdout.write(f"synkhronos: {sum(counts)} chains on {len(counts)} nodes: {chains}\n")
+    task = group.start(SampleChains(packed), "sample")
+    own = None
+    try:
+        with ChainsProcess(packed, 0, group.member.node_cores) as process:
+            while not process.wait(_LOOK_SECONDS) and _FAILED not in task.progress():
+                pass
+            if _FAILED not in task.progress():
+                own = process.answer()
+    except BaseException:
+        _abandon(task)
+        raise
+    if own is None:
+        task.stop()
+    found = task.wait()  # raises the error of a node that has failed
+    assert own is not None
+    return _joined([own, *(found[rank] for rank in sorted(found))], model, arguments)
+
+
+def _abandon(task: Task) -> None:
+    task.stop()
+    with contextlib.suppress(Exception):
+        task.wait()
+
+
+def _packed(model: Any, arguments: Mapping[str, Any], counts: Sequence[int]) -> bytes:
+    """The chains of all nodes, pickled."""
+    settings = {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
+    each = [_arguments_of(node, counts, arguments) for node in range(len(counts))]
+    seeds = np.random.default_rng(arguments.get("random_seed")).integers(2**30, size=len(counts))
+    for given, seed in zip(each, seeds, strict=True):
+        given["random_seed"] = int(seed)
+    try:
+        return pack_graph(NodeChains(model, each, settings))
+    except Exception as exc:  # of any object that the model refers to
+        raise InputError(
+            f"sample: the model or an argument cannot be sent to other nodes: {exc}"
+        ) from exc
+
+
+def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one node's chains, without seed."""
+    first = sum(counts[:node])
+    given = {**arguments, "chains": counts[node]}
+    given["compute_convergence_checks"] = False  # they need all chains
+    if isinstance(given.get("initvals"), Sequence):
+        given["initvals"] = given["initvals"][first : first + counts[node]]
+    if node:
+        given |= {"progressbar": False, "quiet": True}
+    return given
+
+
+def _joined(packed: Sequence[bytes], model: Any, arguments: Mapping[str, Any]) -> DataTree:
+    """One tree of all chains, numbered from 0, as `pm.sample` returns it."""
+    trees = [unpack_graph(each) for each in packed]
+    joined = {}
+    for name, node in trees[0].subtree_with_keys:
+        found = node.to_dataset(inherit=False)
+        if "chain" in found.dims:
+            found = concat([tree[name].to_dataset(inherit=False) for tree in trees], "chain")
+            found = found.assign_coords(chain=np.arange(found.sizes["chain"]))
+            found.attrs = dict(node.attrs)
+            times = [tree[name].attrs.get("sampling_time") for tree in trees]
+            if None not in times:
+                found.attrs["sampling_time"] = max(times)
+        joined[name] = found
+    tree = DataTree.from_dict(joined)
+    tree.attrs = dict(trees[0].attrs)
+    if arguments.get("compute_convergence_checks", True) and not arguments.get("quiet"):
+        log_warnings(run_convergence_checks(tree, model))
+    return tree
+
+
+def can_divide_chains(chains: int, nodes: int, arguments: Mapping[str, Any]) -> bool:
+    """Whether nodes can sample chains apart from one another, and their draws be joined."""
+    apart = not any(arguments.get(name) is not None for name in _OF_ONE_PROCESS)
+    return 1 < nodes <= chains and apart and arguments.get("return_inferencedata", True)
