@@ -66,6 +66,8 @@ class ChainPlan:
 
     def __str__(self) -> str:
         each = "1 member" if self.members == 1 else f"{self.members} members"
+        if self.chains == 1:
+            return f"1 chain with {each}"
         if self.at_once > 1:
             return f"{self.chains} chains, {self.at_once} at once with {each} each"
         return f"{self.chains} chains, one after another, with {each}"

@@ -47,7 +47,7 @@ class Declared:
     ----------
     model : pymc.Model
     row_wise : sequence
-        Classes of operations, and names of observed variables.
+        Classes of operations, and names of observed variables and Potentials.
 
     Raises
     ------
@@ -59,9 +59,9 @@ class Declared:
         if isinstance(row_wise, str) or not isinstance(row_wise, Sequence):
             raise InputTypeError(
                 f"row_wise={shown(row_wise)}: give a list of classes of operations, or of names of "
-                "observed variables"
+                "observed variables and Potentials"
             )
-        known = [rv.name for rv in model.observed_RVs]
+        known = [variable.name for variable in (*model.observed_RVs, *model.potentials)]
         self._kinds: tuple[type, ...] = ()
         self.names: list[str] = []
         for entry in row_wise:
@@ -72,7 +72,7 @@ class Declared:
             else:
                 raise InputError(
                     f"row_wise: {shown(entry)} is neither the class of an operation nor one of the "
-                    f"observed variables ({', '.join(known)})"
+                    f"observed variables and Potentials ({', '.join(known)})"
                 )
         self._nodes: set[Apply] = set()
 

@@ -385,8 +385,8 @@ def parallel(
         Measure the speed-up, and do not divide the model if it is smaller; a warning is logged.
     row_wise : sequence, optional
         Your declaration that operations compute each row from this row alone: classes of operations
-        (`pytensor.graph.op.Op`), or names of observed variables whose log-density has such ones. It
-        is believed after a check of some parts of the rows.
+        (`pytensor.graph.op.Op`), or names of observed variables and Potentials whose log-density
+        has such ones. It is believed after a check of some parts of the rows.
 
     Returns
     -------

@@ -13,6 +13,7 @@ from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.traversal import ancestors
 
 from synkhronos._engine.progress import watch
 from synkhronos._errors import InputError
@@ -67,7 +68,8 @@ def prove(
 
     The gradient is that by the sources, where the parts are added. The model's own graph leads from
     its parameters to the sources in both cases. It may enlarge rounding errors: a covariance's
-    Cholesky decomposition does so by many orders of magnitude.
+    Cholesky decomposition does so by many orders of magnitude. If one source is computed from
+    another, the plain graph has no such place: then the gradient is that by the parameters.
 
     Raises
     ------
@@ -79,21 +81,28 @@ def prove(
     smooth = [v for v in sources if is_smooth(v)]
     values = model.value_vars
     to_sources = pytensor.function(values, sources, mode=_PLAIN, on_unused_input="ignore")
-    compare = _plain(terms, sources, smooth, values, model.check_bounds)
+    pull_back = _pull_back(smooth, values) if _are_nested(sources) else None
+    places = sources if pull_back is None else values
+    by_places = smooth if pull_back is None else [v for v in values if is_smooth(v)]
+    compare = _plain(terms, places, by_places, values, model.check_bounds)
     compared = 0
     for point in points(model):
         given = [point[v.name] for v in values]
         with np.errstate(all="ignore"):
             at = to_sources(*given)
-            value, size, *gradients = compare(*at, *given)
+            value, size, *gradients = compare(*(at if pull_back is None else given), *given)
         if not np.isfinite(value) or not all(np.isfinite(g).all() for g in gradients):
             continue
         other, by = _divided(likelihood, evaluator, dict(zip(sources, at, strict=True)))
-        names = ["the log-density", *[f"the gradient by {_called(v)}" for v in smooth]]
-        pairs = zip(names, [value, *gradients], [other, *(by[v] for v in smooth)], strict=True)
+        found = [by[v] for v in smooth]
+        if pull_back is not None:
+            with np.errstate(all="ignore"):
+                found = pull_back(*given, *found)
+        names = ["the log-density", *[f"the gradient by {_called(v)}" for v in by_places]]
+        pairs = zip(names, [value, *gradients], [other, *found], strict=True)
         for name, a, b in pairs:
-            if found := _difference(name, a, b, float(size)):
-                return found
+            if difference := _difference(name, a, b, float(size)):
+                return difference
         compared += 1
         if compared == POINTS:
             return None
@@ -104,6 +113,23 @@ def prove(
             "(initval=) at which it is finite"
         )
     return None
+
+
+def _are_nested(sources: Sequence[Any]) -> bool:
+    """Whether a source is computed from another one: an operation needs it whole, others by row."""
+    return any(other is not v and other in ancestors([v]) for v in sources for other in sources)
+
+
+def _pull_back(sources: Sequence[Any], values: Sequence[Any]) -> Callable[..., Any]:
+    """(values, gradients by the sources) -> gradients by the smooth values."""
+    given = [v.type() for v in sources]
+    cost = sum(((g * v).sum() for g, v in zip(given, sources, strict=True)), start=pt.constant(0.0))
+    wrt = [v for v in values if is_smooth(v)]
+    found = pytensor.grad(rewrite_pregrad(cost), wrt, disconnected_inputs="ignore")
+    made: Callable[..., Any] = pytensor.function(
+        [*values, *given], found, mode=_PLAIN, on_unused_input="ignore"
+    )
+    return made
 
 
 def _plain(

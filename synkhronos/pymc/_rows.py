@@ -387,13 +387,17 @@ def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
     """The node, with an inner graph that accepts any number of rows."""
     if not isinstance(node.op, OpFromGraph):
         return node
+    symbolic = isinstance(node.op, SymbolicOp)
     inputs: list[Any] = []
     for variable, axis in zip(node.inputs, way, strict=True):
         kind: Any = variable.type
         free = [None if i == axis else n for i, n in enumerate(getattr(kind, "shape", ()))]
-        inputs.append(variable if axis in _ROWLESS else kind.clone(shape=tuple(free))())
+        if axis not in _ROWLESS:
+            inputs.append(kind.clone(shape=tuple(free))())
+        else:  # rebuilding the inner graph would rebuild the input's own graph too
+            inputs.append(variable if symbolic or variable.owner is None else kind())
     outputs = _remade(node, inputs)
-    if not isinstance(node.op, SymbolicOp):
+    if not symbolic:
         outputs = OpFromGraph(inputs, outputs)(*inputs, return_list=True)
     owner = outputs[0].owner
     return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node

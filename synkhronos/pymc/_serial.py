@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from synkhronos.pymc._terms import Terms
 log = logging.getLogger("synkhronos")
 
 _LARGE = 0.05  # share of a gradient's time from which on a serial term is worth a warning
+_ROUNDS = 5  # of measuring that share
 _RELATIVE = 1e-5 if pytensor.config.floatX == "float32" else 1e-9
 _PLAIN = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
 
@@ -91,16 +93,27 @@ def tell_what_stays(model: Any, terms: Terms) -> None:
 
 
 def shares_of(model: Any, factors: Mapping[str, Any]) -> dict[str, float]:
-    """The share of each term in the time of the model's gradient, with numpy, uncompiled."""
-    whole = _seconds(model, type(model).logp(model))
+    """The share of each term in the time of the model's gradient, with numpy, uncompiled.
+
+    It is the median over some rounds, in each of which the whole and the terms take turns: other
+    work on the machine slows down all of them.
+    """
+    whole = _timed(model, type(model).logp(model))
+    terms = [
+        _timed(model, pt.as_tensor(f, allow_xtensor_conversion=True)) for f in factors.values()
+    ]
+    rounds = []
+    for _ in range(_ROUNDS):
+        total = whole()
+        rounds.append([term() / total for term in terms])
     return {
-        name: min(1.0, _seconds(model, pt.as_tensor(f, allow_xtensor_conversion=True)) / whole)
-        for name, f in factors.items()
+        name: min(1.0, statistics.median(found))
+        for name, found in zip(factors, zip(*rounds, strict=True), strict=True)
     }
 
 
-def _seconds(model: Any, factor: Any) -> float:
-    """Seconds of a value and its gradient at the initial point; the shortest of three."""
+def _timed(model: Any, factor: Any) -> Callable[[], float]:
+    """A function: the processor time of a value and its gradient at the initial point."""
     [total] = clone_replace([factor.sum()])
     total = rewrite_pregrad(total)
     smooth = model.continuous_value_vars
@@ -108,13 +121,15 @@ def _seconds(model: Any, factor: Any) -> float:
     evaluate = _function(model, [total, *gradients])
     start = model.initial_point(0)
     given = [start[v.name] for v in model.value_vars]
-    found = []
-    with np.errstate(all="ignore"):
-        for _ in range(3):
-            began = time.perf_counter()
+
+    def seconds() -> float:
+        with np.errstate(all="ignore"):
+            began = time.thread_time()
             evaluate(*given)
-            found.append(time.perf_counter() - began)
-    return max(min(found), 1e-9)
+            return max(time.thread_time() - began, 1e-9)
+
+    seconds()  # the first time takes longer
+    return seconds
 
 
 def _function(model: Any, outputs: Sequence[Any]) -> Any:

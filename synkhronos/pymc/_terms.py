@@ -292,7 +292,8 @@ class Candidates:
         if self._dim is None and self._has_rows(parts):
             raise InputError(
                 f"the Potential {potential.name} cannot be divided: it is not a sum over rows of "
-                "data that are computed apart from one another"
+                "data that are computed apart from one another, as far as its graph tells. If it "
+                f'is one, declare it: row_wise=["{potential.name}"]'
             )
         return None
 

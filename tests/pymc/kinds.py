@@ -29,8 +29,6 @@ class Kind:
     rtol : float
         Allowed relative difference of gradients; more than rounding if an ill-conditioned
         Cholesky factor amplifies it.
-    awaits : str
-        Not right yet: the capability that is missing. Its test is expected to fail, strictly.
     """
 
     make: Callable[[], pm.Model]
@@ -39,7 +37,6 @@ class Kind:
     names: tuple[str, ...] = ()
     row_wise: tuple[str, ...] = ()
     rtol: float = 1e-8
-    awaits: str = ""
 
 
 def rng() -> np.random.Generator:

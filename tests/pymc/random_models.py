@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -249,11 +249,12 @@ def observe(c: Context, mixing: bool) -> None:
 def custom(c: Context, name: str, v: Any, mixing: bool, known: Any) -> None:
     first, second = c.one_of(BY_ROW), c.one_of(BY_ROW)
     mix = c.one_of(MIXING) if mixing else None
+    seed = int(c.rng.integers(1 << 30))
 
     def logp(value: Any, v: Any) -> Any:
         rest = first(value - v)
-        if mix is not None:
-            rest = mix(rest, c)
+        if mix is not None:  # with the same numbers in each graph of the log-density
+            rest = mix(rest, replace(c, rng=np.random.default_rng(seed)))
         return -pt.sqr(second(rest))
 
     pm.CustomDist(name, v, logp=logp, observed=known)

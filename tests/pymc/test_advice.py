@@ -54,7 +54,7 @@ def test_the_fastest_mode_and_the_plan_for_chains() -> None:
     )
     # two chains leave half of the cores: two members each
     assert (advice.chains(2).members, advice.chains(2).at_once) == (2, 2)
-    assert str(advice.chains(1)) == "1 chains, one after another, with 4 members"
+    assert str(advice.chains(1)) == "1 chain with 4 members"
     assert advice.chains(1, together=3).members == 3
 
 
@@ -63,7 +63,7 @@ def test_the_verdict_names_as_many_members_as_pay() -> None:
     advice = Advice(("y",), (100,), 4, (timing(plain=9.0, rest=8.0), dear))
     assert (advice.mode, advice.members) == ("CVM", 1)
     assert "fastest divided: CVM, 1010.000 ms with 1 member." in str(advice)
-    assert str(advice.chains(1)) == "1 chains, one after another, with 1 member"
+    assert str(advice.chains(1)) == "1 chain with 1 member"
 
 
 def test_what_does_not_pay_is_predicted_not_to() -> None:

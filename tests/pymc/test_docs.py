@@ -38,14 +38,11 @@ def test_the_page_lists_the_models_that_are_refused() -> None:
     assert listed("Models that are refused") == refused
 
 
-def test_the_page_lists_the_models_that_are_not_right_yet() -> None:
-    assert listed("Not right yet") == [name for name, kind in KINDS.items() if kind.awaits]
-
-
 def test_every_kind_has_a_name_of_its_own() -> None:
     assert len(KINDS) == sum(map(len, FAMILIES.values()))
 
 
+@pytest.mark.thorough  # scripts/docs runs the same examples
 @pytest.mark.parametrize("page", PAGES)
 def test_examples(page: str) -> None:
     flags = os.environ.get("PYTENSOR_FLAGS", "")

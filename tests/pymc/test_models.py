@@ -17,14 +17,10 @@ import synkhronos as synk
 TYPICAL = (
     "varying slopes, dim named",
     "GLMM, one latent per row",
-    "two parameters of each row, added",
     "factor analysis, factors of each row",
-    "circular regression (von Mises)",
     "autoregression by hand, observed lags",
     "custom distribution",
     "several observed, two lengths, a potential",
-    "panel, divided by time",
-    "latent classes (one discrete parameter per row)",
     "custom density, share of the total",
     "data of another length set",
 )
@@ -46,14 +42,11 @@ SIZES = (1, 2, 3)
 
 
 def cases(names: Iterable[str], typical: Iterable[str]) -> list[Any]:
-    """A kind each; those that are not typical are thorough, those not right yet have to fail."""
-    found = []
-    for name in names:
-        marks: list[Any] = [] if name in typical else [pytest.mark.thorough]
-        if awaits := KINDS[name].awaits:
-            marks = [pytest.mark.xfail(strict=True, reason=awaits)]
-        found.append(pytest.param(name, marks=marks))
-    return found
+    """A kind each; those that are not typical are thorough."""
+    return [
+        pytest.param(name, marks=[] if name in typical else [pytest.mark.thorough])
+        for name in names
+    ]
 
 
 def check_divided(name: str, sizes: Iterable[int]) -> None:
@@ -82,7 +75,7 @@ def check_divided(name: str, sizes: Iterable[int]) -> None:
 @pytest.mark.timeout(300)  # three sizes
 @pytest.mark.parametrize("name", cases(DIVIDED, ()))
 def test_divided_models_are_equal_to_the_plain_ones(name: str) -> None:
-    check_divided(name, [2] if KINDS[name].awaits else SIZES)
+    check_divided(name, SIZES)
 
 
 @pytest.mark.parametrize(("name", "size"), [(n, SIZES[i % 3]) for i, n in enumerate(TYPICAL)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, evaluated, points
 
@@ -52,6 +55,38 @@ def test_a_variable_that_is_needed_whole_and_by_rows() -> None:
         assert likelihood.size == 20
         assert len(likelihood.places) == 1
         check_equal(plain, evaluated(model, at))
+
+
+def mean_of_outer_product() -> pm.Model:
+    """Members need all rows of an expression, and their own rows of the parameter in it."""
+    draw = np.random.default_rng(1)
+
+    def logp(value: Any, b: Any) -> Any:
+        rest = pt.switch(value > b, value - b, 0.3 * (value - b))
+        return -pt.sqr(pt.outer(rest, rest).mean(axis=0))
+
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("b", shape=7), logp=logp, observed=draw.normal(size=7))
+    return model
+
+
+def test_what_members_need_whole_is_computed_from_what_has_rows() -> None:
+    model = mean_of_outer_product()
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, members=3) as parallel:
+        likelihood = parallel._evaluator.likelihood  # type: ignore[union-attr]
+        assert (likelihood.size, len(likelihood.places)) == (7, 1)
+        check_equal(plain, evaluated(model, at))
+
+
+def test_a_wrong_gradient_of_such_a_model_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = _likelihood._gradients
+    monkeypatch.setattr(
+        _likelihood, "_gradients", lambda *given: [g * (1 + 1e-7) for g in gradients(*given)]
+    )
+    with synk.Group(2), pytest.raises(synk.InputError, match="the gradient by b is "):
+        synk.pymc.parallel(mean_of_outer_product())
 
 
 @pytest.mark.parametrize("name", ["long", "f(a, b)"])

@@ -45,7 +45,7 @@ def model_of(kind: str) -> pm.Model:
 
 @pytest.mark.parametrize(
     ("kind", "members"),
-    [("p", 1), ("p", 3), ("OrderedLogistic", 2), *thorough(("logit_p", 2), ("OrderedProbit", 3))],
+    [("p", 3), *thorough(("p", 1), ("logit_p", 2), ("OrderedLogistic", 2), ("OrderedProbit", 3))],
 )
 def test_categories_of_rows_with_one_vector_of_probabilities(kind: str, members: int) -> None:
     model = model_of(kind)
@@ -113,6 +113,21 @@ def test_an_operation_of_which_only_its_author_knows_that_it_keeps_rows_apart(
             synk.pymc.parallel(model)
         with synk.pymc.parallel(model, row_wise=[declared]) as parallel:
             assert parallel.names == ["y"]
+            check_equal(plain, evaluated(model, at))
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_a_potential_is_declared() -> None:
+    with pm.Model() as model:
+        y = np.random.default_rng(3).normal(size=ROWS)
+        pm.Potential("p", Squares()(pt.as_tensor(y), pm.Normal("mean")).sum())
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.Group(2):
+        with pytest.raises(synk.InputError, match=r'Potential p .* declare it: row_wise=\["p"\]'):
+            synk.pymc.parallel(model)
+        with synk.pymc.parallel(model, row_wise=["p"]) as parallel:
+            assert parallel.names == ["p"]
             check_equal(plain, evaluated(model, at))
 
 

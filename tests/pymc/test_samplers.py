@@ -42,6 +42,7 @@ def group() -> Iterator[synk.Group]:
         yield made
 
 
+@pytest.mark.thorough  # in processes: test_chains_in_processes_have_groups_of_their_own
 def test_nuts_draws_the_same_from_run_to_run(group: synk.Group) -> None:
     model = model_of()
     with synk.pymc.parallel(model):

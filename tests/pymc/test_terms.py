@@ -230,9 +230,8 @@ POTENTIALS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["censored rows", *thorough(*(n for n in POTENTIALS if n != "censored rows"))]
-)
+@pytest.mark.thorough  # one of them: test_potentials_over_any_number_of_members
+@pytest.mark.parametrize("name", POTENTIALS)
 def test_a_model_with_a_potential_alone(name: str) -> None:
     check_divided(potential(POTENTIALS[name]), ["p"])
 
@@ -298,6 +297,7 @@ def both() -> pm.Model:
     return model
 
 
+@pytest.mark.thorough  # without Potentials: test_parallel.py
 def test_parts_of_the_log_density_with_a_divided_potential() -> None:
     model = both()
     point = points(model, 1)[0]

@@ -320,7 +320,6 @@ _MIXED = {
     "folded rows": lambda z, *_: pt.transpose(pt.outer(z, z)).ravel()[:N],
 }
 DENSITIES = {**_TOTALS, **_MIXED}
-INNER = "an inner graph is not rebuilt for other numbers of rows"
 
 KINDS = {
     'a name with brackets, "f(a, b)"': Kind(lambda: named(observed="f(a, b)")),
@@ -328,7 +327,7 @@ KINDS = {
     'data named "int"': Kind(lambda: named(data="int")),
     'a parameter named "double"': Kind(lambda: named(latent="double")),
     "total_size of all rows": Kind(lambda: total_size(N)),
-    "total_size of more rows": Kind(lambda: total_size(1000), "total_size"),
+    "total_size of more rows": Kind(lambda: total_size(1000)),
     "custom density that is a sum": Kind(custom_sum),
     "custom density of all rows, not a sum": Kind(custom_joint, "per row"),
     "custom distribution, density derived": Kind(custom_by_dist),
@@ -347,7 +346,7 @@ KINDS = {
     "censored on both sides": Kind(doubly_censored),
     "data of another length set": Kind(new_data, dim="obs"),
     "observed afterwards (pm.observe)": Kind(conditioned),
-    "axes with names, groups and products": Kind(named_axes_of_groups, awaits=INNER),
+    "axes with names, groups and products": Kind(named_axes_of_groups),
     "operation with a graph inside": Kind(graph_inside),
     "simulator (ABC)": Kind(simulator, "draws random numbers"),
     **{f"custom density, {name}": Kind(lambda n=name: density(n)) for name in _TOTALS},
