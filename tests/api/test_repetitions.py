@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 from modes import FAST
 from pytensor.raise_op import Assert
+from selection import thorough
 
 import synkhronos as synk
 
@@ -222,8 +223,7 @@ def test_a_repetition_in_a_group_of_one_keeps_the_group_busy() -> None:
         assert float(f(data)) == 3.0
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("mode", [FAST, "NUMBA"])
+@pytest.mark.parametrize("mode", [FAST, *thorough("NUMBA")])
 @pytest.mark.parametrize("listed", [True, False])
 def test_an_error_of_a_repetition_tells_the_shapes(
     group2: synk.Group, mode: str, listed: bool

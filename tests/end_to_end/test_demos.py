@@ -45,16 +45,17 @@ def test_demo_starts_two_members_unless_told():
 
 
 def test_digits_small():
-    small = "--members 1 2 3 --steps 20 --batch 100 --hidden 8"
+    small = "--members 1 2 --steps 20 --batch 100 --hidden 8"
     done = run(DEMOS / "digits.py", *small.split(), mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All runs are equal to the serial run." in done.stdout.splitlines()
     assert re.fullmatch(r"held-out accuracy: \d+\.\d%", done.stdout.splitlines()[-1])
     assert "epoch 12/12: loss" in done.stderr
-    for row in ("plain, all threads", "plain, 1 thread", "1 member", "2 members", "3 members"):
+    for row in ("plain, all threads", "plain, 1 thread", "1 member", "2 members"):
         assert row in done.stdout
 
 
+@pytest.mark.thorough
 def test_digits_fails_where_results_differ(tmp_path):
     wrong = (DEMOS / "digits.py").read_text().replace("TOLERANCE = 1e-5", "TOLERANCE = -1")
     (tmp_path / "digits.py").write_text(wrong)
@@ -68,7 +69,7 @@ SMALL_RULES = ["--members", "2", "--epochs", "1", "--hidden", "4", "--pause", "0
 
 
 def test_rules_small():
-    chosen = ["synchronous", "SlowMo()", "EASGD()", "GoSGD()"]  # one of each kind
+    chosen = ["synchronous", "SlowMo()", "GoSGD()"]  # a step, a round rule, a free rule
     done = run(DEMOS / "rules" / "rules.py", *SMALL_RULES, "--rules", *chosen, "--plot", "")
     assert done.returncode == 0, done.stdout + done.stderr
     for row in chosen:
@@ -84,7 +85,8 @@ def test_rules_all_with_a_plot(tmp_path):
     assert picture.read_text().count("<path") > 20
 
 
-@pytest.mark.parametrize("more", [["--swap", "2"], *thorough([])])
+@pytest.mark.thorough
+@pytest.mark.parametrize("more", [["--swap", "2"], []])
 def test_gan_small(tmp_path, more):
     pytest.importorskip("pytensor_ml")
     picture = tmp_path / "ring.png"

@@ -173,6 +173,7 @@ assert not np.array_equal(values[0][0], start)
 
 
 @pytest.mark.skipif("cnn serial" not in CURVES, reason="pytensor-ml is missing (synkhronos[nn])")
+@pytest.mark.thorough
 def test_fit_and_a_loop_end_with_the_same_bits(tmp_path: Path, stubs: str) -> None:
     """With dropout, a schedule, averages, and a shorter last batch."""
     text = BOTH.format(data=shared_data(), demos=str(DEMOS), stubs=stubs)
@@ -354,7 +355,7 @@ def test_digits_where_downloads_fail(
         monkeypatch.setattr(_known, "answers", lambda url: "one" in url or answers(url))
         begin = time.perf_counter()
         data = mnist.load()
-        assert time.perf_counter() - begin < 5
+        assert time.perf_counter() - begin < 60  # a hang limit
     assert data.train[0].shape == (1297, 64)
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith(

@@ -54,7 +54,8 @@ def test_cells(cell: Cell) -> None:
     assert cell("import numpy as np, pytensor.tensor as pt, synkhronos as synk") == ""
     assert cell("synk.fork(2)\nx = pt.dvector('x')") == ""
     assert cell("f = synk.function([x], (x ** 2).sum(), mode='FAST_COMPILE')") == ""
-    assert cell("print(f(np.arange(5.0)))") == "30.0"
+    first = cell("print(f(np.arange(5.0)))")  # before it, lines tell of a slow compilation
+    assert first.splitlines()[-1] == "30.0"
     assert cell("d = synk.data(np.ones(7))\nprint(f(d, batch=[0, 3, 3]))") == "3.0"
     assert cell("f(np.ones((2, 2)))").startswith("InputTypeError")
     assert cell("print(f(d))") == "7.0"

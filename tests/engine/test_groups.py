@@ -860,6 +860,6 @@ def test_thread_pools_are_looked_for_after_a_library_was_loaded(tmp_path: Path) 
     found = _cores.thread_pools()
     assert found is not before
     assert _cores.thread_pools() is found
-    assert [pool.filepath for pool in found] == [pool.filepath for pool in before]
+    assert {pool.filepath for pool in found} == {pool.filepath for pool in before}
     _ctypes.dlclose(handle)
     assert _cores.thread_pools() is not found

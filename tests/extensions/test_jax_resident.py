@@ -191,6 +191,7 @@ def test_values_are_the_masters_to_set(gpus: synk.Group, tmp_path: Path) -> None
     np.testing.assert_allclose(plain(data[0]), data[0] @ w0.get_value())
 
 
+@pytest.mark.thorough  # of two modes: test_functions_of_two_modes
 def test_two_training_functions(gpus: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same parameters, in turn: the array that one leaves is the other's to overwrite."""
     found = []

@@ -125,6 +125,7 @@ def test_steps_have_the_bits_of_calls(gpu_pair: synk.Group, warmup: int) -> None
     ROUNDS.test_many_steps_in_one_command(gpu_pair, "over meetings", warmup, True)
 
 
+@pytest.mark.thorough  # on cores: test_round_meetings.py
 def test_a_run_is_resumed(gpu_pair: synk.Group, tmp_path: Path) -> None:
     """With a warm-up, dropout and a running mean."""
     rule = rules.Average(3, state="average", warmup=2)

@@ -103,7 +103,7 @@ def test_loss_and_gradient_are_those_of_keras(keras: Any) -> None:
         np.testing.assert_allclose(g, w, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_slices", [1, 3])
+@pytest.mark.parametrize("num_slices", [*thorough(1), 3])
 def test_steps_of_two_members_are_those_of_one(
     keras: Any, pair: synk.Group, num_slices: int
 ) -> None:
@@ -124,6 +124,7 @@ def test_steps_of_two_members_are_those_of_one(
     assert again < value
 
 
+@pytest.mark.thorough  # of other networks: tests/extensions
 @pytest.mark.parametrize("rule", [rules.DiLoCo(4), rules.EASGD(period=2)], ids=str)
 def test_rules(keras: Any, pair: synk.Group, rule: Any) -> None:
     """By a rule with meetings, and by one without."""

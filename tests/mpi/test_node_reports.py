@@ -53,6 +53,7 @@ print(json.dumps([trace.error, [m.node for m in trace.members], alignment.offset
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_report_and_a_trace_of_two_nodes(mpi: Launcher, tmp_path: Path) -> None:
     """Of one job, in two groups.
 

@@ -188,7 +188,8 @@ def test_synchronised_statistics_are_those_of_all_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [*thorough("NUMBA"), "JAX"])
+@pytest.mark.thorough  # of the collectives: ops/test_ops.py
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
 def test_synchronised_statistics_in_compiled_modes(mode: str) -> None:
     """A small graph, which numba compiles in seconds."""

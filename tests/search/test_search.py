@@ -175,6 +175,7 @@ def test_what_trials_print(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert not capfd.readouterr().err
 
 
+@pytest.mark.thorough  # after a kill: test_a_killed_parent
 def test_a_search_goes_on_where_it_ended(tmp_path: Path) -> None:
     """The number of trials counts those of before; values are not those of the first time."""
     path = tmp_path / "a.db"

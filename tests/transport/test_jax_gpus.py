@@ -149,6 +149,7 @@ def test_a_death_in_an_exchange(start: Start, size: int) -> None:
     assert [values for _, _, values in another.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
+@pytest.mark.thorough  # in training: extensions/test_jax_resident_rounds.py
 def test_a_death_with_restarts(start: Start) -> None:
     """New workers link themselves anew."""
     group = start(2, max_restarts=1)

@@ -197,7 +197,9 @@ def test_members_make_the_steps_of_one_process(name: str) -> None:
         with synk.Group(size):
             ours = trained(make_train_function, synk.function)
         for a, b in zip(ours, serial, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
+            # of the first step's rounding errors, each further step of mobilenet makes 50 to 200
+            # times larger ones
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-8 * np.max(np.abs(b)))
 
 
 def test_a_seed_makes_weights_and_masks() -> None:
