@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import synkhronos as synk
@@ -75,6 +77,28 @@ def test_pauses_grow_where_the_number_of_runnable_processes_does_not_tell(machin
 
 def test_this_process_is_runnable() -> None:
     assert waiting.runnable() >= 1
+
+
+def test_an_interrupt_of_the_count_is_an_interrupt() -> None:
+    """No other exception, and no file stays open (pytest makes errors of warnings)."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    caught = 0
+    try:
+        for i in range(1000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 40e-6 + i % 50 * 1e-6)
+                while True:
+                    waiting.runnable()
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught == 1000
 
 
 def test_calls_beside_busy_processes_do_not_yield(monkeypatch: pytest.MonkeyPatch) -> None:
