@@ -325,8 +325,10 @@ class Reader:
         if any(a == POSITION for _, a in given):
             inputs = _renumbered(given, inputs)
         if axis is not None:
-            if isinstance(node.op, CheckAndRaise | SpecifyShape):
+            if isinstance(node.op, CheckAndRaise):
                 return inputs[0]
+            if isinstance(node.op, SpecifyShape):
+                return _respecified(node, axis, inputs[0])
             if isinstance(node.op, Scan) and self._ways[place] == _by_step(node):
                 inputs = _restepped(node, inputs)
             if type(node.op) in _KEEPS_LENGTH:
@@ -356,6 +358,16 @@ def _placeholder(
         lengths.insert(0, None)
     made: Variable = kind.clone(shape=tuple(lengths))(name=variable.name)
     return made
+
+
+def _respecified(node: Apply, axis: int, rows: Variable) -> Variable:
+    """A member's rows of an array whose lengths are given; those of the other axes remain.
+
+    Elementwise operations stretch an axis only where its type says that its length is 1.
+    """
+    kind: Any = node.outputs[0].type
+    lengths = [None if i == axis else n for i, n in enumerate(kind.shape)]
+    return pt.specify_shape(rows, lengths)
 
 
 def _counts(variable: Variable) -> bool:

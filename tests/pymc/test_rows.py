@@ -56,6 +56,19 @@ def test_categories_of_rows_with_one_vector_of_probabilities(kind: str, members:
         check_equal(plain, evaluated(model, at))
 
 
+def test_one_column_of_features() -> None:
+    """PyTensor makes a product of it, which stretches the column to the width of what follows."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        x = pm.Data("x", rng.normal(size=(ROWS, 1)))
+        mu = (x @ pm.Normal("b", shape=1))[:, None] * np.array([1.0, 2.0])
+        pm.Normal("y", mu, 1, observed=rng.normal(size=(ROWS, 2)))
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, members=2):
+        check_equal(plain, evaluated(model, at))
+
+
 def test_an_index_that_only_happens_to_have_length_1() -> None:
     """With other data it pairs with the rows: members get what it selects."""
     draw = np.random.default_rng(0)
