@@ -175,7 +175,7 @@ def rng() -> np.random.Generator:
 
 @pytest.hookimpl(tryfirst=True)  # before cases are left out for their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs JAX in this process comes last: no group can be forked from it afterwards.
+    """In the order of paths; what runs JAX in this process comes last: no group is forked after it.
 
     Under mpirun the tests are those of whatever group they are given. With --many each may last.
     """
@@ -186,7 +186,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(MANY_SECONDS))
     if NODES > 1:
         items[:] = [i for i in items if {"group", "group2"} & set(getattr(i, "fixturenames", ()))]
-    items.sort(key=lambda item: "jax" in item.nodeid.lower() or "/gpu/" in item.nodeid)
+    items.sort(key=lambda i: ("jax" in i.nodeid.lower() or "/gpu/" in i.nodeid, i.path))
 
 
 def pytest_collection_finish() -> None:

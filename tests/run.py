@@ -59,16 +59,33 @@ def run(selection: str, parts: Mapping[str, Sequence[str]], folder: Path, shown:
 
 def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     """Run the tests that may run beside others; the exit statuses."""
-    small = [f"--ignore={path}" for path in (*LARGE, PROMISES)]
-    parts = {"engine": paths} if paths else {"small": small, "large": LARGE}
-    promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem]}
+    files = test_files(paths or ["tests"])
+    large = [f for f in files if f.startswith(LARGE)]
+    small = [f for f in files if f != PROMISES and f not in large]
+    parts = {"small": small, "large": large} if large else {"small": small}
+    promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem, *files]}
     folders = [folder / str(number) for number in range(len(os.sched_getaffinity(0)) + 2)]
     with ThreadPoolExecutor(len(folders)) as pool:
-        others = [pool.submit(run, selection, parts, each, False) for each in folders[1:]]
+        others = [
+            pool.submit(run, selection, turned(parts, i / len(folders)), folders[i], False)
+            for i in range(1, len(folders))
+        ]
         codes = run(selection, promises | parts, folders[0], True)
     for each in folders[1:]:
         print((each / "output").read_text(), flush=True)
     return codes + [code for other in others for code in other.result()]
+
+
+def turned(parts: Mapping[str, Sequence[str]], by: float) -> dict[str, list[str]]:
+    """The parts with their files in turned orders: from the one at this fraction on.
+
+    pytest compiles each file of tests once. Processes that begin at the same file would all do it.
+    """
+    found = {}
+    for kind, files in parts.items():
+        start = int(by * len(files))
+        found[kind] = [*files[start:], *files[:start]]
+    return found
 
 
 def save_time(selection: str) -> None:
@@ -85,11 +102,16 @@ def save_time(selection: str) -> None:
         os.environ["SYNK_TEST_SCRIPTS_MODE"] = "FAST_COMPILE"
 
 
+def test_files(paths: list[str]) -> list[str]:
+    """The files of tests in these folders, or that are named."""
+    given = [ROOT / path for path in paths]
+    files = [f for path in given for f in (path.rglob("test_*.py") if path.is_dir() else [path])]
+    return sorted(str(f.relative_to(ROOT)) for f in files)
+
+
 def apart(paths: list[str]) -> list[str]:
     """The files with the marker `alone`: all the others need not be collected again."""
-    folders = [ROOT / path for path in paths or ["tests"]]
-    files = [f for path in folders for f in (path.rglob("test_*.py") if path.is_dir() else [path])]
-    return sorted(str(f.relative_to(ROOT)) for f in files if "mark.alone" in f.read_text())
+    return [f for f in test_files(paths or ["tests"]) if "mark.alone" in (ROOT / f).read_text()]
 
 
 def summary(reports: list[Path], seconds: float) -> str:
