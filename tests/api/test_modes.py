@@ -20,7 +20,8 @@ import synkhronos as synk
 # PyTensor says so of every graph that checks shapes, in the serial function too.
 pytestmark = pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")
 
-# What each compiler is tested with by default is `test_training`, which has outputs and updates.
+# By default C is tested with `test_training`, which has outputs and updates, and JAX in
+# tests/backends/test_jax.py.
 NUMBA = [("NUMBA", 1), ("NUMBA", 2)]  # takes a minute to compile; the demos train in it
 COMPILED = [("CVM", 2), ("JAX", 2)]
 CASES = [
@@ -126,7 +127,11 @@ def test_results_are_numpy_arrays(model: Model) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [*CASES[:5], *(pytest.param(c, marks=pytest.mark.slow) for c in COMPILED)],
+    [
+        *CASES[:5],
+        pytest.param(COMPILED[0], marks=pytest.mark.slow),
+        *thorough((COMPILED[1],)),
+    ],
     ids=name_of,
     indirect=True,
 )

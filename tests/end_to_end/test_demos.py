@@ -68,6 +68,7 @@ def test_digits_fails_where_results_differ(tmp_path):
 SMALL_RULES = ["--members", "2", "--epochs", "1", "--hidden", "4", "--pause", "0"]
 
 
+@pytest.mark.thorough
 def test_rules_small():
     chosen = ["synchronous", "SlowMo()", "GoSGD()"]  # a step, a round rule, a free rule
     done = run(DEMOS / "rules" / "rules.py", *SMALL_RULES, "--rules", *chosen, "--plot", "")

@@ -391,7 +391,7 @@ def test_in_a_loop(mode: str) -> None:
         assert value == pytest.approx(state)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_in_a_loop_in_jax() -> None:
     pytest.importorskip("jax")
     rows = np.array([0.1, 0.5, -0.3, 0.8])

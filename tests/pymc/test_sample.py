@@ -259,6 +259,7 @@ def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
         synk.pymc.sample(model_of(), members_per_chain=2)
 
 
+@pytest.mark.thorough
 def test_the_demo_on_real_data(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (synkhronos[report])")
     picture = tmp_path / "visits.svg"

@@ -42,7 +42,7 @@ def group() -> Iterator[synk.Group]:
         yield made
 
 
-@pytest.mark.thorough  # in processes: test_chains_in_processes_have_groups_of_their_own
+@pytest.mark.thorough  # in processes: tests/pymc/test_sample.py
 def test_nuts_draws_the_same_from_run_to_run(group: synk.Group) -> None:
     model = model_of()
     with synk.pymc.parallel(model):
@@ -62,7 +62,8 @@ def test_divided_draws_begin_as_the_plain_ones(group: synk.Group) -> None:
     np.testing.assert_allclose(divided, plain, rtol=1e-6)
 
 
-@pytest.mark.parametrize("members", [*thorough(1), 2])
+@pytest.mark.thorough  # by `sample`: tests/pymc/test_sample.py
+@pytest.mark.parametrize("members", [1, 2])
 def test_chains_in_processes_have_groups_of_their_own(
     members: int, caplog: pytest.LogCaptureFixture
 ) -> None:
