@@ -14,7 +14,7 @@ RUN apt-get update \
 RUN useradd --create-home member
 COPY pyproject.toml setup.py README.rst LICENSE /source/
 COPY synkhronos /source/synkhronos
-RUN pip install --no-cache-dir "/source[pymc,nn,checkpoints]" rich && rm -r /source
+RUN pip install --no-cache-dir "/source[pymc,train]" && rm -r /source
 
 USER member
 WORKDIR /work

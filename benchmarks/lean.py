@@ -1,6 +1,8 @@
 """Run time of lean operations against PyTensor's own, in mode NUMBA, one thread, taking turns.
 
-python benchmarks/lean.py
+    python benchmarks/lean.py
+
+The table gives medians of rounds.
 """
 
 from __future__ import annotations

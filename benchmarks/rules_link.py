@@ -6,7 +6,7 @@ Their link is limited in each direction by tc's token bucket filter. Both train 
 of held-out images, every 10 steps, while the clock stands still. All contenders get the same
 batches. They take turns, with the seeds as rounds; the table gives medians.
 
-    python benchmarks/rules_link.py [--rates 100mbit 1gbit] [--loss 0.2] [--seeds 3]
+    python benchmarks/rules_link.py [--rates 100mbit 1gbit] [--loss 0.2] [--seeds 3] [--steps N]
 
 With ``--steps 20`` it measures only the time of so many steps, on noise, for each way to exchange
 gradients.

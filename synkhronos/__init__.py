@@ -10,15 +10,15 @@ The folders, lower layers first; a lower folder never imports a higher one:
 ``_engine``     the group, its members, the commands they run, their compiled functions
 ``_api``        the objects of the user: functions, Data, collectives, consistency checks
 ``rules``       rules by which members train apart (pure code on vectors)
-``extensions``  update rules, training steps, batches, checkpoints
 ``ops``         collectives inside graphs
+``extensions``  update rules, training steps, batches, checkpoints
 ``nn``          convolution, pooling and normalisation layers
 ``training``    ``fit``: from one step to a trained model, and what a run leaves behind
-``zoo``         networks as functions of their sizes
 ``search``      hyperparameters, by trials in processes of their own
 ``sklearn``     estimators of scikit-learn
 ``interop``     Keras models in a group, networks as ONNX files
 ``pymc``        PyMC models whose observations are spread over the group
+``zoo``         networks as functions of their sizes
 ``testing``     leak checks, fault injection, conformance suites
 ``cli``         the ``synk`` command
 ==============  ==================================================================================
