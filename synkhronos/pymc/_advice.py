@@ -22,6 +22,7 @@ from synkhronos._api.advice import Advice as FunctionAdvice
 from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.replicas import compiled
+from synkhronos._errors import InputError
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
@@ -192,7 +193,14 @@ def gradient_of(model: Any, mode: Any) -> Gradient:
 
     At the initial point itself many models have equal rows. The processor then predicts every
     branch, and the gradient is twice as fast as in a chain.
+
+    Raises
+    ------
+    InputError
+        The model has no continuous parameters.
     """
+    if not model.continuous_value_vars:
+        raise InputError("the model has no continuous parameters, so there is no gradient to time")
     start = model.initial_point(0)
     function = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))
     made = function._pytensor_function

@@ -24,18 +24,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("synkhronos")
 
+_FILE = "synkhronos-slots"
+
 
 class CoreSlots:
     """Divides the cores into slots, one for each process; the end of a process frees its slot.
 
     A slot is a byte of a nameless file under a record lock. The kernel releases the lock however
-    the process ends.
+    the process ends. A process that unpickles the slots opens the file of the process that made
+    them.
     """
 
-    def __init__(self, cores: Sequence[int], width: int) -> None:
+    def __init__(self, cores: Sequence[int], width: int, path: str = "") -> None:
         self._cores = list(cores)
         self._width = min(max(1, width), len(self._cores))
-        self._fd = os.memfd_create("synkhronos-slots", os.MFD_CLOEXEC)
+        self._fd = _opened(path)
+
+    def __reduce__(self) -> Any:
+        path = f"/proc/{os.getpid()}/fd/{self._fd}" if self._fd >= 0 else ""
+        return CoreSlots, (self._cores, self._width, path)
 
     def take(self) -> list[int]:
         """Take a free slot and return its cores; those of slot 0 if none is free."""
@@ -56,6 +63,14 @@ class CoreSlots:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _opened(path: str) -> int:
+    """The file of slots at this path, or a new one if that process has ended."""
+    with contextlib.suppress(OSError):
+        if path and os.readlink(path).startswith(f"/memfd:{_FILE} "):
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return os.memfd_create(_FILE, os.MFD_CLOEXEC)
 
 
 class _Stub:
@@ -93,13 +108,14 @@ class Evaluator:
         self.likelihood = likelihood
         self.mode = mode
         self.members = members
-        self.alarm: Alarm | None = Alarm()
         self.failure: BaseException | None = None
-        self._slots: CoreSlots | None = CoreSlots(_cores.available(), members)
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()
         self._round: Any = Round(group, likelihood, mode)
+        # last, since `leave` is not called for an evaluator that could not be made
+        self._slots: CoreSlots | None = CoreSlots(_cores.available(), members)
+        self.alarm: Alarm | None = Alarm()
 
     def __call__(
         self, theta: np.ndarray, latents: Sequence[np.ndarray]
@@ -152,7 +168,12 @@ class Evaluator:
             cores = slots.take()
             self._slots = slots
             members = min(self.members, len(cores))
-            self._round = Round(Group(members, cores=cores), self.likelihood, self.mode)
+            group = Group(members, cores=cores)
+            try:
+                self._round = Round(group, self.likelihood, self.mode)
+            except BaseException:
+                group.close()
+                raise
             self._pid = os.getpid()
         log.info("chain process %d evaluates with %d members of its own", self._pid, members)
 
@@ -174,12 +195,13 @@ class Evaluator:
                 self.alarm.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a process that was not forked: without group and slots."""
-        return {"likelihood": self.likelihood, "mode": self.mode, "members": self.members}
+        """For a process that was not forked: without group."""
+        names = ("likelihood", "mode", "members", "_slots")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.failure = self.alarm = self._round = self._slots = None
+        self.failure = self.alarm = self._round = None
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()

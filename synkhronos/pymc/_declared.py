@@ -16,6 +16,7 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
+from synkhronos.pymc._rewrites import without_parameter_checks
 
 _PLAIN = Mode(linker="py", optimizer=None)
 _CUTS = (1 / 7, 1 / 2)  # of the rows: parts of unequal lengths
@@ -102,7 +103,10 @@ def check(model: Any, beliefs: Sequence[Belief]) -> None:
     for belief in beliefs:
         node = belief.node
         evaluate = pytensor.function(
-            model.value_vars, list(node.inputs), mode=_PLAIN, on_unused_input="ignore"
+            model.value_vars,
+            without_parameter_checks(node.inputs),
+            mode=_PLAIN,
+            on_unused_input="ignore",
         )
         arrays = evaluate(*given)
         [rows] = {a.shape[x] for a, x in zip(arrays, belief.axes, strict=True) if x is not None}

@@ -168,7 +168,8 @@ class DividedTerms:
         if len(lengths) > 1:
             raise InputError(
                 f"the data of {', '.join(self.names)} differ in their numbers of rows: "
-                f"{sorted(lengths)}"
+                f"{sorted(lengths)}. They were equal when the model was divided: close the "
+                "division, and divide the model again"
             )
         more = self.hoisted.arrays(rowed, whole)
         kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]

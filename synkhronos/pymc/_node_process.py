@@ -38,6 +38,8 @@ def _packed(exc: BaseException) -> bytes:
     text = "".join(traceback.format_exception(exc))
     try:
         exc.add_note(f"in the process that samples the chains of a node:\n{text}")
-        return pack_graph(exc)
+        packed = pack_graph(exc)
+        unpack_graph(packed)  # some classes can be pickled, and not be made again
+        return packed
     except Exception:
         return pack_graph(SynkhronosError(f"{type(exc).__name__}:\n{text}"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pymc.logprob.utils import local_remove_check_parameter
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -68,6 +69,13 @@ def lift_choices(total: Variable) -> Any:
     graph = FunctionGraph(outputs=[total], clone=False)
     dfs_rewriter(_lift_choice).rewrite(graph)
     return graph.outputs[0]
+
+
+def without_parameter_checks(outputs: Sequence[Any]) -> list[Any]:
+    """Copies of graphs without PyMC's checks of parameters, which may fail at the initial point."""
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    dfs_rewriter(local_remove_check_parameter).rewrite(graph)
+    return list(graph.outputs)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,7 @@ class Round:
         self._what = f"the log-density of {', '.join(likelihood.names)}"
         self._mode = mode
         self._number = group.number()
+        weakref.finalize(self, group.forgotten.append, self._number)
         self._functions = [self._make(part) for part in likelihood.parts]
         self._evaluates: CommandCache[Evaluate] = CommandCache()
         self._data = [watch(shared) for part in likelihood.parts for shared in part.shareds]

@@ -20,6 +20,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.pytensorf import constant_fold
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
@@ -204,7 +205,11 @@ class Reader:
         known = _KEEPS_LENGTH.get(type(node.op))
         if known is not None:
             inner = known(node, axis, self._shapes)
-            return None if inner is None else (inner,)
+            if inner is None:
+                return None
+            others = [length for i, length in enumerate(_lengths_of(node)) if i != axis]
+            read = 0 if all(map(_stays, others)) else len(node.inputs) - 1
+            return (inner, *(None,) * read)
         return self._try(node, place)
 
     def _goes_on(self, variable: Variable, node: Apply) -> bool:
@@ -527,21 +532,48 @@ _KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int
 }
 
 
+def _lengths_of(node: Apply) -> list[Any]:
+    """The lengths that an Alloc or Reshape is given; -1 in a Reshape stands for what is left."""
+    if isinstance(node.op, Alloc):
+        return list(node.inputs[1:])
+    vector: Any = node.inputs[1]
+    if isinstance(vector, Constant):
+        return [pt.constant(n) for n in vector.data]
+    if vector.owner is not None and isinstance(vector.owner.op, MakeVector):
+        return list(vector.owner.inputs)
+    return [vector[i] for i in range(node.outputs[0].type.ndim)]
+
+
+def _stays(length: Variable) -> bool:
+    """Whether a length stays what it is whatever data are set: parameters keep their shapes."""
+    return not any(isinstance(v, SharedVariable) for v in ancestors([length]))
+
+
 def _relengthened(
     node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Lengths]
 ) -> Variable:
     """An Alloc or Reshape for any number of rows, instead of the number of all rows."""
     array, shape = inputs[0], list(shapes[node.outputs[0]])
-    inner = axis - len(shape) + array.type.ndim if isinstance(node.op, Alloc) else 0
-    lengths: list[Any] = [int(n) for n in shape]
-    lengths[axis] = array.shape[inner]
-    if isinstance(node.op, Reshape):
+    stay = len(inputs) == 1
+    folded = isinstance(node.op, Reshape)
+    given = [*inputs[1:]] if stay or not folded else [inputs[1][i] for i in range(len(shape))]
+    kind: Any = node.outputs[0].type
+    lengths: list[Any] = []
+    for i, (length, n) in enumerate(zip(_lengths_of(node), shape, strict=True)):
+        number = constant_of(length)
+        if i == axis:
+            lengths.append(array.shape[0 if folded else axis - len(shape) + array.type.ndim])
+        elif kind.shape[i] is not None or (stay and number != -1):
+            lengths.append(int(n))
+        else:
+            lengths.append(given[i] if number is None else number)
+    if folded:
         made: Variable = array.reshape(lengths)
         return made
-    others = shape[:axis] + shape[axis + 1 :]
     known = list(shapes[node.inputs[0]])
-    if len(known) == len(shape) and known[:axis] + known[axis + 1 :] == others:
-        return inputs[0]
+    others = shape[:axis] + shape[axis + 1 :]
+    if stay and len(known) == len(shape) and known[:axis] + known[axis + 1 :] == others:
+        return array
     spread: Variable = pt.alloc(array, *lengths)
     return spread
 

@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
@@ -113,11 +114,17 @@ def shares_of(model: Any, factors: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _timed(model: Any, factor: Any) -> Callable[[], float]:
-    """A function: the processor time of a value and its gradient at the initial point."""
+    """A function: the processor time of a value and its gradient at the initial point.
+
+    Without the gradient if there is none: the log-density may be used for its value only.
+    """
     [total] = clone_replace([factor.sum()])
     total = rewrite_pregrad(total)
     smooth = model.continuous_value_vars
-    gradients = pytensor.grad(total, smooth, disconnected_inputs="ignore") if smooth else []
+    try:
+        gradients = pytensor.grad(total, smooth, disconnected_inputs="ignore") if smooth else []
+    except (NotImplementedError, NullTypeGradError):
+        gradients = []
     evaluate = _function(model, [total, *gradients])
     start = model.initial_point(0)
     given = [start[v.name] for v in model.value_vars]

@@ -24,6 +24,7 @@ from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
 from synkhronos.pymc._declared import Declared, check
+from synkhronos.pymc._rewrites import without_parameter_checks
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
 _PLAIN = Mode(linker="py", optimizer=None)
@@ -459,9 +460,8 @@ def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Lengths]:
     if unknown:
         point = model.initial_point(0)
         inputs = model.value_vars
-        measure = pytensor.function(
-            inputs, [v.shape for v in unknown], mode=_PLAIN, on_unused_input="ignore"
-        )
+        lengths = without_parameter_checks([v.shape for v in unknown])
+        measure = pytensor.function(inputs, lengths, mode=_PLAIN, on_unused_input="ignore")
         shapes = measure(*[point[v.name] for v in inputs])
         found |= {v: tuple(map(int, s)) for v, s in zip(unknown, shapes, strict=True)}
     return found

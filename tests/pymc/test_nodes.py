@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.sampling.parallel import ParallelSamplingError
 from xarray import Dataset, DataTree
 
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import available
 from synkhronos._transport.serialization import pack_graph, unpack_graph
-from synkhronos.pymc import _nodes
+from synkhronos.pymc import _node_process, _nodes
 from synkhronos.pymc._nodes import ChainsProcess, NodeChains, can_divide_chains
 
 LIMIT = 100.0  # seconds; a hang fails
@@ -41,6 +42,13 @@ def draws_of(packed: bytes) -> Any:
     with ChainsProcess(packed, 0, available()) as process:
         assert process.wait(LIMIT)
         return unpack_graph(process.answer())
+
+
+def test_an_error_that_cannot_be_made_again_is_told() -> None:
+    """Its class takes arguments that it does not keep."""
+    found = unpack_graph(_node_process._packed(ParallelSamplingError("chain 0 has failed", 0)))
+    assert type(found) is SynkhronosError
+    assert "ParallelSamplingError: chain 0 has failed" in str(found)
 
 
 def test_each_node_gets_its_share_of_the_chains() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ import synkhronos as synk
 from synkhronos._backends.lean.op import Lean
 from synkhronos._engine import progress
 from synkhronos.cli._watched_groups import Watch
-from synkhronos.pymc import _likelihood, _parallel, _proof, _rows, _terms
+from synkhronos.pymc import _chains, _likelihood, _parallel, _proof, _rows, _terms
 
 
 @pytest.fixture
@@ -87,6 +89,26 @@ def test_an_error_inside_restores_the_model(group: synk.Group) -> None:
     with pytest.raises(ZeroDivisionError), synk.pymc.parallel(model):
         raise ZeroDivisionError
     assert "logp" not in vars(model)
+
+
+def test_a_failed_division_leaves_no_handler(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(_chains, "Round", failed)
+    before = signal.getsignal(signal.SIGURG)
+    with pytest.raises(MemoryError):
+        synk.pymc.parallel(regression())
+    assert signal.getsignal(signal.SIGURG) == before
+
+
+def test_members_forget_what_is_closed(group: synk.Group) -> None:
+    for _ in range(3):
+        synk.pymc.parallel(regression()).close()
+        gc.collect()
+    assert len(group.member.updates) <= 1
 
 
 def test_a_divided_model_is_not_divided_again(group: synk.Group) -> None:

@@ -69,6 +69,44 @@ def test_one_column_of_features() -> None:
         check_equal(plain, evaluated(model, at))
 
 
+def _spread(x: Any, k: Any, mu: Any) -> Any:
+    return pt.alloc((x[:, 0] - mu) ** 2, k.shape[0], x.shape[0])
+
+
+def _spread_like_data(x: Any, k: Any, mu: Any) -> Any:
+    return pt.broadcast_to(((x[:, 0] - mu) ** 2)[:, None], x.shape)
+
+
+def _repeated(x: Any, k: Any, mu: Any) -> Any:
+    return pt.repeat(((x[:, 0] - mu) ** 2)[:, None], k.shape[0], axis=1)
+
+
+def _folded(x: Any, k: Any, mu: Any) -> Any:
+    folded = (x - mu).reshape((x.shape[0], k.shape[0], x.shape[1] // k.shape[0]))
+    return pt.sqr(folded.sum(axis=2))
+
+
+def _folded_rest(x: Any, k: Any, mu: Any) -> Any:
+    return pt.sqr((x - mu).reshape((x.shape[0], 2, -1)).sum(axis=2))
+
+
+@pytest.mark.parametrize("spread", [_spread, _spread_like_data, _repeated, _folded, _folded_rest])
+def test_lengths_of_other_axes_follow_the_data(spread: Callable[..., Any]) -> None:
+    """Members would compute other sums with the lengths that data had at the division."""
+    with pm.Model() as model:
+        x = pm.Data("x", np.arange(4.0 * ROWS).reshape(ROWS, 4))
+        k = pm.Data("k", np.zeros(2))
+        pm.Potential("p", -spread(x, k, pm.Normal("mu")).sum())
+    with synk.pymc.parallel(model, members=2) as parallel:
+        assert parallel.names == ["p"]
+        at = points(model, 2)
+        evaluated(model, at)
+        with model:
+            pm.set_data({"x": np.arange(6.0 * ROWS).reshape(ROWS, 6), "k": np.zeros(3)})
+        divided = evaluated(model, at)
+    check_equal(evaluated(model, at), divided)
+
+
 def test_an_index_that_only_happens_to_have_length_1() -> None:
     """With other data it pairs with the rows: members get what it selects."""
     draw = np.random.default_rng(0)

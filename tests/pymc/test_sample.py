@@ -167,6 +167,16 @@ def test_a_model_that_cannot_be_divided_is_sampled_plainly(
         synk.pymc.sample(model, dim="obs", **given)
 
 
+def test_a_model_without_continuous_parameters_is_sampled_plainly(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pm.Model() as model:
+        pm.Poisson("y", pm.DiscreteUniform("k", 1, 20), observed=np.arange(30))
+    idata = synk.pymc.sample(model, chains=1, cores=1, **SHORT)
+    assert idata.posterior["k"].shape == (1, 6)
+    assert "no continuous parameters" in capsys.readouterr().out
+
+
 def test_a_model_that_would_not_be_faster_is_sampled_plainly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

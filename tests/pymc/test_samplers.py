@@ -144,14 +144,18 @@ def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
     out = run_script(
         tmp_path,
         """
-        import os, signal, time
+        import os, pickle, signal, time
         from synkhronos.pymc._chains import CoreSlots
         slots = CoreSlots([0, 1, 2, 3], 2)
+        packed = pickle.dumps(slots)
 
-        def in_a_child():
+        def in_a_child(spawned=False):
             end, start = os.pipe()
             if not (pid := os.fork()):
-                os.write(start, repr(slots.take()).encode())
+                if spawned:  # such a process inherits no descriptor
+                    slots.close()
+                found = pickle.loads(packed) if spawned else slots
+                os.write(start, repr(found.take()).encode())
                 time.sleep(60)
             os.close(start)
             return pid, os.read(end, 100).decode()
@@ -160,7 +164,7 @@ def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
-        first, second = in_a_child(), in_a_child()
+        first, second = in_a_child(), in_a_child(spawned=True)
         print(first[1], second[1])
         kill(first[0])
         third = in_a_child()  # in the place of the first, which has ended

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, check_equal, evaluated, points
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 from selection import thorough
 
@@ -411,6 +414,41 @@ def test_what_cannot_be_divided_stays_and_is_said(caplog: pytest.LogCaptureFixtu
         r" \(about \d+ % of a gradient\)",
         line,
     )
+
+
+class ValueOnly(Op):
+    """An operation of the user's in Python, without a gradient."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [pt.as_tensor(x)], [pt.dscalar()])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: Any) -> None:
+        outputs[0][0] = -np.sum(inputs[0] ** 2)
+
+
+def test_a_term_without_a_gradient_stays(caplog: pytest.LogCaptureFixture) -> None:
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1, observed=Y)
+        pm.Potential("black", ValueOnly()(X[:, 0] - mu))
+    at = points(model, 2)
+    value = model.compile_logp(mode=IN_PYTHON)
+    plain = [value(point) for point in at]
+    with caplog.at_level("INFO", "synkhronos"), synk.pymc.parallel(model, members=2) as parallel:
+        assert parallel.names == ["y"]
+        value = model.compile_logp(mode=IN_PYTHON)
+        np.testing.assert_allclose([value(point) for point in at], plain)
+    assert "black stays in the master" in caplog.text
+
+
+def test_checks_that_fail_at_the_initial_point() -> None:
+    """PyMC's samplers move away from there first."""
+    with pm.Model() as model:
+        sigma = pm.Normal("b") * pm.Data("w", W)  # 0 there
+        pm.Normal("y", 0, sigma, observed=pm.Data("data", Y))
+    check_divided(model, ["y"])
 
 
 def test_a_large_share_that_stays_is_a_warning(
