@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,12 +19,45 @@ from selection import thorough
 from terminal import CTRL_C, CTRL_Z, LIMIT, Program, Terminal
 
 from synkhronos._engine.group_options import GRACE_SECONDS
+from synkhronos._transport.channels.worker_start import signals_blocked
 
 Trials = Callable[[Any, Any], Any]
 PROMPT = GRACE_SECONDS + 0.5  # seconds from the last key to the end, on a machine that is not busy
 PATIENCE = 8.0  # on one that is
 WORKING = [s for s in STATES if s not in (*LASTING, "idle", "user_code")]
 MOMENTS = {"start_exec": 2.0}  # seconds within which the keys are pressed
+
+
+def test_an_interrupt_waits_for_the_start_of_processes() -> None:
+    """Also one that another thread of this process takes, which has not blocked it."""
+    done = []
+
+    def start() -> None:
+        with signals_blocked():
+            os.kill(os.getpid(), signal.SIGINT)
+            until = time.monotonic() + 0.02
+            while time.monotonic() < until:
+                pass
+            done.append(True)
+
+    with threads(1), pytest.raises(KeyboardInterrupt):
+        start()
+    assert done
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads beside this one."""
+    end = threading.Event()
+    made = [threading.Thread(target=end.wait) for _ in range(count)]
+    for each in made:
+        each.start()
+    try:
+        yield
+    finally:
+        end.set()
+        for each in made:
+            each.join()
 
 
 @pytest.fixture(autouse=True)

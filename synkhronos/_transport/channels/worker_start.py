@@ -17,6 +17,7 @@ from typing import Any
 
 from synkhronos._host.cores import environment
 from synkhronos._transport.channels import guards
+from synkhronos._transport.channels.interrupts import Interrupts
 
 # The first code of a worker started by exec. The guards come first, since imports take a second;
 # the cores come before any library counts them.
@@ -69,12 +70,17 @@ class Wiring:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM until all processes are started."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """Delay SIGINT and SIGTERM until all processes are started, which inherit the mask.
+
+    Another thread of this process, such as one of BLAS, may take a SIGINT that this one has
+    blocked. So its handler is replaced, too.
+    """
+    with Interrupts():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def fork_worker(wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld: list[int]) -> int:
