@@ -50,7 +50,9 @@ def run(selection: str, parts: Mapping[str, Sequence[str]], folder: Path, shown:
     for name, arguments in parts.items():
         files = f"--junit-xml={folder / name}.xml", f"--basetemp={folder / name}"
         taken = f"--taken={folder.with_name(f'taken {name}')}"
-        whole = [*command, *arguments, *files, taken]
+        given = folder / f"{name}.txt"  # so that the command stays short: runs record it
+        given.write_text("\n".join(arguments))
+        whole = [*command, f"@{given}", *files, taken]
         with (folder / "output").open("a") as output:
             to: dict[str, Any] = {} if shown else {"stdout": output, "stderr": subprocess.STDOUT}
             codes.append(subprocess.run(whole, cwd=ROOT, check=False, **to).returncode)
@@ -63,7 +65,7 @@ def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     large = [f for f in files if f.startswith(LARGE)]
     small = [f for f in files if f != PROMISES and f not in large]
     parts = {"small": small, "large": large} if large else {"small": small}
-    promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem, *files]}
+    promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem]}
     folders = [folder / str(number) for number in range(len(os.sched_getaffinity(0)) + 2)]
     with ThreadPoolExecutor(len(folders)) as pool:
         others = [
