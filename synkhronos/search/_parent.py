@@ -126,13 +126,17 @@ class Parent:
     def _serve(self, process: TrialProcess) -> None:
         """Answer what a trial asks; the order makes sure that no message of a dead one is lost."""
         dead = process.dead
-        try:
-            for message in process.messages():
-                self._take(process, message)
-        except ValueError as exc:  # as of JSON
-            process.late = f"its process has sent something else than messages: {exc}"
-            self._stop(process)
-            return
+        messages = process.messages()
+        while True:
+            try:
+                message = next(messages, None)
+            except ValueError as exc:  # as of JSON
+                process.late = f"its process has sent something else than messages: {exc}"
+                self._stop(process)
+                return
+            if message is None:
+                break
+            self._take(process, message)
         if dead:
             self._end(process)
         elif process.silent:

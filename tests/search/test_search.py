@@ -86,6 +86,18 @@ def test_each_end_of_a_trial_is_told() -> None:
     assert study.best_trial.number == 10
 
 
+def test_an_error_of_a_callback_ends_the_search() -> None:
+    """Also a ValueError, as of a message that is not JSON."""
+
+    def refuse(study: Any, trial: Any) -> None:
+        raise ValueError("not this one")
+
+    study = open_study("a")
+    with pytest.raises(ValueError, match="not this one"):
+        search(objectives.parabola, study, trials=2, callbacks=[refuse])
+    assert states(study) == ["COMPLETE"]
+
+
 def test_failures_in_a_row_end_the_search() -> None:
     with pytest.raises(synk.SynkhronosError, match="2 trials in a row have failed") as raised:
         searched(objectives.parabola, 9, failures=2, limit=1e-3)
