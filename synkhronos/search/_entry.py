@@ -25,6 +25,7 @@ def _run(pipe: Pipe, hello: dict[str, Any]) -> None:
     try:
         trial = Trial(pipe, hello)
         values = valued(_objective(hello["objective"]), trial)
+        pipe.send({"pruned": True} if values is None else {"values": values})
     except BaseException as exc:
         # by its name: a trial's process does not import Optuna by itself
         if any(kind.__name__ == "TrialPruned" for kind in type(exc).__mro__):
@@ -34,7 +35,6 @@ def _run(pipe: Pipe, hello: dict[str, Any]) -> None:
         said = traceback.format_exception_only(exc)[-1].strip()
         pipe.send({"raised": said, "traceback": text})
         raise
-    pipe.send({"pruned": True} if values is None else {"values": values})
 
 
 def _objective(fd: int) -> Callable[[Trial], Any]:
@@ -43,18 +43,16 @@ def _objective(fd: int) -> Callable[[Trial], Any]:
     return found
 
 
-def valued(objective: Callable[[Trial], Any], trial: Trial) -> Any:
-    """What the objective gives: the mean over folds, if there are some; None: it was pruned."""
-    found = []
+def valued(objective: Callable[[Trial], Any], trial: Trial) -> list[float] | None:
+    """The numbers that the objective returns, or their means over folds; None: it was pruned."""
+    found: list[list[float]] = []
     for fold in range(trial.folds):
         trial.fold = fold
         values = objective(trial)
         if trial.pruned:
             return None
-        if trial.folds == 1:
-            return list(values) if isinstance(values, tuple) else values
         found.append(_numbers(values))
-        if len(found[-1]) == 1:  # Optuna prunes studies of one objective
+        if trial.folds > 1 and len(found[-1]) == 1:  # Optuna prunes studies of one objective
             trial.tell_fold(found[-1][0], fold)
             if trial.should_prune() and fold < trial.folds - 1:
                 return None
@@ -64,6 +62,14 @@ def valued(objective: Callable[[Trial], Any], trial: Trial) -> Any:
 def _numbers(values: Any) -> list[float]:
     listed = values if isinstance(values, list | tuple) else [values]
     try:
-        return [float(v) for v in listed]
+        return [_number(v) for v in listed]
     except (TypeError, ValueError):
-        raise TypeError(f"the objective has returned {shown(values)}: give a number") from None
+        raise TypeError(f"the objective has returned {shown(values)}: return a number") from None
+
+
+def _number(value: Any) -> float:
+    if getattr(value, "size", None) == 1:  # float() takes only arrays without dimensions
+        value = value.item()
+    if isinstance(value, bool | str):
+        raise TypeError("not a number")
+    return float(value)

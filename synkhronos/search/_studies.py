@@ -236,9 +236,10 @@ def values_or_why(study: Any, values: Any) -> tuple[list[float], str]:
     wanted = len(study.directions)
     if len(found) != wanted:
         return [], f"the objective has returned {len(found)} values, and the study has {wanted}"
-    if any(isinstance(v, bool) or not isinstance(v, int | float) or v != v for v in found):
-        return [], f"the objective has returned {shown(values)}: a number is needed"
-    return [float(v) for v in found], ""
+    if not all(isinstance(v, float) and v == v for v in found):
+        what = shown(found[0] if wanted == 1 else found)
+        return [], f"the objective has returned {what}: a number is needed"
+    return found, ""
 
 
 def reached(study: Any, target: float) -> bool:

@@ -86,6 +86,18 @@ def test_each_end_of_a_trial_is_told() -> None:
     assert study.best_trial.number == 10
 
 
+def test_what_counts_as_a_number() -> None:
+    """As in Optuna, what float() takes; here also an array of one number, but no truth value."""
+    study = searched(objectives.kinds_of_values, 7, slots=PAIR, failures=100)
+    assert [trial.value for trial in study.trials] == [1.5, 0.5, 2.0, None, None, None, None]
+    assert states(study) == [*["COMPLETE"] * 3, *["FAIL"] * 4]
+    why = [trial.user_attrs.get("failure") for trial in study.trials]
+    assert why[3] == "TypeError: the objective has returned None: return a number"
+    assert why[4] == "TypeError: the objective has returned array([1., 2.]): return a number"
+    assert why[5] == "TypeError: the objective has returned True: return a number"
+    assert why[6] == "OverflowError: int too large to convert to float"
+
+
 def test_an_error_of_a_callback_ends_the_search() -> None:
     """Also a ValueError, as of a message that is not JSON."""
 

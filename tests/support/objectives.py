@@ -63,6 +63,14 @@ def by_number(trial: Any) -> Any:
     return ways[trial.number]()
 
 
+def kinds_of_values(trial: Any) -> Any:
+    """Each trial returns another kind of value."""
+    import numpy as np
+
+    kinds = [np.array([1.5]), np.float32(0.5), np.array(2), None, np.array([1.0, 2.0]), True]
+    return [*kinds, 10**400][trial.number]
+
+
 def sleeps(trial: Any) -> float:
     time.sleep(1000)
     return 0.0
