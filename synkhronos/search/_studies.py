@@ -267,7 +267,7 @@ def answer(study: Any, trial: Any, request: Mapping[str, Any]) -> dict[str, Any]
             return {"prune": bool(trial.should_prune())}
         trial.set_user_attr(request["set"], request["value"])
         return {}
-    except (ValueError, TypeError, NotImplementedError) as exc:
+    except (ArithmeticError, ValueError, TypeError, NotImplementedError) as exc:
         return {"error": str(exc)}
     except library.exceptions.UpdateFinishedTrialError:
         return {"error": "another parent has given this trial back"}

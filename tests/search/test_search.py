@@ -98,6 +98,15 @@ def test_what_counts_as_a_number() -> None:
     assert why[6] == "OverflowError: int too large to convert to float"
 
 
+def test_numbers_that_are_too_large(tmp_path: Path) -> None:
+    """They fail their trial, and the search goes on."""
+    study = open_study("a", tmp_path / "a.db", sampler="random")
+    search(objectives.too_large, study, trials=5, failures=100)
+    assert states(study) == [*["FAIL"] * 4, "COMPLETE"]
+    for trial in study.trials[:4]:
+        assert f"InputError: trial {trial.number}: " in trial.user_attrs["failure"]
+
+
 def test_an_error_of_a_callback_ends_the_search() -> None:
     """Also a ValueError, as of a message that is not JSON."""
 

@@ -71,6 +71,19 @@ def kinds_of_values(trial: Any) -> Any:
     return [*kinds, 10**400][trial.number]
 
 
+def too_large(trial: Any) -> float:
+    """Numbers that the sampler, the storage or a float cannot hold; then one that they can."""
+    ways = [
+        lambda: trial.suggest_int("n", 0, 10**400),
+        lambda: trial.suggest_float("x", 0.0, float("inf"), step=0.5),
+        lambda: trial.report(0.5, 2**70),
+        lambda: trial.report(10**400, 0),
+        lambda: trial.suggest_float("y", 0.0, 1.0),
+    ]
+    ways[trial.number]()
+    return 1.0
+
+
 def sleeps(trial: Any) -> float:
     time.sleep(1000)
     return 0.0
