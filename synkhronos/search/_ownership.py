@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
 from synkhronos.search._studies import give_back, running
 
-_KEY = "owner"  # of the attribute of a trial
+_KEY = "synkhronos:owner"  # of the attribute of a trial
+_live: set[str] = set()  # the searches of this process, which may have several in threads
 
 
-def claim(trial: Any) -> None:
-    """Note in the study that this process runs a trial."""
-    trial.set_user_attr(_KEY, _process(os.getpid()))
+@contextlib.contextmanager
+def owner() -> Iterator[dict[str, Any]]:
+    """A search of this process, as its trials name it; it lives as long as the context."""
+    found = {**_process(os.getpid()), "search": uuid.uuid4().hex}
+    _live.add(found["search"])
+    try:
+        yield found
+    finally:
+        _live.remove(found["search"])
+
+
+def claim(trial: Any, by: Mapping[str, Any]) -> None:
+    """Note in the study which search runs a trial, see `owner`."""
+    trial.set_user_attr(_KEY, by)
 
 
 def take_over(study: Any, alone: bool) -> int:
@@ -55,14 +69,16 @@ def _check_dead(study: Any, trial: Any) -> None:
 
 def _lives(trial: Any) -> bool | None:
     """Whether the parent of a trial lives; None: this machine cannot know."""
-    owner = trial.user_attrs.get(_KEY)
-    if not isinstance(owner, Mapping) or owner.get("host") != _host():
+    noted = trial.user_attrs.get(_KEY)
+    if not isinstance(noted, Mapping) or noted.get("host") != _host():
         return None
-    pid = owner.get("pid")
-    if not isinstance(pid, int) or pid == os.getpid():  # an earlier search of this process
+    pid = noted.get("pid")
+    if pid == os.getpid():
+        return noted.get("search") in _live
+    if not isinstance(pid, int):
         return False
     found = _process(pid)
-    return found["started"] >= 0 and found == owner
+    return found["started"] >= 0 and found.items() <= noted.items()
 
 
 def _process(pid: int) -> dict[str, Any]:

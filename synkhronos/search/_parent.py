@@ -8,7 +8,7 @@ import math
 import os
 import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import synkhronos.search._studies as studies
@@ -33,6 +33,8 @@ class Parent:
     slots : sequence of sequences of int
         The cores of each.
     settings : Settings
+    owner : mapping
+        This search, as its trials name it.
     trials : int
         In all, with those that the study has.
     limit : float
@@ -50,6 +52,7 @@ class Parent:
         study: Any,
         slots: Sequence[Sequence[int]],
         settings: Settings,
+        owner: Mapping[str, Any],
         *,
         trials: int,
         limit: float,
@@ -60,6 +63,7 @@ class Parent:
         self._study = study
         self._free = list(slots)
         self._settings = settings
+        self._owner = owner
         self._trials = trials
         self._limit = limit
         self._failures = failures
@@ -97,7 +101,7 @@ class Parent:
         trial = self._study.ask()
         process = None
         try:
-            claim(trial)
+            claim(trial, self._owner)
             process = TrialProcess(trial, self._free[-1], self._settings, self._limit)
         finally:
             if process is None:

@@ -12,7 +12,7 @@ from typing import Any
 from synkhronos._errors import InputError, InputTypeError, StartFailed, options_checked, shown
 from synkhronos._host.cores import available, divided, domain, share_out
 from synkhronos._host.system import trouble
-from synkhronos.search._ownership import take_over
+from synkhronos.search._ownership import owner, take_over
 from synkhronos.search._parent import Parent, inherited
 from synkhronos.search._studies import ends_itself, is_study
 from synkhronos.search._trial_process import Settings
@@ -65,9 +65,9 @@ def search(
     failures : int
         Raise after so many failed trials in a row.
     alone : bool
-        No other process searches this study. Then trials that seem to run are of processes that
-        have died: they fail, and their values are asked again. False: that is so only of trials of
-        this machine whose process has died.
+        No other process or thread searches this study. Then trials that seem to run are of
+        searches that have died: they fail, and their values are asked again. False: that is so
+        only of trials of this machine whose search has died.
     log_dir : path, optional
         A folder for what trials print, in files ``trial-N.log``. Default: they print here.
     callbacks : sequence of callables
@@ -130,7 +130,7 @@ def search(
         raise InputError("search: target= is for studies of one objective")
     cores = _cores(slots)
     folder = _folder(log_dir)
-    with inherited(objective) as (held, lifeline):
+    with inherited(objective) as (held, lifeline), owner() as this:
         lost = take_over(study, alone)
         if lost:
             log.info("%d trials of a process that has ended will be asked again", lost)
@@ -138,6 +138,7 @@ def search(
             study,
             cores,
             Settings(held, lifeline, members, folds, folder),
+            this,
             trials=trials,
             limit=math.inf if limit is None else limit,
             failures=failures,

@@ -14,6 +14,7 @@ from synkhronos._errors import BackendMissing, InputError, InputTypeError, optio
 SQLITE = (".db", ".sqlite", ".sqlite3")
 JOURNAL = (".journal", ".jsonl", ".log")
 DIRECTIONS = ("minimize", "maximize")
+AGAIN_OF = "synkhronos:again_of"  # the attribute with the number of the trial that was lost
 _LOCKED_SECONDS = 60.0  # for which SQLite waits for another process that writes
 
 
@@ -187,7 +188,7 @@ def running(study: Any) -> list[Any]:
 def asked_again(study: Any) -> dict[int, int]:
     """The numbers of trials that were lost, and of those that replace them."""
     trials = study.get_trials(deepcopy=False)
-    return {t.user_attrs["again_of"]: t.number for t in trials if "again_of" in t.user_attrs}
+    return {t.user_attrs[AGAIN_OF]: t.number for t in trials if AGAIN_OF in t.user_attrs}
 
 
 def counted(study: Any) -> int:
@@ -206,7 +207,7 @@ def give_back(study: Any, trial: Any) -> None:
     states = optuna().trial.TrialState
     if trial.number not in asked_again(study):
         values = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        study.enqueue_trial(values, user_attrs={"again_of": trial.number})
+        study.enqueue_trial(values, user_attrs={AGAIN_OF: trial.number})
     study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
 
 

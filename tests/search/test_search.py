@@ -235,7 +235,7 @@ def test_an_interrupt_gives_trials_back(tmp_path: Path) -> None:
     search(objectives.parabola, study, trials=2)
     assert states(study) == ["COMPLETE", "FAIL", "COMPLETE"]
     assert study.trials[2].params == study.trials[1].params
-    assert study.trials[2].user_attrs["again_of"] == 1
+    assert study.trials[2].user_attrs["synkhronos:again_of"] == 1
 
 
 SEARCH = """
@@ -251,7 +251,7 @@ study = open_study("a", storage, seed=3)
 objective = functools.partial(objectives.rendezvous, folder)
 search(objective, study, trials=3, slots=[{cores}] * 2)
 for t in study.trials:
-    print(t.number, t.state.name, t.params["x"], t.value, t.user_attrs.get("again_of"))
+    print(t.number, t.state.name, t.params["x"], t.value, t.user_attrs.get("synkhronos:again_of"))
 """
 
 
@@ -328,7 +328,7 @@ def owned(study: Any, pid: int) -> Any:
 
     trial = study.ask()
     trial.suggest_float("x", 0, 1)
-    trial.set_user_attr("owner", _ownership._process(pid))
+    trial.set_user_attr("synkhronos:owner", _ownership._process(pid))
     return trial
 
 
@@ -344,13 +344,39 @@ def test_trials_of_other_parents() -> None:
     search(objectives.parabola, study, trials=2, alone=False)
     assert states(study) == ["RUNNING", "FAIL", "COMPLETE"]
     assert study.trials[2].params == gone.params
-    assert study.trials[2].user_attrs["again_of"] == 1
+    assert study.trials[2].user_attrs["synkhronos:again_of"] == 1
+
+
+def test_a_search_in_another_thread(tmp_path: Path) -> None:
+    """Its trials live: they are not asked again, and a search that is alone is refused."""
+    study = open_study("a", tmp_path / "a.db")
+    waits = functools.partial(objectives.rendezvous, tmp_path)
+    thread = threading.Thread(target=search, args=(waits, study), kwargs={"trials": 1})
+    thread.start()
+    try:
+        begun(tmp_path, 1)
+        with pytest.raises(synk.InputError, match=f"process {os.getpid()} runs trial 0"):
+            search(objectives.parabola, study, trials=2)
+        search(objectives.parabola, study, trials=2, alone=False)
+    finally:
+        (tmp_path / "go").write_text("")
+        thread.join(LIMIT)
+    assert states(study) == ["COMPLETE", "COMPLETE"]
+    owned(study, os.getpid())  # as of an earlier search of this process
+    search(objectives.parabola, study, trials=3, alone=False)
+    assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_an_objective_has_attributes_of_its_own() -> None:
+    study = searched(objectives.own_attributes, 2)
+    assert states(study) == ["COMPLETE", "COMPLETE"]
+    assert {"owner": 0, "again_of": 0}.items() <= study.trials[1].user_attrs.items()
 
 
 def test_a_trial_of_another_machine_is_known_to_be_lost_only_if_alone() -> None:
     study = open_study("a")
     trial = study.ask()
-    trial.set_user_attr("owner", {"host": "another", "boot": "", "pid": 1, "started": 1})
+    trial.set_user_attr("synkhronos:owner", {"host": "another", "boot": "", "pid": 1, "started": 1})
     search(objectives.parabola, study, trials=1, alone=False)
     assert states(study) == ["RUNNING"]
     search(objectives.parabola, study, trials=1)
@@ -361,7 +387,7 @@ def test_death_between_the_two_writes_of_a_loss() -> None:
     """The trial that asks again was made, and the lost one was not failed yet: no second one."""
     study = open_study("a")
     study.ask()
-    study.enqueue_trial({"x": 1.0}, user_attrs={"again_of": 0})
+    study.enqueue_trial({"x": 1.0}, user_attrs={"synkhronos:again_of": 0})
     search(objectives.parabola, study, trials=1)
     assert states(study) == ["FAIL", "COMPLETE"]
 

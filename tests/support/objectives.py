@@ -84,6 +84,13 @@ def too_large(trial: Any) -> float:
     return 1.0
 
 
+def own_attributes(trial: Any) -> float:
+    """Keeps values under names that the search might take for its own."""
+    for name in ("owner", "again_of"):
+        trial.set_user_attr(name, 0)
+    return 1.0
+
+
 def sleeps(trial: Any) -> float:
     time.sleep(1000)
     return 0.0
