@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from typing import IO, Any
 
@@ -210,6 +211,7 @@ class Pipe:
     def __init__(self, requests: int, replies: int) -> None:
         self._requests: IO[bytes] = os.fdopen(requests, "wb", buffering=0)
         self._replies: IO[bytes] = os.fdopen(replies, "rb")
+        self._lock = threading.Lock()  # threads of an objective may ask at once
 
     def close(self) -> None:
         """Close both ends."""
@@ -226,21 +228,32 @@ class Pipe:
         SynkhronosError
             The parent has ended.
         """
-        self.send(request)
-        line = self._replies.readline()
+        data = _line(request)
+        with self._lock:
+            self._write(data)
+            line = self._replies.readline()
         if not line.endswith(b"\n"):
             raise SynkhronosError("the parent of the search has ended")
         return dict(json.loads(line))
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message that has no reply."""
-        try:
-            text = json.dumps(message, default=_number)
-        except (TypeError, ValueError) as exc:
-            raise InputTypeError(f"{shown(message)} cannot be sent to the study: {exc}") from None
-        data = memoryview(text.encode() + b"\n")
-        while data:
-            data = data[self._requests.write(data) :]
+        data = _line(message)
+        with self._lock:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._requests.write(rest) :]
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(message, default=_number)
+    except (TypeError, ValueError) as exc:
+        raise InputTypeError(f"{shown(message)} cannot be sent to the study: {exc}") from None
+    return text.encode() + b"\n"
 
 
 def _number(value: Any) -> Any:

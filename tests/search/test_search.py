@@ -367,6 +367,11 @@ def test_a_search_in_another_thread(tmp_path: Path) -> None:
     assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
 
 
+def test_threads_of_an_objective_get_their_own_values() -> None:
+    study = search(objectives.four_threads, open_study("a", sampler="random"), trials=1)
+    assert [trial.value for trial in study.trials] == [0.0]
+
+
 def test_an_objective_has_attributes_of_its_own() -> None:
     study = searched(objectives.own_attributes, 2)
     assert states(study) == ["COMPLETE", "COMPLETE"]

@@ -91,6 +91,26 @@ def own_attributes(trial: Any) -> float:
     return 1.0
 
 
+def four_threads(trial: Any) -> float:
+    """Each draws values from a range of its own; the number of wrong values, or of missing ones."""
+    import threading
+
+    right: list[float] = []
+
+    def draw(low: int) -> None:
+        for n in range(50):
+            value = trial.suggest_float(f"{low}-{n}", low, low + 0.5)
+            if low <= value <= low + 0.5:
+                right.append(value)
+
+    threads = [threading.Thread(target=draw, args=(n,), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    return 200.0 - len(right)
+
+
 def sleeps(trial: Any) -> float:
     time.sleep(1000)
     return 0.0
