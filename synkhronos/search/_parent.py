@@ -71,10 +71,13 @@ class Parent:
         self._callbacks = list(callbacks)
         self._running: list[TrialProcess] = []
         self._failed = 0  # trials in a row
+        self._stopped = False  # by a callback
         self._poller = select.poll()
 
     def run(self) -> None:
         """Run trials until there are enough; at an exception, kill and give back what runs.
+
+        There are also enough when a callback has stopped the study.
 
         Raises
         ------
@@ -112,6 +115,8 @@ class Parent:
             self._poller.register(descriptor, select.POLLIN)
 
     def _wants_more(self) -> bool:
+        if self._stopped:
+            return False
         if self._target is not None and studies.reached(self._study, self._target):
             return False
         return studies.counted(self._study) < self._trials
@@ -183,8 +188,8 @@ class Parent:
             )
 
     def _call_back(self, found: Any) -> None:
-        for callback in self._callbacks:
-            callback(self._study, found)
+        if studies.call_back(self._study, found, self._callbacks):
+            self._stopped = True
 
     def _stop(self, process: TrialProcess) -> None:
         """Kill a process that is late or wrong."""

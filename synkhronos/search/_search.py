@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import numbers
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,7 +72,8 @@ def search(
     log_dir : path, optional
         A folder for what trials print, in files ``trial-N.log``. Default: they print here.
     callbacks : sequence of callables
-        Called with the study and each trial that has ended, as in Optuna.
+        Called with the study and each trial that has ended, as in Optuna. After ``study.stop()`` in
+        one, no more trials are asked for.
 
     Returns
     -------
@@ -124,10 +126,15 @@ def search(
     _check_count("failures", failures)
     if members is not None:
         _check_count("members", members)
-    if limit is not None and not limit > 0:
+    if limit is not None and not _number("limit", limit) > 0:
         raise InputError(f"search: limit={shown(limit)}: seconds, more than 0")
     if target is not None and len(study.directions) > 1:
         raise InputError("search: target= is for studies of one objective")
+    goal = None if target is None else _number("target", target)
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise InputTypeError(
+            f"search: callbacks={shown(callbacks)}: give a list of functions of a study and a trial"
+        )
     cores = _cores(slots)
     folder = _folder(log_dir)
     with inherited(objective) as (held, lifeline), owner() as this:
@@ -142,7 +149,7 @@ def search(
             trials=trials,
             limit=math.inf if limit is None else limit,
             failures=failures,
-            target=target,
+            target=goal,
             callbacks=callbacks,
         )
         parent.run()
@@ -152,6 +159,14 @@ def search(
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"search: {name}={shown(value)}: an integer of at least 1")
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InputTypeError(f"search: {name}={shown(value)}: give a number")
+    if math.isnan(value):
+        raise InputError(f"search: {name}={shown(value)}: give a number")
+    return float(value)
 
 
 def _cores(slots: Any) -> list[list[int]]:

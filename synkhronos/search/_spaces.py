@@ -108,5 +108,6 @@ def override(key: str, value: Any) -> str:
     >>> override("optimizer.rate", 0.1), override("optimizer", "adam"), override("shuffle", True)
     ('optimizer.rate=0.1', 'optimizer="adam"', 'shuffle=true')
     """
-    # JSON writes numbers, texts and truth values as TOML does
-    return f"{key}={json.dumps(value)}"
+    # JSON writes numbers, texts and truth values as TOML does, except for one control character
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return f"{key}={text}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,20 @@ def ends_itself(study: Any) -> bool:
     """Whether the sampler ends the study when it has tried all values, which only Optuna can do."""
     samplers = optuna().samplers
     return isinstance(study.sampler, samplers.GridSampler | samplers.BruteForceSampler)
+
+
+def call_back(study: Any, trial: Any, callbacks: Iterable[Callable[[Any, Any], Any]]) -> bool:
+    """Call each; returns whether one has called ``study.stop()``."""
+    here = study._thread_local
+    before = here.in_optimize_loop
+    here.in_optimize_loop = True  # Optuna refuses study.stop() outside of its own loop
+    study._stop_flag = False
+    try:
+        for callback in callbacks:
+            callback(study, trial)
+    finally:
+        here.in_optimize_loop = before
+    return bool(study._stop_flag)
 
 
 def running(study: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import optuna
@@ -13,7 +14,7 @@ from user_scripts import LIMIT
 import synkhronos as synk
 from synkhronos.cli import _command_line as command_line
 from synkhronos.search import open_study
-from synkhronos.search._spaces import Space
+from synkhronos.search._spaces import Space, override
 from synkhronos.training import config as configs
 
 pytestmark = pytest.mark.timeout(LIMIT)
@@ -67,6 +68,13 @@ def test_spaces(text: str, space: Space) -> None:
 def test_wrong_spaces(text: str, message: str) -> None:
     with pytest.raises(synk.InputError, match=re.escape(message)):
         Space.of(text)
+
+
+@pytest.mark.parametrize("value", ["a b", "\U0001f600", '\u00e9\\"\x7f\n', 0.1, 3, True])
+def test_values_that_are_drawn_reach_the_config(value: object) -> None:
+    key, _, text = override("key", value).partition("=")
+    assert key == "key"
+    assert tomllib.loads(f"value = {text}") == {"value": value}
 
 
 LINE = ["search", "config.toml", "mode=FAST_COMPILE", "-n", "2"]

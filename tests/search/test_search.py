@@ -408,6 +408,13 @@ WRONG: Sequence[tuple[dict[str, Any], str]] = [
     ({"members": 0}, "members=0: an integer"),
     ({"folds": True}, "folds=True: an integer"),
     ({"limit": -1}, "limit=-1: seconds"),
+    ({"limit": "5"}, "limit='5': give a number"),
+    ({"limit": math.nan}, "limit=nan: give a number"),
+    ({"target": "0.9"}, "target='0.9': give a number"),
+    ({"target": math.nan}, "target=nan: give a number"),
+    ({"callbacks": None}, "callbacks=None: give a list of functions"),
+    ({"callbacks": print}, "callbacks=<built-in function print>: give a list"),
+    ({"callbacks": [3]}, "callbacks=\\[3\\]: give a list"),
     ({"log_dir": "/dev/null/a"}, "log_dir='/dev/null/a': Not a directory"),
     ({"trails": 3}, "no option 'trails'; .*did you mean trials="),
 ]
@@ -437,6 +444,18 @@ def test_wrong_arguments(given: dict[str, Any], message: str) -> None:
 def test_wrong_studies(given: dict[str, Any], message: str) -> None:
     with pytest.raises(synk.InputError, match=message):
         open_study(**{"name": "a", **given})
+
+
+@pytest.mark.parametrize(("slots", "count"), [(1, 1), (PAIR, 2)])
+def test_a_callback_stops_the_study(slots: Any, count: int) -> None:
+    """As with a target: no new trial starts, those that run go on to their end."""
+    stop = optuna.study.MaxTrialsCallback(1)
+    study = searched(objectives.parabola, 5, slots=slots, callbacks=[stop])
+    assert states(study) == ["COMPLETE"] * count
+    search(objectives.parabola, study, trials=3)
+    assert states(study) == ["COMPLETE"] * 3
+    with pytest.raises(RuntimeError, match="inside an objective function or a callback"):
+        study.stop()
 
 
 def test_samplers_that_end_the_study() -> None:
