@@ -61,19 +61,17 @@ class TrialProcess:
         self.until = time.monotonic() + limit
         self.late = f"it took longer than limit={limit:g} seconds"
         self._rest = b""
-        self._from, to_us = os.pipe()
-        from_us, self._to = os.pipe()
-        os.set_blocking(self._from, False)
-        try:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._from, to_us = os.pipe()
+            ours.callback(os.close, self._from)
+            theirs.callback(os.close, to_us)
+            from_us, self._to = os.pipe()
+            ours.callback(os.close, self._to)
+            theirs.callback(os.close, from_us)
+            os.set_blocking(self._from, False)
             popen = self._started(settings, to_us, from_us)
             self._worker = Worker(trial.number, popen.pid, popen)
-        except BaseException:
-            os.close(self._from)
-            os.close(self._to)
-            raise
-        finally:
-            os.close(to_us)
-            os.close(from_us)
+            ours.pop_all()  # they stay open
 
     def _started(self, settings: Settings, to_us: int, from_us: int) -> subprocess.Popen[bytes]:
         hello = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
 import os
@@ -105,6 +106,27 @@ def test_numbers_that_are_too_large(tmp_path: Path) -> None:
     assert states(study) == [*["FAIL"] * 4, "COMPLETE"]
     for trial in study.trials[:4]:
         assert f"InputError: trial {trial.number}: " in trial.user_attrs["failure"]
+
+
+def test_no_descriptors_are_left_if_none_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pipe of a trial cannot be made."""
+    pipe = os.pipe
+    left = 2  # the pipe of all trials, and the first one of this trial
+
+    def full() -> tuple[int, int]:
+        nonlocal left
+        if not left:
+            raise OSError(errno.EMFILE, "full")
+        left -= 1
+        return pipe()
+
+    study = open_study("a")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pipe", full)
+    with pytest.raises(OSError, match="full"):
+        search(objectives.parabola, study, trials=1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert states(study) == ["FAIL", "WAITING"]
 
 
 def test_an_error_of_a_callback_ends_the_search() -> None:
