@@ -224,6 +224,8 @@ PRIVATE_OF_LIBRARIES = {
     "_raveled_inputs": "PyMC's logp_dlogp_function: the function of one vector",
     "_read": "jax.config: a value that JAX offers no attribute for",
     "_run_exitfuncs": "atexit: run the handlers before MPI ends the process",
+    "_stop_flag": "Optuna's Study: whether stop() was called, which has no other effect",
+    "_thread_local": "Optuna's Study: outside of its own loop, only this lets stop() be called",
 }
 
 
