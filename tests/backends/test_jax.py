@@ -167,6 +167,7 @@ def local(model: Regression, w: Any) -> Any:
     return w - 0.05 * pytensor.grad(((model.x @ w) ** 2).mean() + (w**2).sum(), w)
 
 
+@pytest.mark.thorough
 def test_training_with_any_lengths(jax_group: synk.Group) -> None:
     """Steps, gradients without a step, and fewer rows than members; the serial twin agrees."""
     ours, serial = Regression("float64"), Regression("float64")

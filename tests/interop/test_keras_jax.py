@@ -87,6 +87,7 @@ def by_keras(keras: Any, model: Any, loss: Any, x: Any, y: Any) -> tuple[Any, An
     return float(found[0]), [np.asarray(g) for g in found[1]]
 
 
+@pytest.mark.thorough
 def test_loss_and_gradient_are_those_of_keras(keras: Any) -> None:
     net = adapted(keras)
     gradients = pytensor.grad(net.loss, net.params)

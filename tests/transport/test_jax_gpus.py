@@ -88,6 +88,7 @@ def test_calls_of_nccl(start: Start) -> None:
         assert [c[1] == c[2] for c in calls if c[0] == "all_reduce"] == [True, True]  # in place
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("start")
 def test_posting_from_several_threads() -> None:
     """In each the GPU is current; what comes after a group waits until NCCL has taken that."""
@@ -184,6 +185,7 @@ def test_a_failure_before_the_posting(start: Start, rank: int) -> None:
     assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
+@pytest.mark.thorough
 def test_a_member_that_stands_still(start: Start) -> None:
     """The group's limit holds while GPUs exchange, too."""
     group = start(2)
