@@ -41,6 +41,7 @@ from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._op import DividedLogp
 from synkhronos.pymc._proof import prove
+from synkhronos.pymc._rewrites import untraced
 from synkhronos.pymc._serial import prove_parts, tell_what_stays
 from synkhronos.pymc._terms import Terms, read_model
 
@@ -133,7 +134,7 @@ class Parallel:
         if "logp" in vars(model):
             raise InputError("the model is divided already: call close() on that division first")
         check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
-        with telling("reading the model"):
+        with telling("reading the model"), untraced():
             terms = read_model(model, dim, row_wise)
         self.names: list[str] = []
         self.plan: ChainPlan | None = None
@@ -142,7 +143,7 @@ class Parallel:
         self._more: list[Evaluator] = []  # all evaluators
         self.group, self._own_group = group_for(members_per_chain if members is None else members)
         try:  # the group has been forked, so something may be told from a thread
-            with telling(f"compiling and proving {', '.join(terms.names)}"):
+            with telling(f"compiling and proving {', '.join(terms.names)}"), untraced():
                 plain = None if min_speedup is None else gradient_of(model, mode)
                 self._divide(terms, mode, members_per_chain or 1)
                 tell_what_stays(model, terms)
