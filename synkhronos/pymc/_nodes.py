@@ -71,8 +71,9 @@ class ChainsProcess:
 
     def __init__(self, packed: bytes, node: int, cores: Sequence[int]) -> None:
         with contextlib.ExitStack() as undo:
-            task, self._answer = os.memfd_create("synk-chains"), os.memfd_create("synk-draws")
+            task = os.memfd_create("synk-chains")
             undo.callback(os.close, task)
+            self._answer = os.memfd_create("synk-draws")
             undo.callback(os.close, self._answer)
             with os.fdopen(os.dup(task), "wb") as file:
                 file.write(packed)
