@@ -112,21 +112,19 @@ def test_nodes_sample_chains_of_their_own(mpi: Launcher, tmp_path: Path) -> None
     assert f"equal (3, 5, 3) 2.0 {sorted(first)}" in said
 
 
-def test_the_process_of_another_node_is_killed(
-    mpi: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("node 1", "samples this node's chains killed by SIGKILL"),
+        ("interrupt", "raised KeyboardInterrupt"),
+    ],
+)
+def test_what_ends_the_chains_of_one_node_ends_all(
+    mpi: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, said: str
 ) -> None:
-    """The master's own chains, which would run for hours, are ended."""
-    monkeypatch.setenv("SYNK_TEST_FAILS", "node 1")
-    said = run(mpi, 2, tmp_path, MODEL + FAILING)
-    assert "raised" in said
-    assert "samples this node's chains killed by SIGKILL" in said
-    assert "good end 2.0" in said
-
-
-def test_ctrl_c_ends_the_chains_of_all_nodes(
-    mpi: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SYNK_TEST_FAILS", "interrupt")
-    said = run(mpi, 2, tmp_path, MODEL + FAILING)
-    assert "raised KeyboardInterrupt" in said
-    assert "good end 2.0" in said
+    """A killed process, or Ctrl-C; the master's own chains would run for hours."""
+    monkeypatch.setenv("SYNK_TEST_FAILS", fails)
+    printed = run(mpi, 2, tmp_path, MODEL + FAILING)
+    assert "raised" in printed
+    assert said in printed
+    assert "good end 2.0" in printed
