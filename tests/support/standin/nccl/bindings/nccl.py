@@ -295,32 +295,28 @@ def recv(recvbuff: int, count: int, datatype: int, peer: int, comm: Comm, stream
 
 
 def _hub(listener: socket.socket) -> None:
-    members: dict[int, socket.socket] = {}
-    try:
-        with listener:
-            size = 1
-            while len(members) < size:
-                member, _ = listener.accept()
-                member.setblocking(True)
-                rank, size = _receive(member)
-                members[rank] = member
-        order = [members[r] for r in range(size)]
-        for member in order:
-            _send(member, "go")
-        desk = _Desk(order)
-        while True:
-            for member in select.select(order, [], [])[0]:
-                desk.take(order.index(member), _receive(member))
-    except OSError:  # a member is gone: the others wait until they give up
-        for member in members.values():
-            try:
-                while member.recv(1 << 16):
-                    pass
-            except OSError:
-                pass
-    finally:
-        for member in members.values():
-            member.close()
+    with contextlib.ExitStack() as accepted:
+        members: dict[int, socket.socket] = {}
+        try:
+            with listener:
+                size = 1
+                while len(members) < size:
+                    member = accepted.enter_context(listener.accept()[0])
+                    member.setblocking(True)
+                    rank, size = _receive(member)  # fails if that member has given up meanwhile
+                    members[rank] = member
+            order = [members[r] for r in range(size)]
+            for member in order:
+                _send(member, "go")
+            desk = _Desk(order)
+            while True:
+                for member in select.select(order, [], [])[0]:
+                    desk.take(order.index(member), _receive(member))
+        except OSError:  # a member is gone: the others wait until they give up
+            for member in members.values():
+                with contextlib.suppress(OSError):
+                    while member.recv(1 << 16):
+                        pass
 
 
 Batch = list[tuple[str, tuple[int, ...], bytes | None]]
