@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytensor
+from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Constant
+from pytensor.link.basic import JITLinker
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._backends import jax as jax_backend
@@ -18,6 +20,14 @@ from synkhronos._backends import jax as jax_backend
 def while_compiling(jax: bool) -> AbstractContextManager[None]:
     """A context in which the first member compiles into the cache and the others load from it."""
     return jax_backend.shared_cache() if jax else contextlib.nullcontext()
+
+
+def compiles_at_call(mode: Any) -> bool:
+    """Whether a function of this mode gets its machine code at its first call, not when made.
+
+    In such a mode (NUMBA, JAX) a function is made by rewriting its graph, which no cache holds.
+    """
+    return isinstance(get_mode(mode).linker, JITLinker)
 
 
 def uncacheable(function: Any) -> Iterator[str]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytensor
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.link.basic import JITLinker
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._backends.compile_cache import compiles_at_call
 from synkhronos._backends.lean.linker import LeanLinker
 from synkhronos._backends.lean.rewrite import TAG, register
 
@@ -30,7 +30,7 @@ def without_c(mode: Any) -> Iterator[None]:
 
     PyTensor else compiles C code for each kind of constant expression that it folds, 1 to 3 s each.
     """
-    if not isinstance(get_mode(mode).linker, JITLinker):
+    if not compiles_at_call(mode):
         yield
         return
     with pytensor.config.change_flags(cxx=""):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._backends.compile_cache import uncacheable, while_compiling
+from synkhronos._backends.compile_cache import compiles_at_call, uncacheable, while_compiling
 from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.meetings import collective
@@ -464,7 +464,7 @@ def _first(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     if replica.recipe.has_collectives:
         return _first_with_collectives(member, replica, part)
     if member.rank != _leader(call, member, replica, part):
-        if replica.recipe.jax:  # all but XLA's part, which can be had from the cache
+        if compiles_at_call(replica.recipe.mode):  # all but what can be had from the cache
             with member.compiling():
                 replica.variant(part.variant)
         member.communicator.barrier()
