@@ -26,7 +26,7 @@ from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._fast import scatters_fast_function, with_fast_functions
-from synkhronos.pymc._rewrites import Hoisted, hoist, lift_choices
+from synkhronos.pymc._rewrites import Hoisted, hoist, simplified
 from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
 
@@ -116,15 +116,16 @@ class DividedTerms:
         self.data = Values(list(scattered), point)
         self.whole = Values(list(whole), point)
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
-        graph = lift_choices(_rewritten(reading.total))
+        conditions = [] if reading.holds is None else [reading.holds]
+        graph, *conditions = simplified(_rewritten([reading.total, *conditions]))
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = _gradients(graph, wrt, names)
         by = dict(zip(wrt, found, strict=True))
         used = {id(p): by.get(v) for v, p in pieces.items()}
         flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
-        if reading.holds is not None:  # a switch on this vector is cheaper than one on every row
+        for holds in conditions:  # a switch on this vector is cheaper than one on every row
             fails = pt.set_subtensor(pt.zeros_like(flat)[0], -np.inf)
-            flat = pt.switch(reading.holds, flat, fails)
+            flat = pt.switch(holds, flat, fails)
         outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
         outputs = _rewritten(outputs)
         hoisted = hoist(outputs, scattered_places, whole_places)

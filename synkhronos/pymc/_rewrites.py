@@ -19,8 +19,9 @@ from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.math import switch
+from pytensor.tensor.math import Dot, switch
 
+from synkhronos._backends.lean.rewrite import operands_alike
 from synkhronos._plan.inference.values import Rows, Same
 from synkhronos._plan.inference.walk import Walk, seed
 
@@ -65,11 +66,19 @@ def _lift_choice(fgraph: Any, node: Any) -> Any:
     return [chosen] if chosen.type == node.outputs[0].type else None
 
 
-def lift_choices(total: Variable) -> Any:
-    """Move costly functions out of all choices in the graph of `total`."""
-    graph = FunctionGraph(outputs=[total], clone=False)
-    dfs_rewriter(_lift_choice).rewrite(graph)
-    return graph.outputs[0]
+@node_rewriter([Dot])  # type: ignore[untyped-decorator]
+def _cast_operands(fgraph: Any, node: Any) -> Any:
+    """A product of integers as data: the cast becomes a part of what `hoist` computes once."""
+    del fgraph
+    operands = operands_alike(node)
+    return None if operands == node.inputs else [node.op(*operands)]
+
+
+def simplified(outputs: Sequence[Any]) -> list[Any]:
+    """Rewrite graphs: costly functions leave choices, products are of one dtype."""
+    graph = FunctionGraph(outputs=list(outputs), clone=False)
+    dfs_rewriter(_lift_choice, _cast_operands).rewrite(graph)
+    return list(graph.outputs)
 
 
 def untraced() -> AbstractContextManager[None]:

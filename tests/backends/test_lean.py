@@ -77,6 +77,20 @@ def product(request):
     return request.param, function
 
 
+@pytest.mark.parametrize("kind", ["int64", "bool", *thorough("uint8", "float32")])
+def test_a_product_of_another_dtype_is_cast(kind):
+    x, y = pt.TensorType(kind, (None, None))("x"), pt.dmatrix("y")
+    function = compiled([x, y], [x @ y, y @ x.T])
+    assert is_lean(function, Dot)
+    values = np.random.default_rng(0).integers(0, 2, (6, 6)).astype(kind)
+    others = np.random.default_rng(1).normal(size=(6, 6))
+    for found, expected in zip(
+        function(values, others), (values @ others, others @ values.T), strict=True
+    ):
+        assert found.dtype == "float64"
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_products_of_any_strides(product, data):

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
 from synkhronos._backends.lean.op import Lean
@@ -25,8 +25,13 @@ _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after tho
 
 
 def _is_product(op: Any, node: Apply) -> bool:
-    kinds = {v.type.dtype for v in (*node.inputs, *node.outputs)}
-    return len(kinds) == 1 and kinds <= {*_FLOATS}
+    return node.outputs[0].type.dtype in _FLOATS
+
+
+def operands_alike(node: Apply) -> list[Any]:
+    """The operands of a product in the dtype of the result, to which PyTensor's code casts them."""
+    dtype = node.outputs[0].type.dtype
+    return [v if v.type.dtype == dtype else cast(v, dtype) for v in node.inputs]
 
 
 # The scalar operations of reductions, by the name of their class.
@@ -106,7 +111,8 @@ class _Replace(GraphRewriter):
             kind = _known(node.op)
             if kind is None or not self._is_fit(kind, node):
                 continue
-            new = Apply(Lean(node.op), node.inputs, [v.type() for v in node.outputs])
+            inputs = operands_alike(node) if kind is Dot else node.inputs
+            new = Apply(Lean(node.op), inputs, [v.type() for v in node.outputs])
             pairs = list(zip(node.outputs, new.outputs, strict=True))
             fgraph.replace_all(pairs, reason=TAG)
 
