@@ -30,6 +30,11 @@ def compiles_at_call(mode: Any) -> bool:
     return isinstance(get_mode(mode).linker, JITLinker)
 
 
+def fills_cache_of_numba(mode: Any) -> bool:
+    """Whether functions of this mode leave machine code of numba for other processes."""
+    return pytensor.config.numba__cache and isinstance(get_mode(mode).linker, NumbaLinker)
+
+
 def uncacheable(function: Any) -> Iterator[str]:
     """The reasons why numba does not cache a function; none for other linkers."""
     if not isinstance(function.maker.linker, NumbaLinker):

@@ -611,8 +611,8 @@ class Group:
         Returns
         -------
         Task
-            Has `progress()`, `stop()` and `wait()`. Until `wait` returns, the group accepts no
-            other command. In a group of one the command runs inside `wait`.
+            Has `progress()`, `done`, `stop()` and `wait()`. Until `wait` returns, the group accepts
+            no other command. In a group of one the command runs inside `wait`.
         """
         with self.lock:
             self.check_idle(what)
@@ -767,6 +767,11 @@ class Task:
         """The latest count of each worker, in the order of ranks."""
         counts = self._group.channel.progress(self.number)
         return [n for rank, n in enumerate(counts) if rank != self._group.rank]
+
+    @property
+    def done(self) -> bool:
+        """Whether all workers have reported."""
+        return not self._group.channel.late(self.number)
 
     def stop(self) -> None:
         """Ask the workers to return."""

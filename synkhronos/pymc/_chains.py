@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,6 +131,12 @@ class Evaluator:
         except BaseException as exc:
             self._note(exc, self._round.group.alive)
             raise
+
+    def compile_beside(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
+    ) -> None:
+        """Let a worker compile while this process does `work`, in which evaluations are zeros."""
+        self._round.compile_beside(theta, latents, self.stubbed()(work))
 
     @contextlib.contextmanager
     def stubbed(self) -> Iterator[None]:

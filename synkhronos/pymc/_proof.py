@@ -62,9 +62,14 @@ def points(model: Any, seed: int = 0) -> list[dict[str, np.ndarray]]:
 
 
 def prove(
-    model: Any, terms: Sequence[Term], likelihood: Likelihood, evaluator: Evaluator
+    model: Any,
+    terms: Sequence[Term],
+    evaluator: Evaluator,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Difference | None:
     """Compare the terms' plain sum and its gradient with those of the members; None if they agree.
+
+    The master does `meanwhile`, if it is given, while a worker compiles the divided likelihood.
 
     The gradient is that by the sources, where the parts are added. The model's own graph leads from
     its parameters to the sources in both cases. It may enlarge rounding errors: a covariance's
@@ -76,6 +81,7 @@ def prove(
     InputError
         The log-density is not finite at any point near the initial point.
     """
+    likelihood = evaluator.likelihood
     of_latents = [variable for variable, _ in likelihood.places]
     sources = list(dict.fromkeys([*(p.variable for p in likelihood.pieces), *of_latents]))
     smooth = [v for v in sources if is_smooth(v)]
@@ -93,7 +99,12 @@ def prove(
             value, size, *gradients = compare(*(at if pull_back is None else given), *given)
         if not np.isfinite(value) or not all(np.isfinite(g).all() for g in gradients):
             continue
-        other, by = _divided(likelihood, evaluator, dict(zip(sources, at, strict=True)))
+        known = dict(zip(sources, at, strict=True))
+        theta, latents = _inputs(likelihood, known)
+        if meanwhile is not None and not compared:
+            evaluator.compile_beside(theta, latents, meanwhile)
+        flat, by_latents = evaluator(theta, latents)
+        other, by = float(flat[0]), _by_sources(likelihood, known, flat, by_latents)
         found = [by[v] for v in smooth]
         if pull_back is not None:
             with np.errstate(all="ignore"):
@@ -163,23 +174,32 @@ def _plain(
     return made
 
 
-def _divided(
-    likelihood: Likelihood, evaluator: Evaluator, at: Mapping[Any, np.ndarray]
-) -> tuple[float, dict[Any, np.ndarray]]:
-    """The members' sum and its gradients by the sources, whose values are given."""
+def _inputs(
+    likelihood: Likelihood, at: Mapping[Any, np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Theta and the latents, where the values of the sources are given."""
     theta = [np.ravel(at[p.variable]).astype("float64") for p in likelihood.pieces]
     latents = [
         np.ascontiguousarray(np.moveaxis(at[variable], axis, 0))
         for variable, axis in likelihood.places
     ]
-    flat, by_latents = evaluator(np.concatenate([np.zeros(0), *theta]), latents)
+    return np.concatenate([np.zeros(0), *theta]), latents
+
+
+def _by_sources(
+    likelihood: Likelihood,
+    at: Mapping[Any, np.ndarray],
+    flat: np.ndarray,
+    by_latents: Sequence[np.ndarray],
+) -> dict[Any, np.ndarray]:
+    """The gradients by the sources, from those by theta and by the latents."""
     found = {v: np.zeros(np.shape(value)) for v, value in at.items()}
     for p in likelihood.pieces:
         found[p.variable] += flat[1 + p.start : 1 + p.stop].reshape(p.shape)
     places = [place for place in likelihood.places if is_smooth(place[0])]
     for (variable, axis), gradient in zip(places, by_latents, strict=True):
         found[variable] += np.moveaxis(gradient, 0, axis)
-    return float(flat[0]), found
+    return found
 
 
 def _called(variable: Any) -> str:

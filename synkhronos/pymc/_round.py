@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +15,15 @@ import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.make_data import data
+from synkhronos._backends.compile_cache import fills_cache_of_numba
 from synkhronos._engine.commands.base import Command, CommandCache
-from synkhronos._engine.commands.call import Call, compute_call
+from synkhronos._engine.commands.call import Call, compile_alone, compute_call
 from synkhronos._engine.compile import plan
-from synkhronos._engine.group import Group
+from synkhronos._engine.group import Group, Task
+from synkhronos._engine.progress import telling
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import watch
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, WorkerError
 from synkhronos._host.arena import ArrayRef
 from synkhronos.pymc._rows import is_smooth
 
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from synkhronos.pymc._likelihood import Likelihood
 
 _F8 = np.dtype(np.float64)
+_LOOK_SECONDS = 0.005
+_LOAD_SECONDS = 0.2  # at least, that a worker may take for machine code that the cache has
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,24 @@ class AllocateResults(Command):
             vector[...] = 0
         exposed = comm.expose(mine)
         member.updates[self.number] = [list(ranks) for ranks in zip(*exposed, strict=True)]
+
+
+@dataclass(frozen=True)
+class FillCache(Command):
+    """One worker compiles the functions of calls into the cache, for all members.
+
+    Attributes
+    ----------
+    calls : tuple of Call
+    """
+
+    calls: tuple[Call, ...]
+
+    def run(self, member: Member) -> None:
+        """Compile in the first worker; the others rewrite their graphs, which no cache holds."""
+        first = min(rank for rank in range(member.size) if rank != member.master)
+        for call in self.calls:
+            compile_alone(call, member, wholly=member.rank == first)
 
 
 @dataclass(frozen=True)
@@ -124,7 +148,8 @@ class Round:
     def __init__(self, group: Group, likelihood: Likelihood, mode: Any) -> None:
         self.group = group
         self._likelihood = likelihood
-        self._what = f"the log-density of {', '.join(likelihood.names)}"
+        names = ", ".join(likelihood.names)
+        self._what, self._doing = f"the log-density of {names}", f"compiling and proving {names}"
         self._mode = mode
         self._number = group.number()
         weakref.finalize(self, group.forgotten.append, self._number)
@@ -171,18 +196,7 @@ class Round:
             )
         with group.lock:
             group.wake()
-            np.copyto(self._theta.writable, theta)
-            self._theta.wrote()
-            for target, value in zip(self._rows, latents, strict=True):
-                if target.shape != value.shape:
-                    target.set_shape(value.shape)
-                np.copyto(target.writable, value)
-                target.wrote()
-            places = tuple([target.stamp for target in self._rows])
-            command = self._evaluates.find(places, self._data)
-            if command is None:
-                command = self._prepare(latents)
-                self._evaluates.keep(places, command)
+            places, command = self._write(theta, latents)
             found = group.run_in_turn(command, self._what)
             if command.calls[0].first:
                 self._evaluates.keep(places, self._compiled(command))
@@ -190,6 +204,59 @@ class Round:
             for more in found[1:]:
                 total += more
             return total, [np.array(d.data) for d in self._gradients.values()]
+
+    def _write(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+    ) -> tuple[tuple[Any, ...], Evaluate]:
+        """Write the parameters where the members read them; the places of rows, and the command."""
+        np.copyto(self._theta.writable, theta)
+        self._theta.wrote()
+        for target, value in zip(self._rows, latents, strict=True):
+            if target.shape != value.shape:
+                target.set_shape(value.shape)
+            np.copyto(target.writable, value)
+            target.wrote()
+        places = tuple([target.stamp for target in self._rows])
+        command = self._evaluates.find(places, self._data)
+        if command is None:
+            command = self._prepare(latents)
+            self._evaluates.keep(places, command)
+        return places, command
+
+    def compile_beside(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
+    ) -> None:
+        """Let a worker compile the functions into the cache, while the master does `work`.
+
+        If the cache has them already, `work` is left out. So it is in a mode without such a cache,
+        and on several nodes, each of which may have a cache of its own.
+        """
+        group = self.group
+        cached = all(fills_cache_of_numba(f.plan.recipe.mode) for f in self._functions)
+        if group.size == 1 or group.member.communicator.nodes > 1 or not cached:
+            return
+        with group.lock, telling(self._doing, group.channel.compiling):
+            group.check_idle(self._what)
+            _, command = self._write(theta, latents)
+            task = group.start(FillCache(command.calls), self._what)
+            try:
+                if not self._is_soon_done(task, command):
+                    work()
+            finally:
+                with contextlib.suppress(WorkerError):  # which the first evaluation raises
+                    task.wait()
+
+    def _is_soon_done(self, task: Task, command: Evaluate) -> bool:
+        """Do the master's own share; whether the worker takes no longer than from a full cache."""
+        began = time.monotonic()
+        with telling(self._doing):
+            for call in command.calls:
+                compile_alone(call, self.group.member, wholly=False)
+        now = time.monotonic()
+        until = now + max(now - began, _LOAD_SECONDS)  # to load takes about as long as to rewrite
+        while not task.done and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        return task.done
 
     def _prepare(self, latents: Sequence[np.ndarray]) -> Evaluate:
         """Write the model's data where the members read them, and make the command."""

@@ -290,6 +290,20 @@ def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
     return _compute(member, replica, part)
 
 
+def compile_alone(call: Call, member: Member, wholly: bool) -> None:
+    """Make this member's function of a call, without the others; `wholly`: and its machine code.
+
+    The machine code goes into the cache, so the member computes once; nothing of that is kept.
+    """
+    replica, part = member.replicas[call.function], part_of(call, member)
+    if not part.variant.rows:
+        return
+    with member.compiling():
+        replica.variant(part.variant)
+        if wholly:
+            _compute(member, replica, part)
+
+
 def _shorten(call: Call, member: Member, replica: Replica, part: Part) -> None:
     """Let repetitions of the call take a shorter path, if there is one."""
     compute = replica.repetition(part.variant, part.arguments)
