@@ -119,7 +119,7 @@ def test_no_settings_are_needed_before_the_import(tmp_path: Path) -> None:
         [sys.executable, "-W", "error", str(script)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         env=environment | {"PYTHONPATH": str(INSTALLED.parent)},
         check=False,
     )

@@ -1739,7 +1739,7 @@ with synk.Group(2, start="START") as group:
 def run_script(text: str) -> list[str]:
     """The words that a script prints, run in a fresh interpreter from no file."""
     command = [sys.executable, "-c", text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -209,7 +209,7 @@ def test_forked_before_jax_runs() -> None:
     """Forked while JAX has not run; the next group, after it has, starts by exec on its own."""
     pytest.importorskip("jax")
     command = [sys.executable, "-c", FORKED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert done.returncode == 0, done.stderr
     first, equal, second, also_equal = done.stdout.splitlines()
     assert first.split()[0] == "fork"

@@ -82,7 +82,7 @@ def test_as_a_module_and_as_a_script() -> None:
     )
     for verb in ([], *([verb.name] for verb in verbs())):
         command = [sys.executable, "-P", "-c", code, *verb, "--help"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert " ".join(["usage: synk", *verb]) in done.stdout
 
@@ -112,7 +112,7 @@ def test_completion(
             "$(complete -p synk | sed 's/.*-F \\([^ ]*\\).*/\\1/'); echo ${COMPREPLY[@]}"
         )
         done = subprocess.run(
-            ["bash", "-c", lines], capture_output=True, text=True, timeout=100, check=False
+            ["bash", "-c", lines], capture_output=True, text=True, timeout=270, check=False
         )
         assert (done.stdout, done.stderr) == ("doctor\n", "")
     monkeypatch.setitem(sys.modules, "shtab", None)
@@ -140,5 +140,5 @@ def test_an_import_of_the_package_is_light() -> None:
         "assert fork is synk.fork\n"
     )
     command = [sys.executable, "-P", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -23,7 +23,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
         [sys.executable, "-P", "-m", "synkhronos", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -24,7 +24,7 @@ def run(*command, **flags):
         env=env,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
     )
 
 

@@ -21,7 +21,7 @@ def test_a_step_of_one_member(network: str) -> None:
         [sys.executable, str(BENCHMARK), "--measure", network, "cuda:0"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stderr

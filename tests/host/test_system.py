@@ -81,7 +81,7 @@ def test_on_macos_the_package_is_imported() -> None:
         [sys.executable, "-P", "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

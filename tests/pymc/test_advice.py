@@ -150,7 +150,7 @@ def test_demo(demo: str) -> None:
         [sys.executable, str(DEMOS / f"{demo}.py"), *small.split()],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

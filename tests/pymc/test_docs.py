@@ -51,7 +51,7 @@ def test_examples(page: str) -> None:
         env=os.environ | {"PYTENSOR_FLAGS": f"{flags},mode=FAST_COMPILE,cxx=".strip(",")},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

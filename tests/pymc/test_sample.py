@@ -278,7 +278,7 @@ def test_the_demo_on_real_data(tmp_path: Path) -> None:
         [sys.executable, str(DEMO), *small.split(), "--mode", "FAST_COMPILE", "--picture", picture],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
