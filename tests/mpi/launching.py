@@ -20,7 +20,7 @@ import pytest
 
 import synkhronos as synk
 
-LIMIT = 110  # seconds; a hang fails
+LIMIT = 270  # seconds; a hang fails
 KINDS = ("mpich", "openmpi")
 _MARK = "SYNK_TEST_JOB"  # in the environment of all processes of a job
 

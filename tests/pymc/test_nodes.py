@@ -16,7 +16,7 @@ from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc import _node_process, _nodes
 from synkhronos.pymc._nodes import ChainsProcess, NodeChains, can_divide_chains
 
-LIMIT = 100.0  # seconds; a hang fails
+LIMIT = 270.0  # seconds; a hang fails
 SHORT = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "quiet": True}
 
 
