@@ -79,7 +79,8 @@ class Group:
     infer : bool
         Whether reductions are inferred from graphs. If not, an output that names none gets "avg".
     profile_workers : bool
-        Each worker writes a profile (cProfile) to synk_worker_<rank>.prof when it ends.
+        Each worker writes a profile (cProfile) to synk_worker_<rank>.prof when it ends. `close`
+        waits for that, up to 10 seconds.
     debug : bool
         Workers read the terminal (for pdb) and print to it directly.
     timeout : float, optional

@@ -21,6 +21,7 @@ from synkhronos._host.launch_settings import LaunchSettings
 from synkhronos._transport.channels.local import LocalChannel
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
+_PROFILE_SECONDS = 10.0  # the same where each writes a profile, on a busy machine
 _GPU_SECONDS = (
     2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
 )
@@ -120,6 +121,8 @@ class GroupOptions:
     @property
     def grace(self) -> float:
         """Seconds that workers have to leave."""
+        if self.profile:
+            return _PROFILE_SECONDS
         return _GPU_SECONDS if self.members_per_gpu else GRACE_SECONDS
 
     @property

@@ -26,7 +26,7 @@ from synkhronos._transport.communicators import shared_memory
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
-PROMPT = 5.0  # seconds; all of these take milliseconds, the limit only catches waits
+PROMPT = 20.0  # seconds; all of these take milliseconds, the limit only catches waits
 
 
 def _mean() -> synk.Function:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import gc
 import io
 import logging
@@ -30,6 +31,7 @@ from worker_commands import AskPlace
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group_options import GRACE_SECONDS
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
@@ -538,9 +540,16 @@ def test_import_has_no_side_effects(tmp_path: Path) -> None:
 
 
 def test_profile_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S95: a cProfile of each worker on request."""
+    """S95: a cProfile of each worker on request; writing it may take long on a busy machine."""
+    dump = cProfile.Profile.dump_stats
+
+    def slow(profile: cProfile.Profile, file: str) -> None:
+        time.sleep(2 * GRACE_SECONDS)
+        dump(profile, file)
+
+    monkeypatch.setattr(cProfile.Profile, "dump_stats", slow)
     monkeypatch.chdir(tmp_path)
-    with synk.Group(2, profile_workers=True):
+    with synk.Group(2, start="fork", profile_workers=True):
         _mean()(np.arange(3.0))
     assert (tmp_path / "synk_worker_1.prof").stat().st_size > 0
 
