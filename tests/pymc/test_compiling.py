@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import time
@@ -107,8 +108,11 @@ def test_an_interrupt_of_the_masters_compiling(
             assert group.alive
 
 
-def test_the_master_loads_what_the_worker_has_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_master_loads_what_the_worker_has_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """And the gradient that samplers ask for is in the cache, too, unless the worker was quick."""
+    caplog.set_level(logging.DEBUG, "synkhronos")
     monkeypatch.setattr(_round.Round, "_is_soon_done", lambda *given: False)
     model = model_of(time.time())  # a graph that no cache has
     with (
@@ -118,6 +122,8 @@ def test_the_master_loads_what_the_worker_has_compiled(monkeypatch: pytest.Monke
     ):
         [replica] = group.member.replicas.values()
         [variant] = replica._compiled.values()
+        # the group is busy meanwhile, so the gradient must not ask it for a value
+        assert "is not compiled ahead" not in caplog.text
         assert hits(variant.function) == (1, 0)
         gradient = model.logp_dlogp_function(ravel_inputs=True)
         gradient._pytensor_function(np.zeros(1))
