@@ -651,7 +651,7 @@ def test_a_script_that_ends_within_the_loop_ends(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 60
 
 
-@pytest.mark.parametrize(("source_s", "consumer_s"), [(0.02, 0), (0, 0.02)])
+@pytest.mark.parametrize(("source_s", "consumer_s"), [(0.05, 0), (0, 0.05)])
 def test_slow_sources_and_slow_consumers(
     group2: synk.Group, source_s: float, consumer_s: float
 ) -> None:
@@ -668,7 +668,7 @@ def test_slow_sources_and_slow_consumers(
     took = time.perf_counter() - begun
     assert found == [0, 6, 12, 18, 24, 30]
     if source_s:
-        assert 5 * source_s < loader.waited <= took
+        assert took / 2 < loader.waited <= took
     else:
         assert 0 < loader.waited < took / 2
 

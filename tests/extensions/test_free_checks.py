@@ -146,8 +146,8 @@ def test_a_group_that_is_closed_meanwhile() -> None:
     with synk.Group(2) as group:
         train, _, data = counting(PLAIN, 4000)
         train_of.append(train)
-        run = train.start(data, batches_of(4000, 2))
-        run.wait(timeout=0.02)
+        run = train.start(data, batches_of(4000, 2), epochs=1000)
+        assert not run.wait(timeout=0.02)
         group.close()
         with pytest.raises(synk.GroupError):
             run.wait()

@@ -104,7 +104,7 @@ def test_numbers_are_set(group: synk.Group) -> None:
     """A rule whose alpha is 0 never moves the centre; the next run has the rule's own number."""
     train, ws, data = equal(rules.EASGD(1, alpha=0.0), 60)
     with pytest.warns(synk.UnusedWarning, match="never exchange"):
-        run = train.start(data, batches_of(60, 2), epochs=4)
+        run = train.start(data, batches_of(60, 2), epochs=200)
     with run:
         for point in run.every(rows=30):
             assert not point.values[ws[0]].any()
@@ -136,8 +136,8 @@ def test_numbers_of_gossip(group2: synk.Group) -> None:
 
 
 def test_stop_and_discard(group: synk.Group) -> None:
-    train, w, data = counting(PLAIN, 500, Slowed(0.001, 0.001))
-    batches = batches_of(500, 5)
+    train, w, data = counting(PLAIN, 20_000, Slowed(0.001, 0.001))
+    batches = batches_of(20_000, 5)
     run = train.start(data, batches)
     assert not run.wait(timeout=0.02)
     run.stop()
@@ -200,7 +200,7 @@ def test_a_learning_rate_between_points(group: synk.Group) -> None:
     rate = pytensor.shared(np.asarray(0.0), name="rate")
     rows = pt.lvector("rows")
     w = pytensor.shared(np.zeros(200), name="w")
-    slowed = Slowed(0.001, 0.001)
+    slowed = Slowed(0.003, 0.003)
     train = make_train_function(
         w[rows].sum() + slowed(0.0), [w], rows, None, updates.sgd, rate, rule=PLAIN, mode=FAST
     )
