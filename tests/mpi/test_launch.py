@@ -92,12 +92,18 @@ def test_exit_codes(mpi: Launcher, tmp_path: Path, ending: str, code: int) -> No
 
 EARLY = """
     import os, sys, time
+    from pathlib import Path
     import synkhronos as synk
 
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
     if rank == sys.argv[1]:
+        until = time.monotonic() + 20
+        while not Path("imported").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
         time.sleep(2.0)  # the other one is in MPI_Init
         {ending}
+    Path("imported").touch()
     synk.fork(1)
 """
 
