@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +63,13 @@ def broadcast(
     >>> synk.close()
     """
     del nccl
-    with current("synk.broadcast").turn(timeout):
+    with turn("broadcast", timeout):
         found = operands(shared_vars, "broadcast", arrays=False)
         given = None if values is None else _values(found, values, own=True)
         others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
         new = NewValues((), tuple(others)) if others else None
-        found.group.run(commands.Broadcast(found.numbers, new=new), "broadcast", master_input=given)
+        command = commands.Broadcast(found.numbers, new=new)
+        found.group.run_in_turn(command, "broadcast", master_input=given)
 
 
 @retried
@@ -104,7 +106,7 @@ def scatter(
     [3, 2]
     >>> synk.close()
     """
-    with current("synk.scatter").turn(timeout):
+    with turn("scatter", timeout):
         found = operands(shared_vars, "scatter")
         if values is None:
             values = None if found.single else [None] * len(found.entries)
@@ -153,7 +155,7 @@ def gather(
     >>> synk.close()
     """
     del nccl
-    with current("synk.gather").turn(timeout):
+    with turn("gather", timeout):
         if nd_up not in (0, 1):
             raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
         found = operands(shared_vars, "gather")
@@ -185,7 +187,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | No
     Cost: one round; each member copies all values once. 0-d variables cannot hold the result.
     """
     del nccl
-    with current("synk.all_gather").turn(timeout):
+    with turn("all_gather", timeout):
         found = operands(shared_vars, "all_gather")
         flat = [e.label for e in found.entries if e.storage[0].ndim == 0]
         if flat:
@@ -238,7 +240,7 @@ def reduce(
     >>> synk.close()
     """
     del nccl
-    with current("synk.reduce").turn(timeout):
+    with turn("reduce", timeout):
         found = operands(shared_vars, "reduce")
         kind = reduction(op, "reduce")
         reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
@@ -282,22 +284,29 @@ def all_reduce(
     >>> synk.close()
     """
     del nccl
-    with current("synk.all_reduce").turn(timeout):
-        found = operands(shared_vars, "all_reduce")
-        kind = reduction(op, "all_reduce")
-        counts = as_weights(weights, kind, found.group)
-        if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
-            # node-shared values are equal in all members as they are
-            found.entries = [e for e in found.entries if not e.settle()]
-        if found.entries:
-            numbers = found.numbers
-            key = numbers, kind, counts
-            command = _all_reduces.find(key) if found.new is None else None
-            if command is None:
-                command = commands.AllReduce(numbers, kind, counts, new=found.new)
-                if found.new is None:
-                    _all_reduces.keep(key, command)
-            found.group.run(command, "all_reduce")
+    with turn("all_reduce", timeout):
+        all_reduce_in_turn(shared_vars, op, weights)
+
+
+def all_reduce_in_turn(
+    shared_vars: Variables, op: str, weights: Sequence[float] | None = None
+) -> None:
+    """As `all_reduce`, inside of a turn."""
+    found = operands(shared_vars, "all_reduce")
+    kind = reduction(op, "all_reduce")
+    counts = as_weights(weights, kind, found.group)
+    if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
+        # node-shared values are equal in all members as they are
+        found.entries = [e for e in found.entries if not e.settle()]
+    if found.entries:
+        numbers = found.numbers
+        key = numbers, kind, counts
+        command = _all_reduces.find(key) if found.new is None else None
+        if command is None:
+            command = commands.AllReduce(numbers, kind, counts, new=found.new)
+            if found.new is None:
+                _all_reduces.keep(key, command)
+        found.group.run_in_turn(command, "all_reduce")
 
 
 @retried
@@ -325,7 +334,7 @@ def reduce_scatter(
     -----
     Cost: one round; each member reads all values of its rows once.
     """
-    with current("synk.reduce_scatter").turn(timeout):
+    with turn("reduce_scatter", timeout):
         found = operands(shared_vars, "reduce_scatter")
         lengths = {e.storage[0].shape[:1] for e in found.entries}
         if len(lengths) != 1 or () in lengths:
@@ -374,7 +383,7 @@ def permute(shared_vars: Variables, order: Sequence[int], *, timeout: float | No
     [11.0, 10.0, 12.0]
     >>> synk.close()
     """
-    with current("synk.permute").turn(timeout):
+    with turn("permute", timeout):
         found = operands(shared_vars, "permute")
         ranks = _permutation(order, found.group.size)
         found.entries = [e for e in found.entries if e.differs]
@@ -425,7 +434,7 @@ def set_value(
     -----
     Cost: one round; one copy.
     """
-    with current("synk.set_value").turn(timeout):
+    with turn("set_value", timeout):
         _check_rank(current("synk.set_value"), rank)
         found = operands(shared_vars, "set_value")
         arrays = _values(found, values)
@@ -462,7 +471,7 @@ def get_value(rank: int, shared_vars: Variables, *, timeout: float | None = None
     -----
     Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
     """
-    with current("synk.get_value").turn(timeout):
+    with turn("get_value", timeout):
         _check_rank(current("synk.get_value"), rank)
         found = operands(shared_vars, "get_value")
         values = found.run(commands.GetValue, rank)
@@ -491,7 +500,7 @@ def get_lengths(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     -----
     Cost: one round. For a list of variables, a list of lists.
     """
-    with current("synk.get_lengths").turn(timeout):
+    with turn("get_lengths", timeout):
         found = _shapes(shared_vars, "get_lengths")
         if any(shape == () for column in found for shape in column):
             raise InputError("get_lengths: a 0-d value has no length")
@@ -521,7 +530,7 @@ def get_shapes(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     -----
     Cost: one round. For a list of variables, a list of lists.
     """
-    with current("synk.get_shapes").turn(timeout):
+    with turn("get_shapes", timeout):
         found = _shapes(shared_vars, "get_shapes")
         return found[0] if _is_single(shared_vars) else found
 
@@ -564,9 +573,15 @@ class Operands:
 
     def run(self, command: type[commands.Collective], *args: Any, master_input: Any = None) -> Any:
         """Run a collective of this kind."""
-        return self.group.run(
+        return self.group.run_in_turn(
             command(self.numbers, *args, new=self.new), self.what, master_input=master_input
         )
+
+
+def turn(what: str, timeout: float | None) -> AbstractContextManager[Any]:
+    """A turn of the current group, for a collective of this name."""
+    called = f"synk.{what}"
+    return current(called).turn(called, timeout)
 
 
 def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands:

@@ -12,13 +12,14 @@ import numpy as np
 from synkhronos._api.collectives import (
     Operands,
     Variables,
-    all_reduce,
+    all_reduce_in_turn,
     as_weights,
     operands,
     reduction,
+    turn,
 )
 from synkhronos._engine.commands.collectives import Collective, GetValue
-from synkhronos._engine.group import Group, current, retried
+from synkhronos._engine.group import Group, retried
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, is_array
 from synkhronos._errors import GroupError, InputTypeError
@@ -100,7 +101,7 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
     Give all members the master's values with synk.broadcast, or average them with synk.sync
     >>> synk.close()
     """
-    with current("synk.check_consistency").turn(timeout):
+    with turn("check_consistency", timeout):
         found = operands(shared_vars, "check_consistency", arrays=False)
         found.entries = _comparable(found.entries)
         differing = _differing(found)
@@ -154,7 +155,7 @@ def sync(
     ([0.5, 1.5], [0.5, 1.5])
     >>> synk.close()
     """
-    with current("synk.sync").turn(timeout):
+    with turn("sync", timeout):
         found = operands(shared_vars, "sync")
         as_weights(weights, reduction(op, "sync"), found.group)
         floats = [e for e in found.entries if _dtype(e).kind in "fc"]
@@ -168,7 +169,7 @@ def sync(
                 + "\nGive all members the master's with synk.broadcast"
             )
         if floats:
-            all_reduce([e.variable for e in floats], op, weights=weights)
+            all_reduce_in_turn([e.variable for e in floats], op, weights)
 
 
 def _dtype(entry: Entry) -> np.dtype:
@@ -197,7 +198,8 @@ def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
     lines: dict[Entry, list[str]] = {e: [] for e in differing}
     for rank in sorted({r for ranks in differing.values() for r in ranks}):
         wanted = [e for e, ranks in differing.items() if rank in ranks]
-        values = group.run(GetValue(tuple([e.number for e in wanted]), rank), "check_consistency")
+        command = GetValue(tuple([e.number for e in wanted]), rank)
+        values = group.run_in_turn(command, "check_consistency")
         for entry, value in zip(wanted, values, strict=True):
             said = difference(np.asarray(group.member.array(entry)), value)
             lines[entry].append(f"{entry.label} (rank {rank}): {said}")

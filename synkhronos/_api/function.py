@@ -125,7 +125,7 @@ class Function(Advised):
         Cost: one round; a copy of numpy inputs; one reduction for each output above 64 KB.
         """
         function = self._function
-        with function.group.lock if timeout is None else function.group.limited(timeout):
+        with function.group.turn(function.what, timeout):
             # first of all: after a pause what follows takes as long as their waking up
             function.group.wake()
             return function.call(args, kwargs, output_subset, batch, batch_s, num_slices)
@@ -177,8 +177,7 @@ class Function(Advised):
         function = self._function
         given = args, kwargs, output_subset, batch, batch_s, num_slices
         if args or kwargs or batch is not None or not function.plan.inputs:
-            with function.group.lock, function.measured(undone=True):
-                self._measurements.use()
+            with function.group.turn(function.what), self._measuring(undone=True):
                 function.rehearse(*given)  # compiles
                 function.rehearse(*given)
                 self._measurements.skip()
@@ -211,7 +210,16 @@ class Function(Advised):
         >>> f.report().calls, f.report().rows
         (9, 100)
         """
-        with self._function.measured():
+        with contextlib.ExitStack() as stack:
+            with self._function.group.turn(self._function.what):
+                stack.enter_context(self._measuring())
+            yield
+
+    @contextlib.contextmanager
+    def _measuring(self, undone: bool = False) -> Iterator[None]:
+        """As `GroupFunction.measured`, for reports; entered inside of a turn."""
+        self._function.make_clocks()
+        with self._function.measured(undone):
             self._measurements.use()
             yield
 
@@ -221,10 +229,15 @@ class Function(Advised):
         """Measure a call for `synk.advise`; changes no variable."""
         function = self._function
         given = tuple(args), kwargs, None, batch, None, 1
-        with function.group.lock, function.telling("measuring"), contextlib.ExitStack() as stack:
+        with (
+            function.group.turn(function.what),
+            function.telling("measuring"),
+            contextlib.ExitStack() as stack,
+        ):
             parts = TimedParts(function, args, kwargs, batch)
             called: Callable[[], Any] = functools.partial(function.call, *given)
             if not function.plan.pure:
+                function.make_clocks()
                 stack.enter_context(function.measured(undone=True))
                 called = functools.partial(function.rehearse, *given)
             return function.what, parts.rows, parts.timing(called)

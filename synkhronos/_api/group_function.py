@@ -135,7 +135,7 @@ class GroupFunction:
     ) -> Any:
         """Run the function in all members; parameters and result are those of `Function`.
 
-        The caller holds the group's lock: another thread's call would use the same memory.
+        The caller has a turn of the group: another call would use the same memory.
         """
         subset = self.outputs.all if output_subset is None else self.outputs.subset(output_subset)
         # a default may have another value next time
@@ -213,16 +213,17 @@ class GroupFunction:
         """Note that the members have computed this call, and compiled what it needs."""
         self._compilations.note(call)
 
+    def make_clocks(self) -> None:
+        """Let the members make the clocks of `measured`, inside of a turn."""
+        if self.number not in self.group.member.clocks:
+            self.group.run_in_turn(MakeClocks(self.number), self.what)
+
     @contextlib.contextmanager
     def measured(self, undone: bool = False) -> Iterator[None]:
-        """A context in which the members measure the phases of calls.
+        """A context in which the members measure the phases of calls; they have made clocks.
 
         With `undone` a call that would change a variable raises `Rehearsed`, and changes none.
         """
-        with self.group.lock:
-            self.group.check_idle(self.what)
-            if self.number not in self.group.member.clocks:
-                self.group.run(MakeClocks(self.number), self.what)
         self._posted.clear()
         self._command_of = lambda call: MeasuredCall(call, undone)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,19 +243,22 @@ class Measurements:
             self._clocks, self._before, self._latest = made, [], None
 
     def skip(self) -> None:
-        """Leave what was measured so far out of the next report."""
-        self._before, self._latest = self.cells(), None
+        """Leave what was measured so far out of the next report; inside of a turn."""
+        self._before, self._latest = self._cells(self._group.run_in_turn), None
         if self._clocks is not None:
             self._clocks.mine.rest()
 
     def cells(self) -> list[list[float]]:
         """The cells of each member, by rank; empty before there are clocks."""
+        return self._cells(self._group.run)
+
+    def _cells(self, run: Callable[..., Any]) -> list[list[float]]:
         if self._clocks is None:
             return []
         if self._over_nodes:
             if not self._group.alive:  # what other nodes have counted has ended with them
                 return self._before
-            found: list[list[float]] = self._group.run(ReadClocks(self._number), "report")
+            found: list[list[float]] = run(ReadClocks(self._number), "report")
             return found
         return [cells.tolist() for cells in self._clocks.of]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import os
@@ -52,6 +53,11 @@ from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFai
 from synkhronos._transport.worker_output import logged, write_by_the_line
 
 log = logging.getLogger("synkhronos")
+
+_BUSY = (
+    "the group is busy with another command of this thread; a signal handler or a finalizer cannot "
+    "make a call meanwhile"
+)
 
 LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its command
 
@@ -108,7 +114,8 @@ class Group:
     devices : tuple of Device
         What each member computes on.
     lock : threading.RLock
-        Held while a command is made and run, so that one thread at a time runs commands.
+        Held while a call is made and run. Another thread's call waits for it. A call of the thread
+        that holds it raises GroupError.
     restarts : int
         How often the workers have been restarted so far.
 
@@ -184,6 +191,8 @@ class Group:
         self._forked_with: dict[str, Any] | None = None  # the user's options, if made by `fork`
         self._owner = os.getpid()
         self.lock = threading.RLock()
+        # as threading.Condition asks a lock; it is the mark of a turn, and cannot be left behind
+        self._has_turn: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self._running = False
         self._task: Task | None = None
         self._ending = threading.Lock()  # acquired once, by the caller that ends the group
@@ -193,7 +202,7 @@ class Group:
         self._first_death = ""
         self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.forgotten: list[int] = []
-        self._next_number = 0
+        self._numbers = itertools.count(1)  # one call of C, which no handler interrupts
         import_numba()
         self.master_cores = self._options.master_cores()
         try:
@@ -288,8 +297,7 @@ class Group:
 
     def number(self) -> int:
         """A new number for a function."""
-        self._next_number += 1
-        return self._next_number
+        return next(self._numbers)
 
     def check(self, what: str) -> None:
         """Raise unless the group accepts commands from this process."""
@@ -348,7 +356,7 @@ class Group:
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
         """
-        with self.turn(timeout):
+        with self.turn(what, timeout):
             return self.run_in_turn(command, what, then, master_input)
 
     def run_in_turn(
@@ -358,7 +366,7 @@ class Group:
         then: Callable[[Any], Any] | None = None,
         master_input: Any = None,
     ) -> Any:
-        """As `run`, for a caller that holds the lock."""
+        """As `run`, inside of a `turn`."""
         transactions = self._transactions
         if self._ended or self._running or self._task is not None:
             self.check_idle(what)
@@ -392,39 +400,52 @@ class Group:
             if self._transactions.undecided or self._left:  # a restart has made others
                 self._leave()
 
-    def turn(self, timeout: float | None) -> AbstractContextManager[Any]:
-        """A context in which only this thread runs commands, each within `timeout` seconds.
+    def turn(self, what: str, timeout: float | None = None) -> AbstractContextManager[Any]:
+        """A context in which this thread, and nobody else, makes and runs commands.
 
-        None: the group's own limit.
+        Parameters
+        ----------
+        what : str
+            How error messages name the caller.
+        timeout : float, optional
+            A limit for the commands instead of the group's, in seconds.
+
+        Raises
+        ------
+        GroupError
+            This thread has a turn already: a signal handler or a finalizer, which has interrupted
+            it, would overwrite arrays and rows of the call that is being made.
         """
-        return self.lock if timeout is None else self.limited(timeout)
+        if self._has_turn():
+            self.check(what)
+            raise GroupError(f"{what}: {_BUSY}")
+        return self.lock if timeout is None else self._limited(timeout)
 
     @contextlib.contextmanager
-    def limited(self, timeout: float) -> Iterator[None]:
-        """A context with another limit than the group's, for commands of this thread."""
+    def _limited(self, timeout: float) -> Iterator[None]:
         check_seconds("timeout", timeout)
         with self.lock, self.channel.inspector.limited(timeout):
             yield
 
     def run_alone(self, compute: Callable[[], Any], what: str) -> Any:
-        """Run in a group of one what changes nothing: a command without a transaction."""
-        with self.lock:
+        """Run in a group of one, inside of a turn, what changes nothing: without a transaction."""
+        if self._ended or self._running or self._task is not None:
             self.check_idle(what)
-            self._running = True
-            try:
-                if self._transactions.undecided:
-                    self._transactions.settle()
-                if self.member.spans is None:  # a context would cost half as much as a tiny call
-                    return compute()
-                with self.span(what):
-                    return compute()
-            except BaseException as exc:
-                note_master(exc, self.rank, self.devices[self.rank], what)
-                raise
-            finally:
-                self._running = False
-                if self._left:
-                    self._leave()
+        self._running = True
+        try:
+            if self._transactions.undecided:
+                self._transactions.settle()
+            if self.member.spans is None:  # a context would cost half as much as a tiny call
+                return compute()
+            with self.span(what):
+                return compute()
+        except BaseException as exc:
+            note_master(exc, self.rank, self.devices[self.rank], what)
+            raise
+        finally:
+            self._running = False
+            if self._left:
+                self._leave()
 
     def trace(
         self, path: str | Path | None = None, spans: int = 43_000
@@ -506,7 +527,7 @@ class Group:
         """Raise unless the group accepts a command from this thread now."""
         self.check(what)
         if self._running:
-            raise GroupError(f"{what}: the group is busy with another command of this thread")
+            raise GroupError(f"{what}: {_BUSY}")
         if self._task is not None:
             raise GroupError(f"{what}: the group is busy with {self._task.what}: wait() for it")
 
@@ -615,23 +636,27 @@ class Group:
             Has `progress()`, `done`, `stop()` and `wait()`. Until `wait` returns, the group accepts
             no other command. In a group of one the command runs inside `wait`.
         """
-        with self.lock:
-            self.check_idle(what)
-            try:
-                if self._transactions.undecided:
-                    self._transactions.settle()
-                number = self._transactions.post(WithoutMaster(command), what)
-                self._task = Task(self, command, number, what)
-                return self._task
-            except BaseException as exc:
-                self._task = None
-                self._recover(exc, what)
-                raise
+        with self.turn(what):
+            return self.start_in_turn(command, what)
+
+    def start_in_turn(self, command: Command, what: str) -> Task:
+        """As `start`, inside of a `turn`."""
+        self.check_idle(what)
+        try:
+            if self._transactions.undecided:
+                self._transactions.settle()
+            number = self._transactions.post(WithoutMaster(command), what)
+            self._task = Task(self, command, number, what)
+            return self._task
+        except BaseException as exc:
+            self._task = None
+            self._recover(exc, what)
+            raise
 
     @contextlib.contextmanager
     def joined(self, task: Task) -> Iterator[None]:
         """A context in which the master takes part in a task."""
-        with self.lock:
+        with self.turn(task.what):
             self.check(task.what)
             if self._task is not task or self._running:
                 raise GroupError(f"{task.what}: it has ended, or the group is busy with it already")
@@ -657,7 +682,7 @@ class Group:
         WorkerDied
             Fewer than `least` members are left.
         """
-        with self.lock:
+        with self.turn(task.what):
             self._running = True
             late = self.channel.late(task.number)
             try:
@@ -677,7 +702,7 @@ class Group:
 
     def await_task(self, task: Task) -> dict[int, Any]:
         """Wait for the reports of a task's workers; its changes are kept, or undone."""
-        with self.lock:
+        with self.turn(task.what):
             self.check(task.what)
             if self._task is not task or self._running:
                 raise GroupError(f"{task.what}: wait() has been called already")

@@ -34,11 +34,13 @@ def distribute() -> None:
     >>> synk.distribute()
     >>> synk.close()
     """
-    distribute_in(current("synk.distribute"))
+    group = current("synk.distribute")
+    with group.turn("synk.distribute"):
+        distribute_in(group)
 
 
 def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
-    """Send the functions of a group to its members.
+    """Send the functions of a group to its members, inside of a turn.
 
     If a function among the `needed` cannot be sent, this raises; None: all are needed. Any other
     that cannot be sent raises at its first call.
@@ -87,7 +89,7 @@ def _ship_recipes(group: Group, recipes: list[Any]) -> None:
         return None if entry is None else entry.number
 
     packed = _pack(recipes, numbered)
-    group.run(Replicate(packed), "distribute")
+    group.run_in_turn(Replicate(packed), "distribute")
 
 
 def _pack(recipes: list[Any], numbered: Any) -> bytes:
@@ -148,7 +150,7 @@ def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exceptio
 def share_variables(
     group: Group, shareds: Sequence[SharedVariable], values: bool = True
 ) -> dict[SharedVariable, Entry]:
-    """Send shared variables to all members, with the master's values.
+    """Send shared variables to all members, with the master's values, inside of a turn.
 
     Without `values` the other members get no values, since one array of the node will hold them.
     """
@@ -188,13 +190,13 @@ def _define(group: Group, entries: list[Entry], values: bool) -> None:
             f"shared variables {names} cannot be shipped to the workers: a value does not pickle "
             f"({exc})"
         ) from exc
-    group.run(Define(packed, arrays), "distribute")
+    group.run_in_turn(Define(packed, arrays), "distribute")
 
 
 def _forget_dropped(group: Group) -> None:
     """Free in all members the functions and shared variables that the user has dropped."""
     functions, variables = tuple(group.forgotten), tuple(group.member.variables.dropped)
     if functions or variables:
-        group.run(Forget(functions, variables), "distribute")
+        group.run_in_turn(Forget(functions, variables), "distribute")
         del group.forgotten[: len(functions)]
         del group.member.variables.dropped[: len(variables)]

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from synkhronos._host.memory_limits import available
+from synkhronos._host.atomic import AtomicReference
 from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE
@@ -346,22 +347,24 @@ class Arena:
             )
         for start, stop in self._mirrored.missing(offset, offset + length):
             self._take(self._shift + start, stop - start)
-            self._mirrored.add(start, stop)
+            self._mirrored = self._mirrored.plus(start, stop)
         return self.bytes_at(self._shift + offset, length)
 
     def free_mirrored(self, offset: int, length: int) -> None:
         """Free the mirror of a range that the master has freed."""
         self._advise(self._shift + offset, length, self._drop)
-        self._mirrored.discard(offset, offset + length)
+        self._mirrored = self._mirrored.minus(offset, offset + length)
 
     def _advise(self, offset: int, length: int, advice: int) -> None:
         _libc.madvise(self.address + offset, length, advice)
 
     def _reclaim(self) -> None:
         while self._released:
-            gone = self._released[0]
+            try:
+                gone = self._released.popleft()
+            except IndexError:  # a handler, a finalizer or another thread has taken it
+                return
             self._blocks.discard(gone)
-            self._released.popleft()
             if self._dirty is not None:
                 self._dirty.free(gone.offset, gone.length)
             self._free.give(gone.offset, gone.length)
@@ -401,37 +404,45 @@ class Arena:
             self.fd = -1
 
 
+_Spans = tuple[tuple[int, int], ...]
+
+
 class _FreeList:
     """Free address ranges (start, stop), sorted and merged; allocation is first fit.
 
-    Each change is one assignment, since a signal handler may raise between any two statements.
+    No range is given to two callers, also if one of them interrupts the other.
     """
 
     def __init__(self, start: int, stop: int) -> None:
-        self._ranges = [(start, stop)]
+        self._ranges: AtomicReference[_Spans] = AtomicReference(((start, stop),))
 
     def take(self, length: int) -> int | None:
-        for i, (start, stop) in enumerate(self._ranges):
-            if stop - start >= length:
-                rest = [(start + length, stop)] if stop - start > length else []
-                self._ranges = [*self._ranges[:i], *rest, *self._ranges[i + 1 :]]
-                return start
-        return None
+        def taken(ranges: _Spans) -> tuple[_Spans, int | None]:
+            for i, (start, stop) in enumerate(ranges):
+                if stop - start >= length:
+                    rest = [(start + length, stop)] if stop - start > length else []
+                    return (*ranges[:i], *rest, *ranges[i + 1 :]), start
+            return ranges, None
+
+        return self._ranges.update(taken)
 
     def longest(self) -> int:
         """Bytes of the longest range."""
-        return max([stop - start for start, stop in self._ranges], default=0)
+        return max([stop - start for start, stop in self._ranges.value], default=0)
 
     def give(self, start: int, length: int) -> None:
-        ranges, stop = self._ranges, start + length
-        first = last = bisect.bisect(ranges, (start, stop))
-        if last < len(ranges) and ranges[last][0] == stop:
-            stop = ranges[last][1]
-            last += 1
-        if first and ranges[first - 1][1] == start:
-            first -= 1
-            start = ranges[first][0]
-        self._ranges = [*ranges[:first], (start, stop), *ranges[last:]]
+        def given(ranges: _Spans) -> tuple[_Spans, None]:
+            low, high = start, start + length
+            first = last = bisect.bisect(ranges, (low, high))
+            if last < len(ranges) and ranges[last][0] == high:
+                high = ranges[last][1]
+                last += 1
+            if first and ranges[first - 1][1] == low:
+                first -= 1
+                low = ranges[first][0]
+            return (*ranges[:first], (low, high), *ranges[last:]), None
+
+        self._ranges.update(given)
 
 
 def open_file(ref: FileRef) -> np.ndarray:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
+from typing import NamedTuple
+
+from synkhronos._host.atomic import AtomicReference
 
 
 class Ranges:
-    """Ranges (start, stop), sorted; ranges that touch are merged.
+    """A value: ranges (start, stop), sorted; ranges that touch are merged.
 
-    >>> r = Ranges(); r.add(4, 6); r.add(0, 3); r.add(3, 4); r.add(9, 10); list(r)
+    >>> r = Ranges().plus(4, 6).plus(0, 3).plus(3, 4).plus(9, 10); list(r)
     [(0, 6), (9, 10)]
-    >>> r.discard(2, 5); list(r), r.missing(0, 10)
+    >>> list(r.minus(2, 5)), r.minus(2, 5).missing(0, 10)
     ([(0, 2), (5, 6), (9, 10)], [(2, 5), (6, 9)])
     """
 
-    def __init__(self) -> None:
-        self._found: list[tuple[int, int]] = []
+    def __init__(self, found: tuple[tuple[int, int], ...] = ()) -> None:
+        self._found = found
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._found)
@@ -24,21 +27,20 @@ class Ranges:
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, start: int, stop: int) -> None:
+    def plus(self, start: int, stop: int) -> Ranges:
         if not self._found:
-            self._found = [(start, stop)]
-            return
+            return Ranges(((start, stop),))
         first, last = self._touched(start, stop)
         if first < last:
             start = min(start, self._found[first][0])
             stop = max(stop, self._found[last - 1][1])
-        self._found = [*self._found[:first], (start, stop), *self._found[last:]]
+        return Ranges((*self._found[:first], (start, stop), *self._found[last:]))
 
-    def discard(self, start: int, stop: int) -> None:
+    def minus(self, start: int, stop: int) -> Ranges:
         first, last = self._touched(start, stop)
         left = [(a, min(b, start)) for a, b in self._found[first:last] if a < start]
         right = [(max(a, stop), b) for a, b in self._found[first:last] if b > stop]
-        self._found = [*self._found[:first], *left, *right, *self._found[last:]]
+        return Ranges((*self._found[:first], *left, *right, *self._found[last:]))
 
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The parts of a range that are not in the set."""
@@ -57,8 +59,37 @@ class Ranges:
         return first, bisect.bisect_right(self._found, stop, lo=first, key=lambda r: r[0])
 
 
+class _Changes(NamedTuple):
+    """What was written and freed since the latest message, and what that message contains."""
+
+    written: Ranges
+    freed: Ranges
+    sent: tuple[Ranges, Ranges] | None  # until it is acknowledged
+
+    def with_written(self, start: int, stop: int) -> _Changes:
+        return self._replace(written=self.written.plus(start, stop))
+
+    def with_freed(self, start: int, stop: int) -> _Changes:
+        return self._replace(
+            written=self.written.minus(start, stop), freed=self.freed.plus(start, stop)
+        )
+
+    def taken(self) -> _Changes:
+        """The same, where a new message contains all of it."""
+        if self.sent is None and not (self.written or self.freed):
+            return self
+        written, freed = self.sent or (Ranges(), Ranges())
+        for start, stop in self.freed:
+            written, freed = written.minus(start, stop), freed.plus(start, stop)
+        for start, stop in self.written:
+            written = written.plus(start, stop)
+        return _Changes(Ranges(), Ranges(), (written, freed))
+
+
 class DirtyRanges:
     """Ranges that were written or freed, until the other machines have acknowledged them.
+
+    Writes and frees may come at any moment, from signal handlers, finalizers and other threads.
 
     >>> dirty = DirtyRanges(); dirty.write(0, 8); dirty.take()
     ([(0, 8)], [])
@@ -71,38 +102,26 @@ class DirtyRanges:
     """
 
     def __init__(self) -> None:
-        self._written = Ranges()
-        self._freed = Ranges()
-        self._pending: tuple[Ranges, Ranges] | None = None  # of the latest message
+        self._changes = AtomicReference(_Changes(Ranges(), Ranges(), None))
 
     def write(self, start: int, length: int) -> None:
-        self._written.add(start, start + length)
+        self._changes.update(lambda found: (found.with_written(start, start + length), None))
 
     def free(self, start: int, length: int) -> None:
         """Note a freed range; earlier writes to it need not travel."""
-        self._written.discard(start, start + length)
-        self._freed.add(start, start + length)
+        self._changes.update(lambda found: (found.with_freed(start, start + length), None))
 
     def take(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Ranges (start, length) that were written, and that were freed before.
 
         They are returned again until they are acknowledged.
         """
-        if self._pending is None:
-            if not (self._written or self._freed):
-                return [], []
-            self._pending = self._written, self._freed
-        else:
-            written, freed = self._pending
-            for start, stop in self._freed:
-                written.discard(start, stop)
-                freed.add(start, stop)
-            for start, stop in self._written:
-                written.add(start, stop)
-        self._written, self._freed = Ranges(), Ranges()
-        written, freed = self._pending
+        sent = self._changes.update(lambda found: ((now := found.taken()), now.sent))
+        if sent is None:
+            return [], []
+        written, freed = sent
         return [(a, b - a) for a, b in written], [(a, b - a) for a, b in freed]
 
     def acknowledge(self) -> None:
         """Forget what `take` returned last: all machines have it."""
-        self._pending = None
+        self._changes.update(lambda found: (found._replace(sent=None), None))

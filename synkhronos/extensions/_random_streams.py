@@ -69,10 +69,11 @@ def fetch_states(group: Group | None, variables: Sequence[Any]) -> list[tuple[st
     """
     if group is None or not variables:
         return [tuple([describe(v.get_value(borrow=True)) for v in variables])]
-    known = share_variables(group, variables)
-    entries = [known[v] for v in variables]
-    command = FetchStates(tuple([e.number for e in entries]), new=new_values(entries))
-    found: list[tuple[str, ...]] = group.run(command, "save")
+    with group.turn("save"):
+        known = share_variables(group, variables)
+        entries = [known[v] for v in variables]
+        command = FetchStates(tuple([e.number for e in entries]), new=new_values(entries))
+        found: list[tuple[str, ...]] = group.run_in_turn(command, "save")
     return found
 
 
@@ -91,9 +92,11 @@ def set_states(
         for variable, text in zip(variables, states[0], strict=True):
             variable.set_value(rebuild(text), borrow=True)
         return
-    known = share_variables(group, variables)
-    numbers = tuple([known[v].number for v in variables])
-    group.run(SetStates(numbers, tuple([tuple(row) for row in states])), "restore")
+    with group.turn("restore"):
+        known = share_variables(group, variables)
+        numbers = tuple([known[v].number for v in variables])
+        command = SetStates(numbers, tuple([tuple(row) for row in states]))
+        group.run_in_turn(command, "restore")
 
 
 def describe(generator: np.random.Generator) -> str:

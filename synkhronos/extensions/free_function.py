@@ -149,7 +149,7 @@ class FreeFunction(ApartFunction):
         group = self._group
         self._check_start(given, kwargs, batches, epochs)
         self._check_options(share, least, stall_warning, record)
-        with group.lock:
+        with group.turn("train.start"):
             group.wake()
             group.check_idle("train.start")
             if self._member is not group.member:
@@ -163,7 +163,7 @@ class FreeFunction(ApartFunction):
             group.run_in_turn(BeginRun(self._number), "train.start")
             rule = self._members_rule
             what = f"{self._function.what}, {self.rule}"
-            started = group.start(TakePart(self._number, rule, assignment), what)
+            started = group.start_in_turn(TakePart(self._number, rule, assignment), what)
             mine = free.participant(group.member, rule, assignment)
         post = functools.partial(self._post_leaves, given, kwargs)
         counts = self._counts

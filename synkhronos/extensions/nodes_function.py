@@ -105,7 +105,7 @@ class NodesFunction(FreeFunction):
     ) -> tuple[int, float]:
         """Train with these batches, and meet; returns the rows, and the loss over them."""
         group = self._group
-        with group.lock:
+        with group.turn("train.start"):
             group.wake()
             group.check_idle("train.start")
             if self._member is not group.member:

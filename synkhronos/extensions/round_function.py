@@ -122,17 +122,22 @@ class RoundFunction(ApartFunction):
         """
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
-        with self._group.turn(timeout):
-            if self._warming():
-                assert self._warm is not None
-                value = self._warm(*args, batch=batch, num_slices=num_slices, **kwargs)
-                self._count(1, 0)
-                self._astray = self._without_states = True
-                return value
-            self._prepare(args, kwargs)
-            with self._stepping():
-                found = self._function.call(args, kwargs, None, batch, None, num_slices)
-            self._meet_if_due()
+        with self._group.turn("train", timeout):
+            return self._step(args, kwargs, batch, num_slices)
+
+    def _step(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
+    ) -> Any:
+        if self._warming():
+            assert self._warm is not None
+            value = self._warm._step(args, kwargs, batch, num_slices)
+            self._count(1, 0)
+            self._astray = self._without_states = True
+            return value
+        self._prepare(args, kwargs)
+        with self._stepping():
+            found = self._function.call(args, kwargs, None, batch, None, num_slices)
+        self._meet_if_due()
         return found[0] if len(found) == 1 else found
 
     def steps(self, *args: Any, n: int | None = None, timeout: float | None = None) -> Any:
@@ -195,7 +200,7 @@ class RoundFunction(ApartFunction):
         rows = _iterated(batches)
         left = self._to_meeting() if n is None else _positive(n)
         found: list[Any] = []
-        with self._group.turn(timeout):
+        with self._group.turn("train.steps", timeout):
             self._check_data(given, "steps()")
             while left:
                 taken = list(itertools.islice(rows, min(left, self._room())))
@@ -224,7 +229,7 @@ class RoundFunction(ApartFunction):
         Cost: one round. Parameters and states of every member are read once.
         """
         group = self._group
-        with group.turn(timeout):
+        with group.turn("train.meet", timeout):
             group.wake()
             group.check_idle("train.meet")
             if self._member is not group.member or self._warming():
@@ -257,7 +262,8 @@ class RoundFunction(ApartFunction):
         """Make these steps; they do not go beyond the next meeting."""
         if self._warming() or not self._function.shipped or self._member is not self._group.member:
             first, *rest = batches  # a call of its own compiles
-            return [self(*given, batch=first), *(self._steps(given, rest) if rest else ())]
+            made = self._step(tuple(given), {}, first, 1)
+            return [made, *(self._steps(given, rest) if rest else ())]
         self._prepare(given, {})
         calls = self._calls(given, batches)
         command = LocalSteps(calls, self._number, self._plan.goal.average, self._partials)

@@ -174,9 +174,7 @@ class TrainFunction(Advised):
         """
         group = self._group
         if self.by_node and group.member.communicator.nodes > 1 and self._member is group.member:
-            with group.lock:
-                group.check_idle("train.collect")
-                group.run(CollectResiduals(self._number), "train.collect")
+            group.run(CollectResiduals(self._number), "train.collect")
 
     @property
     def name(self) -> str:
@@ -259,14 +257,21 @@ class TrainFunction(Advised):
         group = self._group
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
-        with group.lock if timeout is None else group.limited(timeout):
-            group.wake()
-            group.check_idle("train")
-            if self._member is not group.member:  # none yet, or from before a restart
-                self._install()
-            self._settle()
-            self._post_leaves(args, kwargs)
-            found = self._function.call(args, kwargs, None, batch, None, num_slices)
+        with group.turn("train", timeout):
+            return self._step(args, kwargs, batch, num_slices)
+
+    def _step(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
+    ) -> Any:
+        """As a call, inside of a turn."""
+        group = self._group
+        group.wake()
+        group.check_idle("train")
+        if self._member is not group.member:  # none yet, or from before a restart
+            self._install()
+        self._settle()
+        self._post_leaves(args, kwargs)
+        found = self._function.call(args, kwargs, None, batch, None, num_slices)
         return found[0] if len(found) == 1 else found
 
     @retried
@@ -284,7 +289,7 @@ class TrainFunction(Advised):
         """
         kinds = self._function.plan.recipe.reductions
         args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
-        with self._group.lock:
+        with self._group.turn("train.gradients"):
             call = self._function.make(args, kwargs, batch=batch, num_slices=num_slices)
             every = replace(
                 call,
@@ -293,7 +298,7 @@ class TrainFunction(Advised):
                 extra=(),
             )
             with self._function.telling() if call.first else nullcontext():
-                values = self._group.run(every, "train.gradients")[len(call.outputs) :]
+                values = self._group.run_in_turn(every, "train.gradients")[len(call.outputs) :]
             self._function.compiled(every)
         n = len(self._plan.goal.partials)
         reduced = values[n : n + len(self.params)]
@@ -416,7 +421,7 @@ class TrainFunction(Advised):
     ) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
         function = self._function
-        with self._group.lock, function.telling("measuring"):
+        with self._group.turn("train"), function.telling("measuring"):
             parts = TimedParts(function, args, kwargs, batch)
             return function.what, parts.rows, parts.timing(None, self._plain_update(args, kwargs))
 
@@ -500,7 +505,7 @@ class TrainFunction(Advised):
 
         flat, install = self._installation()
         packed = serialization.pack_graph(flat, numbered) if group.size > 1 else b""
-        group.run(install(packed, self._number), "train", master_input=flat)
+        group.run_in_turn(install(packed, self._number), "train", master_input=flat)
         self._update = group.member.updates[self._number]
         self._measurements.use()
         self._entries = self._joined()
@@ -546,7 +551,8 @@ class TrainFunction(Advised):
             numbers = tuple(e.number for e in stale)
             compared = tuple(e.number for e in stale if e.differs)
             join = MakeEqual(numbers, compared) if self._resident else None
-            self._group.run(join or MakeNodeShared(numbers, self._number, compared), "train")
+            command = join or MakeNodeShared(numbers, self._number, compared)
+            self._group.run_in_turn(command, "train")
             trim()  # the values that the arrays have replaced
 
 

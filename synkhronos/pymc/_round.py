@@ -194,7 +194,7 @@ class Round:
                 f"{self._what}: its parameters had {self._likelihood.size} elements when the model "
                 f"was divided, now they have {len(theta)}: close it and divide it again"
             )
-        with group.lock:
+        with group.turn(self._what):
             group.wake()
             places, command = self._write(theta, latents)
             found = group.run_in_turn(command, self._what)
@@ -235,10 +235,10 @@ class Round:
         cached = all(fills_cache_of_numba(f.plan.recipe.mode) for f in self._functions)
         if group.size == 1 or group.member.communicator.nodes > 1 or not cached:
             return
-        with group.lock, telling(self._doing, group.channel.compiling):
+        with group.turn(self._what), telling(self._doing, group.channel.compiling):
             group.check_idle(self._what)
             _, command = self._write(theta, latents)
-            task = group.start(FillCache(command.calls), self._what)
+            task = group.start_in_turn(FillCache(command.calls), self._what)
             try:
                 if not self._is_soon_done(task, command):
                     work()

@@ -35,11 +35,12 @@ def test_free_ranges_are_what_is_not_taken(steps: list[tuple[bool, int]]) -> Non
         elif taken:
             start = list(taken)[number % len(taken)]
             free.give(start, taken.pop(start))
-        ranges = sorted([*((s, s + n) for s, n in taken.items()), *free._ranges])
+        ranges = sorted([*((s, s + n) for s, n in taken.items()), *free._ranges.value])
         assert [start for start, _ in ranges] == [START, *(stop for _, stop in ranges[:-1])]
         assert ranges[-1][1] == STOP
-        assert free._ranges == sorted(free._ranges)
-        assert not {stop for _, stop in free._ranges} & {start for start, _ in free._ranges}
+        left = list(free._ranges.value)
+        assert left == sorted(left)
+        assert not {stop for _, stop in left} & {start for start, _ in left}
 
 
 def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.Mon
             with pytest.raises(KeyboardInterrupt):
                 go_on()
             used = [(o := arena.offset(a), o + a.size) for a in held.values() if a.size]
-            edges = [edge for span in sorted([*arena._free._ranges, *used]) for edge in span]
+            edges = [edge for span in sorted([*arena._free._ranges.value, *used]) for edge in span]
             assert edges == sorted(edges)
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -18,10 +18,10 @@ def test_ranges_are_sets(
     ranges, wanted = Ranges(), set[int]()
     for added, span in changes:
         if added:
-            ranges.add(*span)
+            ranges = ranges.plus(*span)
             wanted |= set(range(*span))
         else:
-            ranges.discard(*span)
+            ranges = ranges.minus(*span)
             wanted -= set(range(*span))
     found = list(ranges)
     edges = [edge for span in found for edge in span]
