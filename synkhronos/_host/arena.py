@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from synkhronos._host.memory_limits import available
 from synkhronos._host.atomic import AtomicReference
+from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE

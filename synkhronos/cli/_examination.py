@@ -8,7 +8,6 @@ import importlib.util
 import os
 import platform
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from synkhronos._host import cores as _cores
 from synkhronos._host import memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._host.environment import blas, driver, versions
+from synkhronos._host.polling import readable
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
 from synkhronos.cli._mpi_round_trip import launcher, round_trip, version_of
@@ -295,7 +295,7 @@ def _deaths() -> Iterator[Finding]:
         worker = os.pidfd_open(int(line))
         master.kill()
         began = time.perf_counter()
-        gone = bool(select.select([worker], [], [], _SECONDS)[0])
+        gone = bool(readable(worker, seconds=_SECONDS))
         took = 1e3 * (time.perf_counter() - began)
         os.close(worker)
         master.wait()

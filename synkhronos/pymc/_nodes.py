@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import share_out
 from synkhronos._host.launch_settings import without_settings
+from synkhronos._host.polling import readable
 from synkhronos._transport.channels.fresh_interpreter import start_interpreter
 from synkhronos._transport.channels.processes import Worker
 from synkhronos._transport.channels.worker_start import signals_blocked
@@ -109,7 +109,7 @@ class ChainsProcess:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long at most; returns whether the process has ended."""
-        return bool(select.select([self._worker.pidfd], [], [], seconds)[0])
+        return bool(readable(self._worker.pidfd, seconds=seconds))
 
     def answer(self) -> bytes:
         """The pickled draws of a process that has ended.

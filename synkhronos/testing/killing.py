@@ -24,7 +24,6 @@ import importlib.util
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -41,6 +40,7 @@ from typing import Any
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
+from synkhronos._host.polling import readable
 from synkhronos.testing import leaks
 
 LIMIT = 20.0  # seconds for a trial; a longer trial counts as hung
@@ -252,7 +252,7 @@ class Stage:
             os.close(at)
 
     def _kill(self, found: Outcome, folder: Path, at: int) -> None:
-        if not select.select([at], [], [], LIMIT)[0]:
+        if not readable(at, seconds=LIMIT):
             raise RuntimeError(f"the scenario did not reach the place where {found.victim!r} stops")
         pid = int(os.read(at, 20))
         victim = os.pidfd_open(pid)
@@ -272,15 +272,13 @@ class Stage:
 
     def _watch(self, found: Outcome, victim: int) -> None:
         """Wait until the victim ends, and note when; until LIMIT if it does not end."""
-        poll = select.poll()
-        poll.register(victim, select.POLLIN)
-        if poll.poll(1000 * LIMIT):
+        if readable(victim, seconds=LIMIT):
             found.died = time.monotonic()
 
     def _await(self, found: Outcome, session: int) -> None:
         """Wait for the end of the scenario's process; list, then kill, what its session left."""
         assert self._process.stdout is not None
-        if select.select([self._process.stdout], [], [], LIMIT)[0]:
+        if readable(self._process.stdout.fileno(), seconds=LIMIT):
             found.ended, found.status = self._answer()
             until = time.monotonic() + _GONE
             while (left := _session(session)) and time.monotonic() < until:

@@ -21,7 +21,7 @@ from modes import FAST
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions import Batches, make_train_function, updates
+from synkhronos.extensions import make_train_function, updates
 
 Checked = Callable[[], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._host import cores
+from synkhronos._host.polling import readable
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -160,7 +160,7 @@ def test_what_was_printed_is_read_before_the_end() -> None:
     command = [sys.executable, "-c", ABORTED]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as ending:
         assert ending.stderr is not None
-        select.select([ending.stderr], [], [], 60)
+        readable(ending.stderr.fileno(), seconds=60)
         time.sleep(0.1)
         assert ending.stderr.read() == b"last words\n"
         assert ending.wait(60) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from user_scripts import alive
 
 from synkhronos._errors import StartFailed
 from synkhronos._host.launch_settings import LaunchSettings
+from synkhronos._host.polling import readable
 from synkhronos.cli import _mpi_round_trip
 from synkhronos.cli._command_line import main
 from synkhronos.cli._running.plan import Plan
@@ -516,7 +516,7 @@ def test_at_a_terminal_ctrl_c_reaches_the_script_once() -> None:
 def _read_until(descriptor: int, wanted: bytes) -> bytes:
     found = b""
     while wanted not in found:
-        assert select.select([descriptor], [], [], LIMIT)[0], found
+        assert readable(descriptor, seconds=LIMIT), found
         found += os.read(descriptor, 1024)
     return found
 

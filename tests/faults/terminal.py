@@ -11,7 +11,6 @@ import fcntl
 import importlib.util
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from synkhronos._host.polling import readable
 from synkhronos.testing.killing import _session
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"
@@ -115,9 +115,8 @@ class Terminal:
         """Wait until the program or the shell says something; False if it does not."""
         until = time.monotonic() + limit
         while self.program.when(text) is None:
-            ready, _, _ = select.select(
-                [self._keys, self._events], [], [], max(0.0, until - time.monotonic())
-            )
+            left = max(0.0, until - time.monotonic())
+            ready = readable(self._keys, self._events, seconds=left)
             if not ready:
                 return False
             if self._keys in ready:
@@ -136,7 +135,7 @@ class Terminal:
 
     def left(self) -> list[int]:
         """The processes of the session that are still there in a moment, but for the shell."""
-        while select.select([self._keys], [], [], 0)[0]:
+        while readable(self._keys):
             self._read_screen()
         until = time.monotonic() + _GONE
         while found := [pid for pid in _session(self.shell.pid) if pid != self.shell.pid]:

@@ -25,36 +25,46 @@ def enter_at_each_line(
     """
     told: Counter[str] = Counter()
     for first in range(runs):
-        lines = entries = 0
-        failed: list[Exception] = []
-
-        def trace(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal entries, lines
-            if not frame.f_code.co_filename.startswith(PACKAGE):
-                return None
-            if event == "line":
-                lines += 1
-                if lines % runs == first and entries < MOST:
-                    entries += 1
-                    _enter(inner, told, failed)
-            return trace
-
+        entries = _Entries(inner, first, runs, told)
         before = sys.gettrace()
-        sys.settrace(trace)
+        sys.settrace(entries.trace)
         try:
             outer()
         finally:
             sys.settrace(before)
-        if failed:
-            raise failed[0]
+        if entries.failed:
+            raise entries.failed[0]
     return told
 
 
-def _enter(inner: Callable[[], object], told: Counter[str], failed: list[Exception]) -> None:
-    try:
-        inner()
-        told["made"] += 1
-    except synk.GroupError:
-        told["refused"] += 1
-    except Exception as exc:  # raised in a tracer, it would also end the tracing
-        failed.append(exc)
+class _Entries:
+    """The entries of one run."""
+
+    def __init__(
+        self, inner: Callable[[], object], first: int, runs: int, told: Counter[str]
+    ) -> None:
+        self._inner = inner
+        self._first, self._runs = first, runs
+        self._told = told
+        self._lines = self._made = 0
+        self.failed: list[Exception] = []
+
+    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """The tracer of the run."""
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            self._lines += 1
+            if self._lines % self._runs == self._first and self._made < MOST:
+                self._made += 1
+                self._enter()
+        return self.trace
+
+    def _enter(self) -> None:
+        try:
+            self._inner()
+            self._told["made"] += 1
+        except synk.GroupError:
+            self._told["refused"] += 1
+        except Exception as exc:  # raised in a tracer, it would also end the tracing
+            self.failed.append(exc)

@@ -6,11 +6,12 @@ import contextlib
 import fcntl
 import os
 import re
-import select
 import struct
 import termios
 import time
 from typing import TextIO
+
+from synkhronos._host.polling import readable
 
 _PARTS = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|(.)", re.DOTALL)
 
@@ -43,7 +44,7 @@ class Screen:
     def read(self) -> str:
         """All that was written so far."""
         until = time.monotonic() + 0.2  # another thread may write on and on
-        while time.monotonic() < until and select.select([self._master], [], [], 0.03)[0]:
+        while time.monotonic() < until and readable(self._master, seconds=0.03):
             self._bytes += os.read(self._master, 65536)
         self.written = self._bytes.decode()
         return self.written

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
 
 from synkhronos._host.memory_limits import cgroups_of, oom_kills, smallest
+from synkhronos._host.polling import readable
 
 _KNOWN = frozenset(int(s) for s in signal.Signals)  # most real-time signals have no name
 _HINTS: dict[int, str] = {
@@ -43,7 +43,7 @@ class Worker:
 
     def dead(self) -> bool:
         """Whether the process has ended, reaped or not."""
-        return bool(self.ended) or bool(select.select([self.pidfd], [], [], 0)[0])
+        return bool(self.ended) or bool(readable(self.pidfd))
 
     def kill(self) -> None:
         """Send SIGKILL to this process."""
@@ -95,13 +95,9 @@ def end(workers: list[Worker], grace: float) -> None:
 
 def _await_ends(workers: list[Worker], seconds: float) -> None:
     until = time.monotonic() + seconds
-    poll = select.poll()
     alive = {w.pidfd: w for w in workers if not w.ended}
-    for fd in alive:
-        poll.register(fd, select.POLLIN)
     while alive:
-        for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
-            poll.unregister(fd)
+        for fd in readable(*alive, seconds=max(0.0, until - time.monotonic())):
             alive.pop(fd).reap()
         if time.monotonic() >= until:
             return

@@ -14,9 +14,9 @@ import contextlib
 import ctypes
 import enum
 import functools
+import math
 import os
 import pickle
-import select
 import socket
 import struct
 import threading
@@ -27,6 +27,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from cuda.core import Stream, check_current, streams
+
+from synkhronos._host.polling import readable
 
 VERSION = int(os.environ.get("STANDIN_NCCL_VERSION", "23203"))
 LAUNCH = 0.001  # seconds: what does not wait for it comes too early
@@ -309,9 +311,11 @@ def _hub(listener: socket.socket) -> None:
             for member in order:
                 _send(member, "go")
             desk = _Desk(order)
+            numbers = [member.fileno() for member in order]
             while True:
-                for member in select.select(order, [], [])[0]:
-                    desk.take(order.index(member), _receive(member))
+                for ready in readable(*numbers, seconds=math.inf):
+                    rank = numbers.index(ready)
+                    desk.take(rank, _receive(order[rank]))
         except OSError:  # a member is gone: the others wait until they give up
             for member in members.values():
                 with contextlib.suppress(OSError):
