@@ -168,7 +168,15 @@ class StateTorn(SynkhronosError):
 
 
 class CheckpointError(SynkhronosError):
-    """A checkpoint is damaged, or has another format; no value was set. Name another step."""
+    """A checkpoint is damaged, or has another format; no value was set. Name another step.
+
+    Attributes
+    ----------
+    damaged : str
+        Which checkpoint is damaged, and how; empty if it only has another format.
+    """
+
+    damaged: str = ""
 
 
 class SourceError(SynkhronosError):

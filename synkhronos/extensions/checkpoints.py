@@ -55,6 +55,7 @@ FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
 _NAME = re.compile(r"(\.old-)?step-([0-9]{8,})")
 _LEAVINGS = ".tmp-"
+_LEFT = re.compile(rf"{re.escape(_LEAVINGS)}{_NAME.pattern}")  # all other names are the user's
 _SHOWN = 5  # names in a message
 _ERRNO = re.compile(r"os error ([0-9]+)")
 
@@ -266,8 +267,13 @@ class Checkpoints:
             The checkpoint does not exist, or it holds other variables, dtypes, shapes or rows.
             Nothing has been set.
         CheckpointError
-            The checkpoint is damaged, or has another format. Nothing has been set. An older one is
-            not restored instead; pass its step to restore it.
+            The checkpoint of `step`, or each one, is damaged; or it has another format. Nothing has
+            been set.
+
+        Warns
+        -----
+        CheckpointWarning
+            The latest checkpoint is damaged, and the latest one that is whole is restored instead.
 
         Notes
         -----
@@ -303,8 +309,8 @@ class Checkpoints:
         """
         if missing not in ("raise", "ignore"):
             raise InputError(f'missing={shown(missing)}: use "raise" or "ignore"')
-        place = self._find(step)
-        if place is None:
+        wanted = self._wanted(step)
+        if not wanted:
             if missing == "ignore":
                 return None
             what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
@@ -312,16 +318,7 @@ class Checkpoints:
                 f"restore: {what} in {self.folder}; steps there: {self.steps()}. To go on without "
                 'one, pass missing="ignore"'
             )
-        body = _read_meta(place)
-        self._check_names(place, body)
-        self._check_shapes(place, body)
-        if self.batches is not None and body["batches"] is None:
-            raise InputError(
-                f"restore: {place} was saved without batches, and this Checkpoints has batches; "
-                "nothing was set. To restore the variables, make it without batches"
-            )
-        _check_streams(place, body)
-        arrays = self._read_arrays(place, body)
+        place, body, arrays = self._first_whole(wanted)
         group = _group()
         size = 1 if group is None else group.size
         if self._streams and size != body["size"]:
@@ -540,23 +537,72 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def _left_over(self, path: Path) -> bool:
-        newer = self.folder / path.name.removeprefix(".old-")
-        return path.name.startswith(_LEAVINGS) or (newer.name != path.name and newer.exists())
+        if _LEFT.fullmatch(path.name):
+            return True
+        match = _NAME.fullmatch(path.name)
+        replaced = match is not None and bool(match[1])
+        return replaced and (self.folder / path.name.removeprefix(".old-")).exists()
 
     def _listed(self) -> list[tuple[int | None, int, Path]]:
-        """(serial, step, folder) in the order of saving; unreadable ones are last."""
+        """(serial, step, folder) in the order of saving.
+
+        Those that cannot be read are last if no other one has a later step, else first.
+        """
         found = []
         for step, path in _folders(self.folder).items():
             serial = None
             with contextlib.suppress(SynkhronosError):
                 serial = _read_meta(path)["serial"]
             found.append((serial, step, path))
-        return sorted(found, key=lambda f: (f[0] is None, f[0] or 0, f[1]))
+        last = max([step for serial, step, _ in found if serial is not None], default=-1)
 
-    def _find(self, step: int | None) -> Path | None:
-        if step is not None:
-            return _folders(self.folder).get(_integer("step", step, 0))
-        return next((path for _, _, path in reversed(self._listed())), None)
+        def order(entry: tuple[int | None, int, Path]) -> tuple[int, int]:
+            serial, step, _ = entry
+            return (1, serial) if serial is not None else (2 if step > last else 0, step)
+
+        return sorted(found, key=order)
+
+    def _wanted(self, step: int | None) -> list[Path]:
+        """The checkpoint of a step; without one all of them, the latest first."""
+        if step is None:
+            return [path for _, _, path in reversed(self._listed())]
+        found = _folders(self.folder).get(_integer("step", step, 0))
+        return [] if found is None else [found]
+
+    def _first_whole(
+        self, places: Sequence[Path]
+    ) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+        """The first checkpoint that is not damaged: its folder, its entries and its arrays."""
+        damaged: list[CheckpointError] = []
+        for place in places:
+            try:
+                body, arrays = self._read(place)
+            except CheckpointError as exc:
+                if not exc.damaged:
+                    raise
+                damaged.append(exc)
+                continue
+            for exc in damaged:
+                warn(
+                    f"restore: {exc.damaged}. The latest one that is whole is restored instead, "
+                    f"that of step {body['step']}",
+                    CheckpointWarning,
+                )
+            return place, body, arrays
+        raise damaged[0]
+
+    def _read(self, place: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Read a checkpoint whole, and check that it fits."""
+        body = _read_meta(place)
+        self._check_names(place, body)
+        self._check_shapes(place, body)
+        if self.batches is not None and body["batches"] is None:
+            raise InputError(
+                f"restore: {place} was saved without batches, and this Checkpoints has batches; "
+                "nothing was set. To restore the variables, make it without batches"
+            )
+        _check_streams(place, body)
+        return body, self._read_arrays(place, body)
 
 
 def _rows_for(nodes: int, rows: np.ndarray) -> np.ndarray:
@@ -650,9 +696,11 @@ def _open(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _damaged(place: Path, why: str) -> CheckpointError:
-    return CheckpointError(
+    found = CheckpointError(
         f"checkpoint {place} is damaged: {why}. Nothing was set. Remove it, or name another step"
     )
+    found.damaged = f"checkpoint {place} is damaged: {why}"
+    return found
 
 
 def _force(path: Path) -> None:

@@ -61,7 +61,7 @@ class Copies:
 
 
 def test_damage_by_chance(folder: Path, trials: Trials) -> None:
-    """An error that sets nothing, and the one before can be had; or it has harmed nothing."""
+    """An error that sets nothing, and the one before is restored; or it has harmed nothing."""
     run, draw, told = Run(folder, CASE), random.Random(13), Counter[str]()
     copies = Copies(folder)
     for _ in range(trials(300, 2000)):
@@ -69,10 +69,11 @@ def test_damage_by_chance(folder: Path, trials: Trials) -> None:
         how = hostile.damage(copies.place, draw)
         run.set(NEW)
         try:
-            run.checkpoints.restore()
+            run.checkpoints.restore(2)
         except synk.CheckpointError:
             assert run.stamp() == NEW, how
-            assert run.checkpoints.restore(1) == {"step": 1, "stamp": 1}
+            with pytest.warns(synk.CheckpointWarning, match="step-00000002 is damaged"):
+                assert run.checkpoints.restore() == {"step": 1, "stamp": 1}
             assert run.stamp() == 1
             told["refused"] += 1
         else:  # JSON has several ways to write one thing
@@ -94,10 +95,42 @@ def test_swapped(folder: Path, name: str) -> None:
     else:
         for file in (ARRAYS, META) if name == "both" else (name,):
             shutil.copy(one / file, two / file)
-    for step in (None, 2) if name != "the folder" else (2,):
+    for step in (None, 2) if name == "the folder" else (2,):
         with pytest.raises(synk.CheckpointError, match="step-00000002 is damaged"):
             run.checkpoints.restore(step)
     assert run.stamp() == NEW
+    if name != "the folder":
+        with pytest.warns(synk.CheckpointWarning, match="step-00000002 is damaged"):
+            assert run.checkpoints.restore() == {"step": 1, "stamp": 1}
+
+
+def test_one_that_is_older_than_others_stops_nothing(folder: Path) -> None:
+    """Without a word: no file is needed of it."""
+    run = Run(folder, CASE)
+    (place(folder, 2) / META).write_text("{")
+    run.checkpoints.save(3, stamp=NEW)
+    assert run.checkpoints.restore() == {"step": 3, "stamp": NEW}
+    assert run.checkpoints.steps() == [2, 1, 3]
+    run.checkpoints.remove(1, 3)
+    with pytest.raises(synk.CheckpointError, match="step-00000002 is damaged"):
+        run.checkpoints.restore(missing="ignore")
+
+
+def test_what_others_keep_in_the_folder_stays(folder: Path) -> None:
+    """Only names that a save makes are removed."""
+    run, there = Run(folder, CASE), saving.checkpoints_in(folder)
+    kept = [".tmp-results/thesis.txt", ".old-data/raw.txt", "data/raw.txt", ".tmp-step-x/a"]
+    kept += [".old-notes.txt", "notes.txt", ".tmp-", ".old-step-1/a", "step-1/a"]
+    for name in kept:
+        (there / name).parent.mkdir(exist_ok=True)
+        (there / name).write_text(name)
+    ours = [".tmp-step-00000007", ".tmp-.old-step-00000002", ".old-step-00000002"]
+    for name in ours:
+        (there / name).mkdir()
+    run.checkpoints.save(3)
+    for name in kept:
+        assert (there / name).read_text() == name
+    assert not any((there / name).exists() for name in ours)
 
 
 @pytest.mark.parametrize("change", [{"format": 0}, {"format": 2}, {"format": "1"}, {}])
@@ -162,7 +195,7 @@ def test_memory_is_bounded_by_the_file(tmp_path: Path, claims: bool) -> None:
     before = forget_peak()
     if claims:
         with pytest.raises(synk.CheckpointError):
-            kept.restore()
+            kept.restore(1)
     else:
         kept.restore()
     assert peak() - before < 2 * len(forger.arrays) + (8 << 20)
@@ -174,7 +207,7 @@ def test_what_is_set_when_it_fails_late(folder: Path) -> None:
     forger.write(place(folder, 2), forger.arrays, forger.body | {"streams": {"rng": ["{}"]}})
     run.set(NEW)
     with pytest.raises(synk.CheckpointError, match="rng is not the state of a generator"):
-        run.checkpoints.restore()
+        run.checkpoints.restore(2)
     assert run.stamp() == NEW
 
 
