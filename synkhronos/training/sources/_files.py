@@ -406,9 +406,17 @@ def _described(
     return found, tuple(left_out)
 
 
+_MOST_BLOCKS = 1 << 22  # 1 TB in blocks of 256 KB; a list of them takes some 150 MB
+
+
 def even_blocks(
     rows: int, row_bytes: int, unit: int = 1, least: int = SMALL_BLOCK
 ) -> tuple[int, ...]:
     """Blocks of whole `unit` rows, of at least this many bytes each; the last may be shorter."""
     size = unit * max(1, -(-least // max(1, unit * row_bytes)))
+    if rows > size * _MOST_BLOCKS:
+        raise ValueError(
+            f"it says that it has {rows:,} rows of {row_bytes:,} bytes, which are more than "
+            f"{_MOST_BLOCKS:,} blocks: it is damaged, or write larger chunks or several files"
+        )
     return tuple([min(size, rows - start) for start in range(0, rows, size)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +19,27 @@ from synkhronos.training.sources._files import (
     even_blocks,
 )
 
+_LINKS = 1000  # parts of a name that are followed
+_DEPTH = 20  # of virtual datasets that are made of virtual datasets
+_UNCHECKED_BYTES = 1 << 30
+_MOST_PACKED = 4096  # bytes of rows for a byte in the file; of zeros deflate makes 1,032
+
 
 @dataclass(frozen=True)
 class Hdf5(Format):
     """One dataset of each file."""
 
     dataset: str
+    external: bool
 
     name = "hdf5"
 
     def describe(self, path: str) -> Described:
         with _library().File(path, "r") as file:
             found = self._of(file)
-            row_bytes = int(np.prod(found.shape[1:], dtype=np.int64)) * found.dtype.itemsize
+            row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
+            if not self.external:
+                _check_size(len(found) * row_bytes, found.id.get_storage_size())
             if found.chunks:
                 blocks = even_blocks(len(found), row_bytes, found.chunks[0])
             else:
@@ -59,6 +68,11 @@ class Hdf5(Format):
         return handle[start:stop]
 
     def _of(self, file: Any) -> Any:
+        if not self.external and _is_elsewhere(file, self.dataset):
+            raise ValueError(
+                f"rows of {self.dataset!r} lie in other files, and it may name any file that you "
+                "can read. If you trust it, pass external=True"
+            )
         found = file.get(self.dataset)
         if not isinstance(found, _library().Dataset):
             raise ValueError(f"it has no dataset {self.dataset!r}; there are {', '.join(file)}")
@@ -67,9 +81,57 @@ class Hdf5(Format):
         return found
 
 
+def _check_size(declared: int, stored: int) -> None:
+    """Refuse an array that would take all memory, and of which the file has next to nothing."""
+    if declared > _UNCHECKED_BYTES + _MOST_PACKED * stored:
+        raise ValueError(
+            f"it says that it has {declared:,} bytes of rows, and stores {stored:,}: it is damaged "
+            "or made to take all memory. If you trust it, pass external=True"
+        )
+
+
+def _is_elsewhere(file: Any, name: str, depth: int = 0) -> bool:
+    """Whether rows of a dataset lie in other files; none of these is opened."""
+    if depth == _DEPTH or _leads_elsewhere(file, name):
+        return True
+    found = file.get(name)
+    if not isinstance(found, _library().Dataset):
+        return False
+    if found.is_virtual:
+        return any(
+            source.file_name != "." or _is_elsewhere(file, source.dset_name, depth + 1)
+            for source in found.virtual_sources()
+        )
+    return bool(found.external)
+
+
+def _leads_elsewhere(file: Any, name: str) -> bool:
+    """Whether a link on the way to a dataset leads out of the file; no other file is opened."""
+    place, parts = file, name.split("/")
+    for _ in range(_LINKS):
+        if not parts:
+            return False
+        part, *parts = parts
+        if not part:
+            continue
+        link = place.get(part, getlink=True) if hasattr(place, "keys") else None
+        if isinstance(link, _library().ExternalLink):
+            return True
+        if isinstance(link, _library().SoftLink):
+            place = file if link.path.startswith("/") else place
+            parts = [*link.path.split("/"), *parts]
+        elif link is None:
+            return False  # there is no such dataset
+        else:
+            place = place[part]
+    return True  # soft links in a circle
+
+
 def _plain_offset(file: Any, dataset: Any) -> int | None:
     """Where in the file the rows are, if they are there as in memory, one after the other."""
     if dataset.chunks or dataset.external or dataset.is_virtual or file.userblock_size:
+        return None
+    if dataset.file.filename != file.filename:  # an external link
         return None
     return dataset.id.get_offset()
 
@@ -92,6 +154,7 @@ def hdf5(
     check: bool = False,
     classes: int | None = None,
     keep: int = 10,
+    external: bool = False,
 ) -> FileSource:
     """Rows of one dataset in HDF5 files (extra: data).
 
@@ -103,6 +166,10 @@ def hdf5(
         Its name in each file; one in a group is ``"group/name"``.
     cache, skip, check, classes, keep
         See `synkhronos.training.sources`.
+    external : bool
+        Trust the files. Rows may lie in other files that they name: by external storage, a virtual
+        dataset, or a link. A file of a stranger may name any file that you can read. And a dataset
+        may be larger than 1 GB and 4,096 times what the file stores of it.
 
     Returns
     -------
@@ -131,4 +198,4 @@ def hdf5(
     ...     sources.hdf5(file.name, "x")[[3, 1]]
     array([3., 1.])
     """
-    return FileSource(Hdf5(dataset), paths, Options(cache, skip, check, classes, keep))
+    return FileSource(Hdf5(dataset, external), paths, Options(cache, skip, check, classes, keep))

@@ -13,6 +13,8 @@ from synkhronos._errors import BackendMissing, InputError, options_checked, show
 from synkhronos.training.sources._files import Described, FileSource, Format, Options
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+# Pillow goes by the content: by any other format a file might start a program, such as Ghostscript
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
@@ -29,12 +31,12 @@ class Images(Format):
     def describe(self, path: str) -> Described:
         size = self.resize
         if size is None:
-            with _library().open(path) as image:
+            with _library().open(path, formats=_FORMATS) as image:
                 size = image.height, image.width
         return Described((1,), (_CHANNELS[self.mode], *size), np.dtype(np.uint8))
 
     def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
-        with _library().open(handle) as image:
+        with _library().open(handle, formats=_FORMATS) as image:
             plain = image.convert(self.mode)
             if self.resize is not None and plain.size != self.resize[::-1]:
                 plain = plain.resize(self.resize[::-1])

@@ -9,13 +9,17 @@ from typing import Any
 
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
 
+# What a line of a list may ask for. A list may come from a stranger, and other protocols read files
+# of the user, open connections by his keys, or render templates.
+_PROTOCOLS = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 _KEEPING = ("filecache::", "simplecache::", "blockcache::")
 
 
 def listed(what: str, paths: Any) -> tuple[str, ...]:
     """The files that `paths` names: one, several, or a ``.list`` file with one on each line.
 
-    A line that begins with # is a comment. A relative line starts from the folder of the list.
+    A line that begins with # is a comment. A relative line starts from the folder of the list. A
+    remote one has one of the usual protocols, and may have one of fsspec's caches before it.
     """
     single = isinstance(paths, str | os.PathLike)
     if not single and not isinstance(paths, Iterable):
@@ -38,11 +42,27 @@ def _lines(what: str, path: str) -> list[str]:
         raise InputError(f"{what}: the list {path} cannot be read: {exc}") from exc
     names = [line.strip() for line in lines]
     folder = os.path.dirname(path)
-    return [
-        name if is_remote(name) else os.path.join(folder, name)
-        for name in names
-        if name and not name.startswith("#")
-    ]
+    found = []
+    for number, name in enumerate(names, 1):
+        if not name or name.startswith("#"):
+            continue
+        if not is_remote(name):
+            name = os.path.join(folder, name)
+        elif not _is_usual(name):
+            raise InputError(
+                f"{what}: line {number} of {path}, {name!r}: a line may begin with "
+                f"{', '.join(f'{p}://' for p in sorted(_PROTOCOLS))}, after at most one of "
+                f"{', '.join(_KEEPING)}. Give other paths in a Python list"
+            )
+        found.append(name)
+    return found
+
+
+def _is_usual(name: str) -> bool:
+    for cache in _KEEPING:
+        name = name.removeprefix(cache)
+    protocol, separator, rest = name.partition("://")
+    return protocol in _PROTOCOLS and bool(separator) and "::" not in rest
 
 
 def is_remote(path: str) -> bool:

@@ -8,14 +8,23 @@ event loop of the reading thread, which ends, with its pool, when the array is c
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from synkhronos._errors import BackendMissing, options_checked
 from synkhronos.training.sources._files import Described, FileSource, Format, Options, even_blocks
+
+# Codecs that only compute. Others, such as pickle, may run code that a chunk contains.
+_CODECS = frozenset(
+    {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
+    | {"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"}
+    | {"astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle"}
+    | {"bytes", "transpose", "sharding_indexed"}
+)
 
 
 class Zarr(Format):
@@ -28,9 +37,10 @@ class Zarr(Format):
         def look() -> Described:
             with asyncio.Runner() as runner:
                 found = runner.run(_array(path))
+                _check_codecs(found.metadata)
                 if not found.shape:
                     raise ValueError("it has no rows")
-                row_bytes = int(np.prod(found.shape[1:], dtype=np.int64)) * found.dtype.itemsize
+                row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
                 blocks = even_blocks(found.shape[0], row_bytes, found.chunks[0])
                 return Described(blocks, found.shape[1:], found.dtype)
 
@@ -39,7 +49,9 @@ class Zarr(Format):
     def open(self, path: str) -> Any:
         runner = asyncio.Runner()
         try:
-            return runner, _without_loop(lambda: runner.run(_array(path)))
+            array = _without_loop(lambda: runner.run(_array(path)))
+            _check_codecs(array.metadata)
+            return runner, array
         except BaseException:
             runner.close()
             raise
@@ -58,6 +70,37 @@ def _array(path: str) -> Coroutine[Any, Any, Any]:
     except ImportError:
         raise BackendMissing("zarr", "data") from None
     return asynchronous.open_array(store=path, mode="r")
+
+
+def _check_codecs(metadata: Any) -> None:
+    names = [name.removeprefix("numcodecs.") for name in _codecs_of(metadata.to_dict())]
+    others = sorted(set(names) - _CODECS)
+    if others:
+        raise ValueError(
+            f"its codec {others[0]!r} may run code that the data contain, and is not used: write "
+            f"the array with one of {', '.join(sorted(_CODECS))}"
+        )
+
+
+def _codecs_of(entry: Any) -> Iterator[str]:
+    """The names of all codecs in an array's metadata, of either format, also inside of shards."""
+    if isinstance(entry, Mapping):
+        for key, value in entry.items():
+            if key in ("codecs", "index_codecs", "filters", "compressor"):
+                yield from _names(value)
+            if key not in ("attributes", "fill_value"):
+                yield from _codecs_of(value)
+    elif isinstance(entry, list | tuple):
+        for value in entry:
+            yield from _codecs_of(value)
+
+
+def _names(codecs: Any) -> Iterator[str]:
+    for codec in codecs if isinstance(codecs, list | tuple) else [codecs]:
+        if isinstance(codec, Mapping):
+            yield str(codec.get("name", codec.get("id")))
+        elif codec is not None:
+            yield str(getattr(codec, "codec_id", codec))
 
 
 def _without_loop[T](call: Callable[[], T]) -> T:

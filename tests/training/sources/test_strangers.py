@@ -1,0 +1,202 @@
+"""Files that a stranger has made: they run nothing, and lead to no other file of the user."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.training import sources
+
+
+class Bomb:
+    def __init__(self, canary: Path) -> None:
+        self.canary = str(canary)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.canary,)
+
+
+OLD = {
+    "zarr_format": 2,
+    "shape": [4],
+    "chunks": [4],
+    "fill_value": 0,
+    "order": "C",
+    "filters": None,
+    "dtype": "<f8",
+}
+PLAIN = {"name": "bytes", "configuration": {"endian": "little"}}
+NEW = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [4],
+    "data_type": "float64",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "fill_value": 0.0,
+    "attributes": {"codecs": [{"name": "pickle"}]},  # the user's own words, which run nothing
+}
+
+
+def zarr_array(folder: Path, meta: dict[str, Any], chunk: bytes) -> str:
+    folder.mkdir()
+    if meta["zarr_format"] == 2:
+        (folder / ".zarray").write_text(json.dumps(meta))
+        (folder / "0").write_bytes(chunk)
+    else:
+        (folder / "zarr.json").write_text(json.dumps(meta))
+        (folder / "c").mkdir()
+        (folder / "c" / "0").write_bytes(chunk)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"compressor": {"id": "pickle", "protocol": 5}},
+        {"compressor": None, "filters": [{"id": "pickle"}]},
+        {"compressor": {"id": "zlib"}, "filters": [{"id": "json2"}], "dtype": "|O"},
+        {"compressor": None, "filters": [{"id": "vlen-utf8"}], "dtype": "|O"},
+    ],
+    ids=["compressor", "filter", "json", "text"],
+)
+def test_codecs_of_zarr(tmp_path: Path, more: dict[str, Any]) -> None:
+    pytest.importorskip("zarr")
+    canary = tmp_path / "canary"
+    path = zarr_array(tmp_path / "x.zarr", OLD | more, pickle.dumps(Bomb(canary)))
+    with pytest.raises(synk.SourceError):
+        _ = sources.zarr(path)[:]
+    assert not canary.exists()
+
+
+def test_codecs_are_known_by_name(tmp_path: Path) -> None:
+    """Also inside of shards; attributes of the user are not codecs."""
+    pytest.importorskip("zarr")
+    from synkhronos.training.sources._zarr import _check_codecs
+
+    values = np.arange(4.0)
+    path = zarr_array(tmp_path / "x.zarr", NEW | {"codecs": [PLAIN]}, values.tobytes())
+    assert sources.zarr(path)[:].tolist() == values.tolist()
+
+    class Metadata:
+        def __init__(self, codecs: list[Any]) -> None:
+            self.codecs = codecs
+
+        def to_dict(self) -> dict[str, Any]:
+            return NEW | {"codecs": self.codecs}
+
+    within = {"name": "sharding_indexed", "configuration": {"codecs": [{"name": "numcodecs.dill"}]}}
+    for codecs in ([{"name": "numcodecs.pickle"}, PLAIN], [within]):
+        with pytest.raises(ValueError, match="may run code"):
+            _check_codecs(Metadata(codecs))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "reference::file:///etc/passwd",
+        "filecache::reference://x::file:///tmp/ref.json",
+        "file:///etc/passwd",
+        "ssh://host/x.npy",
+        "github://a:b@/x.npy",
+        "simplecache::zip://x.npy::http://host/a.zip",
+        "local://x.npy",
+        "s3://bucket/x.npy::file:///x",
+    ],
+)
+def test_lines_of_lists(tmp_path: Path, line: str) -> None:
+    listed = tmp_path / "a.list"
+    listed.write_text(f"# rows\n{line}\n")
+    with pytest.raises(synk.InputError, match=r"line 2 of .*a\.list"):
+        sources.npy(str(listed), cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("line", ["s3://b/x.npy", "https://h/x.npy", "filecache::gs://b/x.npy"])
+def test_usual_lines_of_lists(tmp_path: Path, line: str) -> None:
+    from synkhronos.training.sources._paths import listed
+
+    (tmp_path / "a.list").write_text(f"{line}\nmine.npy\n")
+    found = listed("npy", tmp_path / "a.list")
+    assert found == (line, str(tmp_path / "mine.npy"))
+
+
+def test_images_of_other_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file named .png that is PostScript would start Ghostscript."""
+    pytest.importorskip("PIL")
+    canary, programs = tmp_path / "canary", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\nmkdir {canary}\n")
+    (programs / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    place = tmp_path / "pets" / "cat"
+    place.mkdir(parents=True)
+    text = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n"
+    (place / "1.png").write_text(text)
+    with pytest.raises(synk.SourceError, match="cannot identify"):
+        _ = sources.images(tmp_path / "pets")[:]
+    assert not canary.exists()
+
+
+def hdf5_files(folder: Path) -> Path:
+    import h5py
+
+    with h5py.File(folder / "other.h5", "w") as other:
+        other["x"] = np.arange(4.0)
+        other["group/x"] = np.arange(4.0)
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["inside"] = np.arange(4.0)
+        file["soft"] = h5py.SoftLink("/groups/one/inside")
+        file["groups/one/inside"] = h5py.SoftLink("/inside")
+        file["circle"] = h5py.SoftLink("/circle")
+        file["link"] = h5py.ExternalLink("other.h5", "x")
+        file["folder"] = h5py.ExternalLink("other.h5", "group")
+        file["soft link"] = h5py.SoftLink("link")
+        secret = [(str(folder / "secret"), 0, 32)]
+        file.create_dataset("external", (4,), "f8", external=secret)
+        layout = h5py.VirtualLayout((4,), "f8")
+        layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "x", (4,))
+        file.create_virtual_dataset("virtual", layout)
+    (folder / "secret").write_bytes(np.arange(4.0).tobytes())
+    return folder / "a.h5"
+
+
+def test_hdf5_of_one_file(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    path = hdf5_files(tmp_path)
+    for name in ("inside", "soft", "groups/one/inside"):
+        assert sources.hdf5(path, name)[:].tolist() == [0, 1, 2, 3]
+    for name in ("external", "virtual", "link", "folder/x", "soft link", "circle"):
+        with pytest.raises(synk.SourceError, match="external=True"):
+            sources.hdf5(path, name)
+    for name in ("external", "virtual", "link", "folder/x", "soft link"):
+        assert sources.hdf5(path, name, external=True)[:].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("shape", [(2**60,), (4, 2**55), (2**20, 2**20)])
+def test_sizes_that_hdf5_does_not_store(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    h5py = pytest.importorskip("h5py")
+    chunks = tuple(min(n, 64) for n in shape)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", shape, "f8", chunks=chunks, compression="gzip")
+    began = time.monotonic()
+    with pytest.raises(synk.SourceError, match="stores 0"):
+        sources.hdf5(tmp_path / "a.h5", "x")
+    assert time.monotonic() - began < 60
+
+
+def test_sizes_that_zarr_does_not_store(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    meta = OLD | {"shape": [2**60], "chunks": [64], "compressor": None}
+    path = zarr_array(tmp_path / "x.zarr", meta, base64.b64decode(b""))
+    with pytest.raises(synk.SourceError, match="more than 4,194,304 blocks"):
+        sources.zarr(path)
