@@ -101,7 +101,8 @@ def fit(
     optimizer : callable
         An update rule ``(loss_or_grads, params) -> updates``: of pytensor-ml, as in
         ``adamw(1e-3)``; one of `extensions.updates`, with its default rate; with another one by
-        ``functools.partial(updates.adam, learning_rate=0.01)``; or `scheduled`.
+        ``functools.partial(updates.adam, learning_rate=0.01)``, or by a function of yours that
+        returns its result; or `scheduled`.
     epochs : int
     batch : int
         The rows of a step, of all members together. The rate does not depend on their number.

@@ -24,7 +24,7 @@ from modes import FAST
 
 import synkhronos as synk
 from synkhronos._plan.rows import edges
-from synkhronos.extensions import updates
+from synkhronos.extensions import make_local_train_function, make_train_function, updates
 from synkhronos.extensions.updates import Split, rule_of, split
 
 STEPS = 10
@@ -766,6 +766,45 @@ def test_a_rule_of_the_users(kind: type) -> None:
     assert type(param_updates) is list
     pytensor.function([], [], updates=param_updates, mode=FAST)()
     assert w.get_value().tolist() == [0.5, -2.5]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_function_around_a_rule_is_a_rule(rule: str) -> None:
+    """By any names of its arguments; the result is the rule's, and not its two halves."""
+
+    def around(a: Any, b: Any) -> Any:
+        return getattr(updates, rule)(a, b, **arguments(rule, "plain"))
+
+    model = Model()
+    new = updates.apply_rule(around, model.loss, model.params, (), {})
+    close(serial_training(model, new), np_training(rule, "plain"))
+    halved = Model()
+    close(
+        halves_training(halved, split(around, halved.loss, halved.params)),
+        np_training(rule, "plain"),
+    )
+
+
+@pytest.mark.parametrize("make", ["train", "local"])
+def test_a_function_around_a_rule_trains(group2: synk.Group, make: str) -> None:
+    """With clipping inside, of the gradients over all rows."""
+    clip = functools.partial(updates.total_norm_constraint, max_norm=0.1)
+    found = []
+    for rule in (
+        lambda loss, params: updates.momentum(loss, params, 0.1, clip=clip),
+        lambda loss, params: (
+            updates.momentum.rule(clip(pytensor.grad(loss, params)), params, 0.1)
+            if isinstance(loss, pytensor.graph.Variable)
+            else updates.momentum.rule(clip(loss), params, 0.1)
+        ),
+    ):
+        model = Model()
+        making = make_train_function if make == "train" else make_local_train_function
+        train = making(model.loss, model.params, model.x, model.y, rule, mode=FAST)
+        for _ in range(3):
+            train(X, Y)
+        found.append(model.values())
+    close(*found)
 
 
 def test_rule_of() -> None:

@@ -81,8 +81,16 @@ Pairs = list[tuple[SharedVariable, Variable]]
 Clip = Callable[[list[Variable]], Sequence[Variable]]
 
 
-class Split(NamedTuple):
+class _Updates(NamedTuple):
+    grad_updates: Pairs
+    param_updates: Pairs
+    grad_shared: Any
+
+
+class Split(_Updates):
     """The updates of the two functions of a rule, and what is reduced between them.
+
+    A function that returns one is also a rule: ``lambda loss, params: adam(loss, params, 0.01)``.
 
     Attributes
     ----------
@@ -95,9 +103,7 @@ class Split(NamedTuple):
         for each dtype where there are several.
     """
 
-    grad_updates: Pairs
-    param_updates: Pairs
-    grad_shared: Any
+    _undivided: Callable[[], Updates] | None = None  # makes the same updates in one piece
 
 
 class SplitRule(Protocol):
@@ -178,11 +184,18 @@ def split(
     >>> synk.close()
     """
     kept = trainable(params)
-    shareds, flats, views = _flattened(gradients(loss, params, kept), kept)
-    clipped = views if clip is None else _clipped(clip, views, kept)
-    param_updates = list(apply_rule(rule, clipped, kept, args, kwargs).items())
+    found = gradients(loss, params, kept)
+    shareds, flats, views = _flattened(found, kept)
+
+    def of(grads: list[Variable]) -> Updates:
+        given = grads if clip is None else _clipped(clip, grads, kept)
+        return apply_rule(rule, given, kept, args, kwargs)
+
+    param_updates = list(of(views).items())
     grad_updates = list(zip(shareds, flats, strict=True))
-    return Split(grad_updates, param_updates, shareds[0] if len(shareds) == 1 else shareds)
+    made = Split(grad_updates, param_updates, shareds[0] if len(shareds) == 1 else shareds)
+    made._undivided = functools.partial(of, found)
+    return made
 
 
 def apply_rule(
@@ -211,6 +224,8 @@ def apply_rule(
     except TypeError as exc:
         raise InputTypeError(f"{name}: {exc}; it takes {', '.join(known)}") from None
     made = rule(loss_or_grads, params, *args, **options)
+    if isinstance(made, Split) and made._undivided is not None:
+        made = made._undivided()
     if callable(made) and not isinstance(made, Mapping):
         raise InputTypeError(
             f"{name} returns a function, not updates: it makes a rule when it is called with a "
