@@ -14,6 +14,7 @@ from synkhronos._api.scattered_data import ScatteredData
 from synkhronos._api.unusable import why_unusable
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
+from synkhronos._engine.replicas import is_dense
 from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError, shown, warn
 from synkhronos._plan.rows import Selection, Span, edges, per_member, select, where
 
@@ -55,11 +56,16 @@ class Arguments:
             if given[i]:
                 raise InputTypeError(f"{self._what}: input {name!r} is given twice")
             values[i], given[i] = value, True
-        for i, default in enumerate(self._plan.defaults):
+        for i, option in enumerate(self._plan.options):
+            if option.implicit and given[i]:
+                raise InputTypeError(
+                    f"{self._what}: input {self._label(i)} is implicit: its value is that of "
+                    "In(..., value=). Set that variable, or leave value= out"
+                )
             if not given[i]:
-                if default is None:
+                if option.value is None:
                     raise InputTypeError(f"{self._what}: input {self._label(i)} is missing")
-                values[i] = _default(default)
+                values[i] = _default(option.value)
         return [self._checked(i, value) for i, value in enumerate(values)]
 
     def _label(self, index: int) -> str:
@@ -80,20 +86,26 @@ class Arguments:
                     f"{value!r}: {_why(kind, value)}"
                 )
             return value
-        if not hasattr(kind, "ndim") or hasattr(kind, "format"):  # not a tensor, or a sparse one
-            return kind.filter(value)
-        if value is None:
+        dense = is_dense(kind)
+        if dense and value is None:
             raise InputTypeError(f"{self._what}: input {self._label(index)} is None: give a value")
+        option = self._plan.options[index]
         try:
-            plain = np.asarray(value) if hasattr(value, "__array__") else value
             filtered = kind.filter(
-                plain, allow_downcast=self._plan.recipe.options.get("allow_input_downcast")
+                value if option.strict or not dense else _plain(value),
+                strict=option.strict,
+                allow_downcast=option.allow_downcast,
             )
-        except (TypeError, ValueError, AttributeError) as exc:
+        except (TypeError, ValueError, AttributeError, OverflowError, NotImplementedError) as exc:
+            why = _why(kind, value, exc) if dense else str(exc)
+            if dense and option.strict and not why_unusable(value):
+                why = f"In(..., strict=True) takes only an array of numpy of this dtype. {why}"
             raise InputTypeError(
-                f"{self._what}: input {self._label(index)} {_kind(kind)}, found "
-                f"{shown(value)}: {_why(kind, value, exc)}"
+                f"{self._what}: input {self._label(index)} {_kind(kind) if dense else f'is {kind}'}"
+                f", found {shown(value)}: {why}"
             ) from None
+        if not dense:
+            return filtered
         # strided or read-only arrays would make numba compile the function anew
         return np.require(filtered, requirements=["C", "W"])
 
@@ -209,18 +221,29 @@ def _why(kind: Any, value: Any, exc: Exception | None = None) -> str:
     unusable = why_unusable(value)
     if unusable:
         return unusable
-    found = value if isinstance(value, Data) else np.asarray(value)
+    try:
+        found = value if isinstance(value, Data) else np.asarray(value)
+    except ValueError:
+        return str(exc)  # a ragged list
     if found.ndim != kind.ndim:
         return "give an array of as many dimensions, such as by reshape"
     if found.dtype != np.dtype(kind.dtype):
         made = f'synk.data(array, dtype="{kind.dtype}", force_cast=True)'
         if isinstance(value, Data):
             return f"make it by {made}"
+        array = "value" if isinstance(value, np.ndarray) else "np.asarray(value)"
         return (
-            f'cast it, value.astype("{kind.dtype}"); make Data of it once, {made}; or give the '
-            "function allow_input_downcast=True"
+            f'cast it, {array}.astype("{kind.dtype}"); make Data of it once, {made}; or allow the '
+            "cast: In(..., allow_downcast=True), and allow_input_downcast=True for inputs that "
+            "are given as variables"
         )
     return str(exc)
+
+
+def _plain(value: Any) -> Any:
+    """What PyTensor takes: arrays of other libraries become those of numpy."""
+    foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
+    return np.asarray(value) if foreign else value
 
 
 def _default(value: Any) -> Any:

@@ -20,7 +20,7 @@ from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import InputError, InputTypeError, shown
-from synkhronos._plan.reductions import NAMES, Reduction, parse
+from synkhronos._plan.reductions import NAMES, Reduction, check_adds, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
@@ -224,7 +224,13 @@ def reduce(
     Returns
     -------
     None, numpy.ndarray, or list of them
-        A list for several variables. Averages of integers are float64; `in_place` rounds them.
+        A list for several variables. Averages of integers and bools are float64; `in_place` rounds
+        them.
+
+    Raises
+    ------
+    InputTypeError
+        The sum of bools, which no bool holds.
 
     Notes
     -----
@@ -242,7 +248,7 @@ def reduce(
     del nccl
     with turn("reduce", timeout):
         found = operands(shared_vars, "reduce")
-        kind = reduction(op, "reduce")
+        kind = found.reduction(op)
         reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
         return reduced[0] if not in_place and len(reduced) == 1 else reduced
 
@@ -268,11 +274,16 @@ def all_reduce(
     timeout : float, optional
         As for `broadcast`.
 
+    Raises
+    ------
+    InputTypeError
+        The sum of bools, which no bool holds.
+
     Notes
     -----
     Cost: one round for all variables. The first call moves the values into shared memory. Each
     member then reduces its own chunk in place, in the order of ranks, so that results are equal in
-    all members, bit by bit. Averages of integers are rounded.
+    all members, bit by bit. Averages of integers and bools are rounded.
 
     Examples
     --------
@@ -293,7 +304,7 @@ def all_reduce_in_turn(
 ) -> None:
     """As `all_reduce`, inside of a turn."""
     found = operands(shared_vars, "all_reduce")
-    kind = reduction(op, "all_reduce")
+    kind = found.reduction(op)
     counts = as_weights(weights, kind, found.group)
     if kind in (Reduction.AVG, Reduction.MIN, Reduction.MAX):
         # node-shared values are equal in all members as they are
@@ -344,7 +355,7 @@ def reduce_scatter(
         borders = edges(lengths.pop()[0], found.group.size)
         lengths_there = {b - a for a, b in itertools.pairwise(borders)}
         _check_lengths(found.entries, "reduce_scatter", lengths_there)
-        kind = reduction(op, "reduce_scatter")
+        kind = found.reduction(op)
         found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
 
 
@@ -570,6 +581,14 @@ class Operands:
     def numbers(self) -> tuple[int, ...]:
         """As commands name the variables."""
         return tuple([e.number for e in self.entries])
+
+    def reduction(self, op: str) -> Reduction:
+        """The reduction that a user has named, checked for each variable."""
+        kind = reduction(op, self.what)
+        for entry in self.entries:
+            variable: Any = entry.variable
+            check_adds(kind, variable.type.dtype, f"{self.what}: {entry.label}")
+        return kind
 
     def run(self, command: type[commands.Collective], *args: Any, master_input: Any = None) -> Any:
         """Run a collective of this kind."""

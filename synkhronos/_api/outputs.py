@@ -100,15 +100,16 @@ class Outputs:
         if self._form == "dict":
             numbers = self.all if subset is None else subset
             return {self._keys[i]: v for i, v in zip(numbers, values, strict=True)}
-        return None if self._form == "none" else values
+        return values
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """Copies where one value is returned for several outputs: the user may write into each."""
+    """Copies where one array is returned for several outputs: the user may write into each."""
     seen: set[int] = set()
     found = []
     for value in values:
-        found.append(np.array(value) if id(value) in seen else value)
+        again = id(value) in seen and isinstance(value, np.ndarray)
+        found.append(np.array(value) if again else value)
         seen.add(id(value))
     return found
 

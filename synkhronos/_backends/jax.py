@@ -349,7 +349,7 @@ def _compiled(what: str, dtype: str) -> Callable[..., Any]:
         return array / jnp.asarray(divisor, dtype)
 
     def cast(array: Any) -> Any:
-        whole = jnp.issubdtype(np.dtype(dtype), jnp.integer)
+        whole = np.dtype(dtype).kind in "biu"
         rounds = whole and jnp.issubdtype(array.dtype, jnp.floating)
         return (jnp.rint(array) if rounds else array).astype(dtype)
 

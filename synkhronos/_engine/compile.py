@@ -16,14 +16,17 @@ import pytensor.tensor as pt
 from pytensor.compile.io import In, Out
 from pytensor.compile.rebuild import UnusedInputError
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.null_type import NullType
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.graph_collectives import has_collectives, is_own, unmet_ancestors
-from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, settings
+from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, is_dense, settings
 from synkhronos._errors import (
     InputError,
     InputTypeError,
@@ -35,11 +38,11 @@ from synkhronos._errors import (
     warn,
 )
 from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
-from synkhronos._plan.reductions import Reduction, parse
+from synkhronos._plan.reductions import Reduction, check_adds, parse
 
 log = logging.getLogger("synkhronos")
 
-Structure = Literal["none", "single", "list", "dict"]
+Structure = Literal["single", "list", "dict"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Plan:
     inputs: tuple[Variable, ...]
     types: tuple[Any, ...]  # of the inputs that the user has passed
     names: tuple[str | None, ...]
-    defaults: tuple[Any, ...]
+    options: tuple[In, ...]
     scattered: tuple[bool, ...]
     structure: Structure
     keys: tuple[str, ...]
@@ -136,14 +139,20 @@ def plan(
     mode, name, unused = (options.pop(k, None) for k in ("mode", "name", "on_unused_input"))
     _check_options(options)
     label = name or f"at {place_of_user()}"
-    bound = _inputs(inputs, "inputs"), _inputs(bcast_inputs, "bcast_inputs")
-    variables = [i.variable for i in (*bound[0], *bound[1])]
-    types = tuple(v.type for v in variables)
-    _check_distinct(variables)
+    downcast = options.pop("allow_input_downcast", None)
+    bound = _inputs(inputs, "inputs", downcast), _inputs(bcast_inputs, "bcast_inputs", downcast)
+    every = [*bound[0], *bound[1]]
+    asked = [i.variable for i in every]
+    _check_distinct(asked)
     structure, keys, wanted = parse_outputs(outputs)
     changes = parse_updates(updates)
-    without = options.pop("no_default_updates", False)
-    wanted, changes = _with_default_updates(wanted, changes, _pairs(givens), without)
+    without = _without(options.pop("no_default_updates", None))
+    strict = options.pop("rebuild_strict", True)
+    pairs = _pairs(givens, strict)
+    _check_givens(pairs, asked)
+    variables = roots(asked)
+    cut = Substitution(pairs, list(zip(asked, variables, strict=True)), strict)
+    wanted, changes = _with_default_updates(wanted, changes, cut, without)
     sliceables = _sliceables(sliceable_shareds, wanted, changes)
     scattered = [_is_scattered(i.variable) for i in bound[0]] + [False] * len(bound[1])
     _check_inputs(variables, [v for v, _, _ in wanted], changes, unused)
@@ -152,7 +161,7 @@ def plan(
     given = [*variables, *sliceables]
     variables, places = _of_any_length(variables, scattered, sliceables)
     exchanged = [(a, b) for a, b in zip(given, [*variables, *places], strict=True) if a is not b]
-    wanted, changes = _replaced(wanted, changes, exchanged, strict=False)
+    wanted, changes = _replaced(wanted, changes, Substitution(exchanged, strict=False))
     rows = [v for v, s in zip(variables, scattered, strict=True) if s] + places
     partials: list[Variable] = []
     reductions: list[Reduction | None] = []
@@ -189,9 +198,9 @@ def plan(
     return Plan(
         recipe=recipe,
         inputs=tuple(variables),
-        types=types,
-        names=tuple(i.name or i.variable.name for i in (*bound[0], *bound[1])),
-        defaults=tuple(i.value for i in (*bound[0], *bound[1])),
+        types=tuple(v.type for v in asked),
+        names=tuple(i.name for i in every),
+        options=tuple(every),
         scattered=tuple(scattered),
         structure=structure,
         keys=keys,
@@ -203,7 +212,8 @@ def plan(
     )
 
 
-def _inputs(inputs: Any, what: str) -> list[In]:
+def _inputs(inputs: Any, what: str, downcast: bool | None) -> list[In]:
+    """The inputs as `In`; `downcast` is for those that are given as variables."""
     if inputs is None:
         return []
     if not isinstance(inputs, list | tuple):
@@ -211,20 +221,41 @@ def _inputs(inputs: Any, what: str) -> list[In]:
     found = []
     for given in inputs:
         variable = given.variable if isinstance(given, In) else given
-        if not isinstance(variable, Variable) or isinstance(variable, SharedVariable):
+        if not isinstance(variable, Variable) or isinstance(variable, SharedVariable | Constant):
             raise InputTypeError(f"{what}: {shown(given)} is not an input variable")
         if not isinstance(given, In):
-            given = In(given)
-        if given.update is not None:
-            raise InputError(f"{what}: In(..., update=) is not supported: use updates=")
+            given = In(given, allow_downcast=downcast)
+        _check_option(given, what)
         found.append(given)
     return found
+
+
+def _check_option(given: In, what: str) -> None:
+    """Refuse options of an input that calls would not follow."""
+    if given.update is not None:
+        raise InputError(f"{what}: In(..., update=) is not supported: use updates=")
+    if given.shared and given.value is None:
+        raise InputError(f"{what}: In({given.variable}, shared=True) needs a value=")
+    if given.value is not None and not given.implicit:
+        raise InputError(
+            f"{what}: In({given.variable}, value=, implicit=False) is not supported: in PyTensor "
+            "an argument of a call would overwrite the variable. Leave implicit out, and set the "
+            "variable; or leave value out, and pass the argument in each call"
+        )
 
 
 def _check_distinct(variables: list[Variable]) -> None:
     for i, variable in enumerate(variables):
         if variable in variables[:i]:
             raise InputError(f"input {variable} is listed twice")
+
+
+def roots(inputs: Sequence[Variable]) -> list[Variable]:
+    """The inputs; in place of one that is computed from others, a variable without an owner.
+
+    PyTensor cuts the graph at the inputs: nothing above one is computed, drawn or updated.
+    """
+    return [v if v.owner is None else v.type(name=v.name) for v in inputs]
 
 
 def parse_outputs(
@@ -236,7 +267,7 @@ def parse_outputs(
     list.
     """
     if outputs is None:
-        return "none", (), []
+        return "list", (), []
     if isinstance(outputs, Mapping):
         bad = [k for k in outputs if not isinstance(k, str)]
         if bad:
@@ -267,14 +298,14 @@ def _parse_output(output: Any) -> tuple[Variable, Reduction | None, bool]:
     return _variable(output), reduction, named
 
 
-def _variable(output: Any) -> Variable:
-    variable = output.variable if isinstance(output, Out) else output
+def _variable(given: Any, what: str = "output") -> Variable:
+    variable = given.variable if isinstance(given, Out) else given
     if isinstance(variable, Variable):
         return variable
     try:
         return pt.as_tensor_variable(variable)
     except Exception as exc:
-        raise InputTypeError(f"output {shown(output)} is not a variable ({exc})") from None
+        raise InputTypeError(f"{what} {shown(given)} is not a variable ({exc})") from None
 
 
 @dataclass
@@ -298,14 +329,21 @@ class Change:
 
 
 def substituted(
-    outputs: Sequence[Any], updates: Any, givens: Any
+    outputs: Sequence[Any],
+    updates: Any,
+    givens: Any,
+    inputs: Sequence[Variable] = (),
+    places: Sequence[Variable] = (),
 ) -> tuple[list[Any], list[Change]]:
     """Outputs and updates with the givens replaced; the latter also with default updates.
 
-    `plan` takes both as they are. Between, gradients of the outputs can be taken.
+    `plan` takes both as they are. Between, gradients of the outputs can be taken. `places` are the
+    `roots` of `inputs`.
     """
-    wanted = [_parse_output(o) for o in outputs]
-    found, changes = _with_default_updates(wanted, parse_updates(updates), _pairs(givens), None)
+    wanted, pairs = [_parse_output(o) for o in outputs], _pairs(givens)
+    _check_givens(pairs, inputs)
+    substitution = Substitution(pairs, list(zip(inputs, places, strict=True)))
+    found, changes = _with_default_updates(wanted, parse_updates(updates), substitution, False)
     return [(v, op) if named else v for v, op, named in found], changes
 
 
@@ -360,75 +398,152 @@ def _new(shared: SharedVariable, new: Any) -> Variable:
         ) from None
 
 
-def _pairs(givens: Any) -> list[tuple[Variable, Any]]:
+Pairs = Sequence[tuple[Variable, Variable]]
+
+
+def _pairs(givens: Any, strict: bool = True) -> list[tuple[Variable, Variable]]:
     if givens is None:
         return []
     pairs = list(givens.items()) if isinstance(givens, Mapping) else [tuple(p) for p in givens]
-    return [(old, _given(old, new)) for old, new in pairs]
+    for old, _ in pairs:
+        if not isinstance(old, Variable):
+            raise InputTypeError(f"givens: {shown(old)} is not a variable of the graph")
+    return [(old, _given(old, new, strict)) for old, new in pairs]
 
 
-def _given(old: Variable, new: Any) -> Variable:
+def _check_givens(pairs: Pairs, inputs: Sequence[Variable]) -> None:
+    olds = [old for old, _ in pairs]
+    for i, old in enumerate(olds):
+        if old in olds[:i]:
+            raise InputError(f"givens: {old} is replaced twice")
+        if old in inputs:
+            raise InputError(
+                f"givens: {old} is an input, which cannot be replaced. Make another input y, and "
+                f"give {{{old}: ...}} an expression of y"
+            )
+
+
+def _given(old: Variable, new: Any, strict: bool) -> Variable:
     """What replaces a variable."""
     if isinstance(new, Variable):
         return new
     try:
         found: Variable = old.type.filter_variable(new)
     except (TypeError, ValueError, NotImplementedError):
-        raise _unfit(old, new) from None
+        if strict:
+            raise _unfit(old, new) from None
+        found = _variable(new, "givens: what replaces a variable,")
     return found
 
 
 def _unfit(old: Variable, new: Any) -> InputTypeError:
-    kind = getattr(new, "type", None) or f"{type(new).__name__} {getattr(new, 'dtype', '')}"
-    return InputTypeError(
-        f"givens: {old} is {old.type}, and what replaces it is {kind}: cast one of them. The dtype "
-        "of pt.matrix() and the like is floatX; to make it float32, set "
-        "PYTENSOR_FLAGS=floatX=float32 before Python starts, or write it into ~/.pytensorrc"
-    )
+    kind: Any = old.type
+    found = new.type if isinstance(new, Variable) else _described(new)
+    other: Any = new.type if isinstance(new, Variable) else new
+    if getattr(other, "ndim", None) != getattr(kind, "ndim", None):
+        remedy = (
+            "give it as many dimensions; or pass rebuild_strict=False, if the graph is also right "
+            "for what replaces it"
+        )
+    elif str(getattr(other, "dtype", None)) != str(getattr(kind, "dtype", None)):
+        remedy = (
+            "cast one of them. The dtype of pt.matrix() and the like is floatX; to make it "
+            "float32, set PYTENSOR_FLAGS=floatX=float32 before Python starts, or write it into "
+            "~/.pytensorrc"
+        )
+    else:
+        remedy = "make the lengths in their types equal, or pass rebuild_strict=False"
+    return InputTypeError(f"givens: {old} is {kind}, and what replaces it is {found}: {remedy}")
+
+
+def _described(value: Any) -> str:
+    dtype, ndim = getattr(value, "dtype", ""), getattr(value, "ndim", None)
+    return f"{type(value).__name__} {dtype}{'' if ndim is None else f' of {ndim} dimensions'}"
+
+
+class Substitution:
+    """What replaces variables in all graphs of a function, at once.
+
+    Parameters
+    ----------
+    givens : pairs of Variable
+        The user's.
+    cuts : pairs of Variable
+        Inputs, and their `roots`, which also replace them inside of the givens.
+    strict : bool
+        What replaces a variable must be of its type.
+
+    Attributes
+    ----------
+    pairs : list of pairs of Variable
+    """
+
+    def __init__(self, givens: Pairs, cuts: Pairs = (), strict: bool = True) -> None:
+        self.strict = strict
+        self.pairs = [(old, root) for old, root in cuts if root is not old]
+        new = clone_replace([new for _, new in givens], self.pairs) if self.pairs else None
+        self.pairs += givens if new is None else zip([old for old, _ in givens], new, strict=True)
+
+    def __call__(self, variables: list[Variable]) -> list[Variable]:
+        """The same graphs with all replaced."""
+        try:
+            found: list[Variable] = clone_replace(
+                variables, replace=self.pairs, rebuild_strict=self.strict
+            )
+        except TypeError:
+            unfit = [pair for pair in self.pairs if not pair[0].type.is_super(pair[1].type)]
+            if not (self.strict and unfit):
+                raise
+            raise _unfit(*unfit[0]) from None
+        return found
 
 
 Wanted = list[tuple[Variable, Reduction | None, bool]]
 
 
 def _replaced(
-    wanted: Wanted,
-    changes: list[Change],
-    givens: list[tuple[Variable, Any]],
-    strict: bool = True,
+    wanted: Wanted, changes: list[Change], substitution: Substitution
 ) -> tuple[Wanted, list[Change]]:
-    """Replace the givens in the whole graph at once."""
-    if not givens:
+    if not substitution.pairs:
         return wanted, changes
-    roots = [*(v for v, _, _ in wanted), *(c.new for c in changes)]
-    try:
-        new = clone_replace(roots, replace=givens, rebuild_strict=strict)
-    except TypeError:
-        unfit = [pair for pair in givens if not pair[0].type.is_super(pair[1].type)]
-        if not unfit:
-            raise
-        raise _unfit(*unfit[0]) from None
+    new = substitution([*(v for v, _, _ in wanted), *(c.new for c in changes)])
     replaced = [(v, op, named) for v, (_, op, named) in zip(new, wanted, strict=False)]
     for change, value in zip(changes, new[len(wanted) :], strict=True):
         change.new = _new(change.shared, value)
     return replaced, changes
 
 
+def _without(given: Any) -> bool | list[Any]:
+    """A user's no_default_updates, checked: what PyTensor takes."""
+    if given is None:
+        return False
+    if isinstance(given, list) and all(isinstance(v, Variable) for v in given):
+        return given
+    if not isinstance(given, bool):
+        raise InputTypeError(
+            f"no_default_updates={shown(given)}: give a bool, or a list of shared variables whose "
+            "default updates are left out"
+        )
+    return given
+
+
 def _with_default_updates(
-    wanted: Wanted, changes: list[Change], givens: list[tuple[Variable, Any]], without: Any
+    wanted: Wanted, changes: list[Change], substitution: Substitution, without: bool | list[Any]
 ) -> tuple[Wanted, list[Change]]:
     """Replace the givens, and add the default updates of what the function then depends on.
 
     As in PyTensor, the givens are replaced in default updates too, and a default update may bring
     in variables that have one themselves.
     """
-    if isinstance(without, SharedVariable):
-        without = [without]
-    have = {c.shared for c in changes} | (set() if without is True else set(without or ()))
+    have = {c.shared for c in changes} | set(without if isinstance(without, list) else ())
     given = list(changes)
     while True:
-        replaced = _replaced(wanted, [replace(c) for c in given], givens)
-        roots = [*(v for v, _, _ in replaced[0]), *(c.new for c in replaced[1])]
-        moving = [s for s in _shareds(roots) if s.default_update is not None and s not in have]
+        replaced = _replaced(wanted, [replace(c) for c in given], substitution)
+        moving = [
+            s
+            for s in _shareds([*(v for v, _, _ in replaced[0]), *(c.new for c in replaced[1])])
+            if s.default_update is not None and s not in have
+        ]
         if without is True or not moving:
             return replaced
         given += [Change(s, _new(s, s.default_update)) for s in moving]
@@ -457,7 +572,7 @@ def _is_scattered(variable: Variable) -> bool:
             f"input {variable.name or variable} is {kind}: the rows of a sparse matrix are not "
             "divided among members. Make it a dense input, or list it in bcast_inputs"
         )
-    return bool(kind.ndim > 0)
+    return bool(getattr(kind, "ndim", 0))
 
 
 def _of_any_length(
@@ -494,8 +609,16 @@ def _check_inputs(
     variables: list[Variable], outputs: list[Variable], changes: list[Change], how: str | None
 ) -> None:
     how = how or pytensor.config.on_unused_input
-    used = set(ancestors([*outputs, *(c.new for c in changes)], blockers=variables))
+    used = set(ancestors([*outputs, *(c.new for c in changes)]))
     free = [v for v in used if v.owner is None and not isinstance(v, Constant | SharedVariable)]
+    for v in free:
+        if isinstance(v.type, NullType):
+            raise InputTypeError(f"an output or update has no value. {v.type.why_null}")
+        if isinstance(v.type, DisconnectedType):
+            raise InputTypeError(
+                "an output or update is a disconnected gradient: it does not depend on what it is "
+                "the gradient by. Leave it out, or use zeros"
+            )
     missing = sorted(str(v) for v in free if v not in variables)
     if missing:
         raise InputError(
@@ -550,6 +673,7 @@ def _plan_output(
     function: str,
 ) -> OutputPlan:
     def add(v: Variable, reduction: Reduction | None) -> int:
+        _check_combined(v, reduction, f"function {function}: output {variable}")
         for i, (known, other) in enumerate(zip(partials, reductions, strict=True)):
             if known is v and other is reduction:
                 return i
@@ -568,6 +692,7 @@ def _plan_output(
         index = add(variable, op)
         return OutputPlan(variable, op, (index,), fixed=True, whole=whole and why)
     if isinstance(found, Unproved):
+        _check_combined(variable, Reduction.AVG, f"function {function}: output {variable}")
         if infer:
             divided = ", ".join(str(v) for v in rows if depends_on(variable, [v]))
             warn(
@@ -584,6 +709,19 @@ def _plan_output(
     indices += [add(v, None) for v in alike]
     mode = parse(found.partials[0].reduction) if finish is None else None
     return OutputPlan(variable, mode, tuple(indices), finish)
+
+
+def _check_combined(value: Variable, op: Reduction | None, what: str) -> None:
+    """Refuse a reduction that values of this type do not have."""
+    if op is None:
+        return
+    kind: Any = value.type
+    if not (is_dense(kind) or isinstance(kind, ScalarType)):
+        raise InputTypeError(
+            f'{what} is {kind}, which members cannot combine by "{op}": name the reduction '
+            "None, for the master's own value"
+        )
+    check_adds(op, kind.dtype, what)
 
 
 def _check_named(
@@ -642,6 +780,7 @@ def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Upd
     """
     by_rows = depends_on(change.new, rows)
     op, shared, whole = change.reduction, change.shared, ""
+    _check_combined(change.new, op, f"the new value of {shared}")
     proof = _proof(change.new, rows, infer)
     if change.scope == "all":
         _check_named(

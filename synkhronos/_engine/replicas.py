@@ -24,6 +24,7 @@ from pytensor.tensor.subtensor import (
     IncSubtensor,
     Subtensor,
 )
+from pytensor.tensor.type import TensorType
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.lean.mode import lean, without_c
@@ -33,6 +34,11 @@ from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
+
+
+def is_dense(kind: Any) -> bool:
+    """Whether values of this type are arrays of numpy."""
+    return isinstance(kind, TensorType) and not hasattr(kind, "format")
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, InputTypeError
 
 
 class Reduction(enum.StrEnum):
@@ -71,6 +71,22 @@ def accumulator(dtype: np.dtype, op: Reduction) -> np.dtype:
 def result_dtype(dtype: np.dtype, op: Reduction) -> np.dtype:
     """The dtype of a reduced value: unchanged, but float64 for averages of integers."""
     return np.dtype(np.float64) if op is Reduction.AVG and dtype.kind in "biu" else dtype
+
+
+def check_adds(op: Reduction | None, dtype: Any, what: str) -> None:
+    """Refuse the sum of bools: in their own dtype it would be a logical or, and not a count.
+
+    Every place that combines values follows this rule. The product of bools is a bool, and so are
+    their minimum and maximum. Their average is a float64; a variable of bools holds the nearest.
+
+    >>> check_adds(Reduction.PROD, "bool", "all_reduce: s")
+    >>> check_adds(Reduction.SUM, "int8", "all_reduce: s")
+    """
+    if op is Reduction.SUM and dtype == "bool":
+        raise InputTypeError(
+            f"{what} holds bools, and a bool cannot hold their sum: cast it, as in "
+            '.astype("int64"), or use "max", which is true where any is'
+        )
 
 
 def normalized(weights: Sequence[float]) -> list[float]:
@@ -137,12 +153,16 @@ def combine(
 
 
 def rounded(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A reduced value in another dtype; floats become integers by rounding to the nearest.
+    """A reduced value in another dtype; floats become integers or bools by rounding.
+
+    They become the nearest; of two that are equally near, the even one.
 
     >>> rounded(np.array([0.5, 1.5, -0.7]), np.dtype("int8"))
     array([ 0,  2, -1], dtype=int8)
+    >>> rounded(np.array([0.25, 0.5, 0.75]), np.dtype("bool"))
+    array([False, False,  True])
     """
-    if dtype.kind in "iu" and value.dtype.kind == "f":
+    if dtype.kind in "biu" and value.dtype.kind == "f":
         value = np.rint(value)
     return value.astype(dtype, copy=False)
 

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.function import function
-from synkhronos._engine.compile import substituted
+from synkhronos._engine.compile import roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._errors import InputError, InputTypeError, shown
@@ -206,7 +206,9 @@ def make_local_train_function(
             "synkhronos.extensions.updates.adam"
         )
     check_loss(loss)
-    [loss], changes = substituted([loss], updates, givens)
+    places = roots(inputs)
+    [loss], changes = substituted([loss], updates, givens, inputs, places)
+    inputs = places
     if has_collectives([loss]):
         raise InputError(
             f"make_local_train_function: the loss {loss} contains collectives over members (of "

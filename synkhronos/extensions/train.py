@@ -6,6 +6,7 @@ updates its own chunk of it.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pytensor.compile.io import In
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -20,7 +22,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.data import Data
 from synkhronos._backends.jax import runs_jax
-from synkhronos._engine.compile import Change, plan, substituted
+from synkhronos._engine.compile import Change, plan, roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
@@ -146,9 +148,9 @@ def make_train_function(
     """
     group = current("make_train_function")
     sent = exchange_of(exchange, compress)
-    inputs = _inputs(x, y)
+    inputs, bcast_inputs, replaced = _roots(_inputs(x, y), bcast_inputs, givens)
     check_loss(loss)
-    [loss, *outputs], changes = substituted([loss, *outputs], updates, givens)
+    [loss, *outputs], changes = substituted([loss, *outputs], updates, *replaced)
     kept = trainable(params)
     with telling(f"proving {name or f'function at {place_of_user()}'}"):
         goal = objective(loss, kept, [v for v in inputs if v.type.ndim], reduction, group.infer)
@@ -158,7 +160,7 @@ def make_train_function(
                 "batch normalisation), but is not a mean over rows: their gradients are for "
                 "means. Divide it by the number of rows, or use statistics of each member's rows"
             )
-        optimizer, moving = _applied(goal, kept, update_rule, args, kwargs, clip, givens)
+        optimizer, moving = _applied(goal, kept, update_rule, args, kwargs, clip, replaced)
         if has_collectives([new for _, new in optimizer.updates]):
             raise InputError(
                 "the update rule or clip= contains collectives over members (synk.ops), but each "
@@ -182,7 +184,7 @@ def make_train_function(
                 group.number(),
                 inputs,
                 [reported, *outputs, *computed, *kept_here],
-                list(bcast_inputs),
+                bcast_inputs,
                 changes,
                 None,
                 None,
@@ -261,12 +263,12 @@ def make_train_function_pytensor(
     array(2.)
     """
     del reduction
-    inputs = _inputs(x, y)
+    inputs, bcast_inputs, replaced = _roots(_inputs(x, y), bcast_inputs, givens)
     check_loss(loss)
-    [loss, *outputs], others = substituted([loss, *outputs], updates, givens)
+    [loss, *outputs], others = substituted([loss, *outputs], updates, *replaced)
     kept = trainable(params)
     found = _clipped(clip, gradients(loss, params, kept))
-    changes, _ = _rule_updates(update_rule, found, kept, args, kwargs, givens)
+    changes, _ = _rule_updates(update_rule, found, kept, args, kwargs, replaced)
     wanted = [loss, *_variables(outputs)]
     function = pytensor.function(
         [*inputs, *bcast_inputs],
@@ -307,6 +309,26 @@ def _inputs(x: Any, y: Any) -> list[Any]:
     return found
 
 
+Replaced = tuple[Any, list[Any], list[Any]]  # givens, inputs, and their roots
+
+
+def _roots(
+    inputs: Sequence[Any], bcast_inputs: Sequence[Any], givens: Any
+) -> tuple[list[Any], list[Any], Replaced]:
+    """The roots of the inputs, and of those to broadcast; and what is replaced in the graphs."""
+    whole = [copy.copy(v) if isinstance(v, In) else v for v in bcast_inputs]
+    given = [*inputs, *(v.variable if isinstance(v, In) else v for v in whole)]
+    places = roots([v for v in given if isinstance(v, Variable)])
+    if len(places) < len(given):
+        return list(inputs), whole, (givens, [], [])  # `plan` names what is not a variable
+    for i, place in enumerate(places[len(inputs) :]):
+        if isinstance(whole[i], In):
+            whole[i].variable = place
+        else:
+            whole[i] = place
+    return places[: len(inputs)], whole, (givens, given, places)
+
+
 def _aliases(x: Any, y: Any) -> list[str]:
     """The names that x and y had in 2017, if each is one variable."""
     single = [
@@ -334,7 +356,7 @@ def _rule_updates(
     params: Sequence[SharedVariable],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    givens: Any,
+    replaced: Replaced,
 ) -> tuple[dict[Any, Any], list[Change]]:
     """The rule's updates, and the default updates of what they depend on."""
     if rule is None:
@@ -342,7 +364,7 @@ def _rule_updates(
             "no update rule was given: pass one, such as synkhronos.extensions.updates.adam"
         )
     made = apply_rule(rule, found, params, args, kwargs)
-    new, moving = substituted(list(made.values()), None, givens)
+    new, moving = substituted(list(made.values()), None, *replaced)
     return dict(zip(made, new, strict=True)), moving
 
 
@@ -353,11 +375,11 @@ def _applied(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     clip: Clip | None,
-    givens: Any,
+    replaced: Replaced,
 ) -> tuple[UpdateRule, list[Change]]:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
     whole = _clipped(clip, goal.full_gradients(places))
-    updates, moving = _rule_updates(rule, whole, params, args, kwargs, givens)
+    updates, moving = _rule_updates(rule, whole, params, args, kwargs, replaced)
     return UpdateRule(tuple(places), tuple(updates.items()), tuple(params)), moving
 
 

@@ -47,7 +47,7 @@ from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._backends.late_imports import import_late
 from synkhronos._engine.meetings import PLAIN, Weighing
 from synkhronos._errors import InputError, InputTypeError, shown
-from synkhronos._plan.reductions import COMBINE, Reduction, parse
+from synkhronos._plan.reductions import COMBINE, Reduction, check_adds, parse
 from synkhronos.ops import _collectives as _ops
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "rank", "reduce_scatter"]
@@ -64,7 +64,7 @@ def all_reduce(x: Any, op: str = "sum") -> Any:
         Of any number of dimensions, and of the same shape in all members.
     op : {"sum", "avg", "max", "min", "prod"}
         "avg" is weighted by the members' rows in the call, and not weighted in a function without
-        scattered inputs. Integers are rounded to the nearest.
+        scattered inputs. Integers and bools are rounded to the nearest.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def all_reduce(x: Any, op: str = "sum") -> Any:
     InputError
         Another reduction; and in a call, if the members' shapes differ.
     InputTypeError
-        Not a dense variable, or bools where they would be added up.
+        Not a dense variable, or the sum of bools.
 
     Notes
     -----
@@ -98,7 +98,7 @@ def all_reduce(x: Any, op: str = "sum") -> Any:
     >>> synk.close()
     """
     x, reduction = _dense(x, "all_reduce"), _reduction(op, "all_reduce")
-    _check_kind(x, reduction, "all_reduce")
+    check_adds(reduction, x.type.dtype, f"all_reduce: {x}")
     if reduction is Reduction.AVG:
         return _ops.AllReduce(Reduction.SUM, Weighing(given=True))(x)[0]
     return _ops.AllReduce(reduction)(x)[0]
@@ -152,7 +152,7 @@ def reduce_scatter(x: Any, op: str = "sum") -> Any:
         With at least one dimension, of the same shape in all members. Its rows are divided as
         those of scattered inputs, see `synkhronos.part_lengths`.
     op : {"sum", "avg", "max", "min", "prod"}
-        See `all_reduce`; but an average of integers is a float64.
+        See `all_reduce`; but an average of integers or bools is a float64.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def reduce_scatter(x: Any, op: str = "sum") -> Any:
     >>> synk.close()
     """
     x, reduction = _dense(x, "reduce_scatter"), _reduction(op, "reduce_scatter")
-    _check_kind(x, reduction, "reduce_scatter")
+    check_adds(reduction, x.type.dtype, f"reduce_scatter: {x}")
     if x.ndim == 0:
         raise InputTypeError(f"reduce_scatter: {x} is 0-d, so it has no rows: use all_reduce")
     if reduction is Reduction.AVG:
@@ -273,11 +273,3 @@ def _reduction(op: Any, what: str) -> Reduction:
     if found in COMBINE:
         return found
     raise InputError(f'{what}: op={shown(op)}: use "sum", "avg", "max", "min" or "prod"')
-
-
-def _check_kind(x: Any, op: Reduction, what: str) -> None:
-    if x.type.dtype == "bool" and op not in (Reduction.MAX, Reduction.MIN):
-        raise InputTypeError(
-            f'{what}: {x} holds bools, which "{op}" would not add up: cast it, as in '
-            'x.astype("int64")'
-        )

@@ -11,7 +11,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from synkhronos._engine.compile import substituted
+from synkhronos._engine.compile import roots, substituted
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos.extensions.train import make_train_function_pytensor
 from synkhronos.training.events import Event
@@ -52,7 +52,8 @@ class Twin:
         self.compared: list[float] = []
         self._steps = steps
         self._params = list(params)
-        [whole], changes = substituted([loss], updates, givens)
+        places = roots(inputs)
+        [whole], changes = substituted([loss], updates, givens, inputs, places)
         shareds = [v for v in ancestors([whole]) if isinstance(v, SharedVariable)]
         shareds += [c.shared for c in changes]
         if any(not hasattr(v.type, "dtype") for v in shareds):
@@ -67,7 +68,7 @@ class Twin:
         self._train = make_train_function_pytensor(
             loss2,
             [self._copies[p] for p in params],
-            list(inputs),
+            places,
             None,
             optimizer,
             updates=pairs,

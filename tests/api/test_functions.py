@@ -97,7 +97,7 @@ FORMS = {
         lambda x: {"b": x.mean(), "a": (x.sum(0), "sum")},
         lambda a: {"b": a.mean(), "a": a.sum(0)},
     ),
-    "no outputs": Form(lambda x: None, lambda a: None),
+    "no outputs": Form(lambda x: None, lambda a: []),
     "empty list": Form(lambda x: [], lambda a: []),
     "empty dict": Form(lambda x: {}, lambda a: {}),
     "constant": Form(lambda x: [pt.constant(2.5), x.sum()], lambda a: [2.5, a.sum()]),
@@ -249,6 +249,10 @@ def test_large_outputs_are_reduced_alike(
     row = pt.vector("row", dtype="float64")
     values = rng.integers(0, 3, 140_000).astype(dtype)
     by_rows = [pt.switch(row[0] < 1, v, v) for v in (big, small)]
+    if (dtype, op) == ("bool", "sum"):
+        with pytest.raises(synk.InputTypeError, match="a bool cannot hold their sum"):
+            make([row], (by_rows[0], op), bcast_inputs=[big, small], on_unused_input="ignore")
+        return
     f = make([row], [(v, op) for v in by_rows], bcast_inputs=[big, small])
     first, second = f(np.zeros(5), values, values[:10])
     many = group.size if op == "gather" else 1

@@ -161,7 +161,7 @@ def test_values_and_gradients_in_jax(size: int) -> None:
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int64", "complex128"])
+@pytest.mark.parametrize("dtype", ["bool", "float16", "float32", "int8", "int64", "complex128"])
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (400, 3)])
 def test_it_equals_the_plain_collective(
@@ -171,8 +171,13 @@ def test_it_equals_the_plain_collective(
     if dtype == "complex128" and op in ("max", "min"):
         pytest.skip("complex numbers have no order")
     rng = np.random.default_rng(3)
-    values = [np.asarray(5 * rng.normal(size=shape)).astype(dtype) for _ in range(2)]
+    values = [5 * rng.normal(size=shape) for _ in range(2)]
+    values = [np.asarray(v > 0 if dtype == "bool" else v).astype(dtype) for v in values]
     s: Any = pytensor.shared(values[0], name="s", shape=(None,) * len(shape))
+    if dtype == "bool" and op == "sum":
+        with pytest.raises(synk.InputTypeError, match="a bool cannot hold their sum"):
+            ops.all_reduce(s, op)
+        return
     f = synk.function([], ops.all_reduce(s, op), mode=FAST)
     synk.broadcast(s)
     synk.set_value(1, s, values[1])

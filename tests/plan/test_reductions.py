@@ -252,10 +252,10 @@ def test_reductions_travel(op: Reduction) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "float32", "bool"])
 def test_averages_are_rounded_to_the_dtype_of_their_parts(dtype: str) -> None:
-    """Integers to the nearest, ties to even; all else is cast."""
+    """Integers and bools to the nearest, ties to even; all else is cast."""
     values = np.array([0.5, 1.5, 2.4999, 2.5001, 0.0])
     found = rounded(values, np.dtype(dtype))
-    wanted = np.rint(values) if np.dtype(dtype).kind in "iu" else values
+    wanted = np.rint(values) if np.dtype(dtype).kind in "biu" else values
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, wanted.astype(dtype))
     assert rounded(found, np.dtype(dtype)) is found

@@ -9,13 +9,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Variable
 
 from synkhronos._backends.compile_cache import compiles_at_call, uncacheable, while_compiling
 from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.meetings import collective
 from synkhronos._engine.member import Member
-from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
+from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant, is_dense
 from synkhronos._engine.variables import NewValues
 from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef, FileRef
@@ -123,10 +124,10 @@ class Call(Command):
             reports[member.master] = [as_float(v) for v in own.values]
             return part.reduced([reports[r] for r in part.participants])
         given = [own if r == member.master else reports[r] for r in part.participants]
-        weights = _weights_of(part)
+        weights, outputs = _weights_of(part), member.replicas[self.function].recipe.outputs
         return [
-            _combine_one([g.values[i] for g in given], op, weights)
-            for i, op in enumerate(self.reductions)
+            _combine_one([g.values[i] for g in given], op, weights, outputs[number])
+            for i, (number, op) in enumerate(zip(self.outputs, self.reductions, strict=True))
         ]
 
 
@@ -414,7 +415,9 @@ def _scalars(call: Call, replica: Replica) -> Scalars | None:
     found = []
     for i, (output, op) in enumerate(zip(call.outputs, call.reductions, strict=True)):
         kind: Any = replica.recipe.outputs[output].type
-        if op not in COMBINE or kind.ndim > 0 or kind.dtype not in ("float32", "float64"):
+        if op not in COMBINE or not is_dense(kind):
+            return None
+        if kind.ndim > 0 or kind.dtype not in ("float32", "float64"):
             return None
         found.append((i, op, np.dtype(kind.dtype)))
     return tuple(found)
@@ -639,7 +642,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[An
     keep = member.rank == owner and member.master not in part.participants
     return Contribution(
         [
-            np.asarray(v) if v is not None and (op is not None or keep) else None
+            _portable(v) if op is not None or keep else None
             for v, op in zip(values, call.reductions, strict=True)
         ]
     )
@@ -670,14 +673,24 @@ class _Reduced:
     value: np.ndarray
 
 
-def _combine_one(values: list[Any], op: Reduction | None, weights: list[float] | None) -> Any:
+def _combine_one(
+    values: list[Any], op: Reduction | None, weights: list[float] | None, output: Variable
+) -> Any:
     for value in values:
         if isinstance(value, _Reduced):
             return value.value
+    dense = is_dense(output.type)
     if op is not None:
-        return combine(values, op, weights)
-    first = next(v for v in values if v is not None)
-    return np.array(first) if hasattr(first, "__array__") or np.isscalar(first) else first
+        found = combine(values, op, weights)
+        return found if dense else found[()]
+    first = next((v for v in values if v is not None), None)
+    return np.array(first) if dense else first
+
+
+def _portable(value: Any) -> Any:
+    """A value that can be sent; only arrays of other libraries become those of numpy."""
+    foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
+    return np.asarray(value) if foreign else value
 
 
 def as_float(value: Any) -> float:
