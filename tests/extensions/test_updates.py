@@ -21,6 +21,7 @@ import pytensor.tensor as pt
 import pytest
 import training_cases
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._plan.rows import edges
@@ -655,6 +656,87 @@ def test_total_norm_constraint() -> None:
     assert value(updates.total_norm_constraint(tensors, 0)[1]) == 0.0
 
 
+def test_constraints_meet_the_bound() -> None:
+    """A norm above the bound becomes the bound, however small both are; epsilon lowers it."""
+    small = pt.as_tensor(np.array([[3e-5], [4e-5]], "float32"))
+    for scaled in (
+        updates.norm_constraint(small, 1e-6),
+        *updates.total_norm_constraint([small], 1e-6),
+    ):
+        assert np.linalg.norm(value(scaled)) == pytest.approx(1e-6, rel=1e-6)
+    five = pt.as_tensor(np.array([3.0, 4.0]))
+    found = value(updates.total_norm_constraint([five], 1.0, epsilon=1.0)[0])
+    np.testing.assert_allclose(found, [3 / 6, 4 / 6])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode"),
+    [
+        *((dtype, FAST) for dtype in ("float16", "float32", "float64")),
+        *thorough(
+            ("float32", "NUMBA"), ("float64", "NUMBA"), ("float16", "JAX"), ("float32", "JAX")
+        ),
+    ],
+)
+def test_norms_within_the_bound_change_no_bit(
+    dtype: str, mode: Any, rng: np.random.Generator
+) -> None:
+    """Below the bound, at it, and zero: with and without an epsilon."""
+    values = rng.normal(size=(3, 5)).astype(dtype)
+    values[:, 0], values[:, 1] = [0.0, -3.0, 4.0], [0.0, -0.0, 0.0]  # norms 5 and 0
+    tensor = pt.as_tensor(values)
+    zeros, alone = pt.as_tensor(np.zeros((2, 2), dtype)), pt.as_tensor(values[:, :2])
+    cases = [  # what is found, what is wanted
+        (updates.norm_constraint(tensor, 5.0), values),
+        (updates.norm_constraint(tensor, 5.0, epsilon=1e-2), values),
+        (updates.norm_constraint(zeros, 0.0), np.zeros((2, 2), dtype)),
+        (updates.total_norm_constraint([alone], 5.0)[0], values[:, :2]),
+        (updates.total_norm_constraint([tensor, alone], 20.0, 1e-2)[0], values),
+        (updates.total_norm_constraint([tensor, alone], np.inf)[0], values),
+        (updates.total_norm_constraint([zeros], 0.0)[0], np.zeros((2, 2), dtype)),
+    ]
+    function = pytensor.function([], [graph for graph, _ in cases], mode=mode)
+    for found, (_, wanted) in zip(function(), cases, strict=True):
+        assert np.asarray(found).dtype == wanted.dtype
+        assert np.asarray(found).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("rule", "mode"),
+    [("sgd", FAST), ("adam", FAST), ("units", FAST), *thorough(("adam", "NUMBA"))],
+)
+def test_a_loose_bound_trains_as_none(group2: synk.Group, rule: str, mode: Any) -> None:
+    """In the flat loop, and where parameters are updated whole."""
+
+    def of(model: Model, clip: Any) -> Any:
+        own = functools.partial(_columns, limit=1e3 if clip else None)
+        return make_train_function(
+            model.loss,
+            model.params,
+            model.x,
+            model.y,
+            own if rule == "units" else getattr(updates, rule),
+            learning_rate=0.1,
+            clip=clip,
+            mode=mode,
+        )
+
+    free, bounded = Model(), Model()
+    steps = of(free, None), of(bounded, lambda grads: updates.total_norm_constraint(grads, 1e3))
+    for _ in range(3):
+        for step in steps:
+            step(X, Y)
+    for a, b in zip(free.values(), bounded.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _columns(grads: Any, params: Any, learning_rate: float, limit: float | None) -> Any:
+    news = [p - learning_rate * g for p, g in zip(params, grads, strict=True)]
+    if limit is not None:
+        news = [updates.norm_constraint(n, limit) if n.type.ndim == 2 else n for n in news]
+    return list(zip(params, news, strict=True))
+
+
 # Momentum for any updates.
 
 
@@ -746,10 +828,10 @@ def test_rules_are_those_of_pymc(pymc_rules: Any, rule: str) -> None:
 def test_constraints_of_pymc(pymc_rules: Any) -> None:
     tensor = pt.as_tensor(START[0])
     close(
-        [value(updates.norm_constraint(tensor, 0.5))],
+        [value(updates.norm_constraint(tensor, 0.5, epsilon=1e-7))],
         [value(pymc_rules.norm_constraint(tensor, 0.5))],
     )
-    (ours,) = updates.total_norm_constraint([tensor], 0.5)
+    (ours,) = updates.total_norm_constraint([tensor], 0.5, epsilon=1e-7)
     (theirs,) = pymc_rules.total_norm_constraint([tensor], 0.5)
     close([value(ours)], [value(theirs)])
 

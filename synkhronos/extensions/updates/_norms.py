@@ -13,9 +13,9 @@ from synkhronos.extensions.updates._slots import Hyper, hypers, in_dtype
 
 
 def norm_constraint(
-    tensor_var: Any, max_norm: Hyper, norm_axes: Sequence[int] | None = None, epsilon: float = 1e-7
+    tensor_var: Any, max_norm: Hyper, norm_axes: Sequence[int] | None = None, epsilon: float = 0.0
 ) -> Any:
-    """Scale down the vectors of a tensor whose norms are too large.
+    """Scale down the vectors of a tensor whose norms are too large; the others stay as they are.
 
     Parameters
     ----------
@@ -27,12 +27,14 @@ def norm_constraint(
         The axes of a vector. Unless given: axis 0 of a matrix (the incoming weights of a unit), all
         axes but the first of a tensor of 3 to 5 dimensions (a filter of a convolution).
     epsilon : float
-        Keeps a norm of zero from dividing; norms come out smaller by this much at the bound.
+        Added to a norm above the bound before the division: 1e-7 in Lasagne and PyMC, which also
+        shrink the vectors below the bound.
 
     Returns
     -------
     variable
-        ``tensor_var * minimum(norm, max_norm) / (norm + epsilon)``, of the tensor's dtype.
+        ``tensor_var`` where ``norm <= max_norm``, else ``tensor_var * (max_norm / (norm +
+        epsilon))``; of the tensor's dtype.
 
     Raises
     ------
@@ -62,9 +64,11 @@ def norm_constraint(
 
 
 def total_norm_constraint(
-    tensor_vars: Sequence[Any], max_norm: Hyper, epsilon: float = 1e-7, return_norm: bool = False
+    tensor_vars: Sequence[Any], max_norm: Hyper, epsilon: float = 0.0, return_norm: bool = False
 ) -> Any:
     """Scale down tensors, all by one factor, if their norm as one vector is too large.
+
+    A norm up to the bound leaves every bit as it is.
 
     Parameters
     ----------
@@ -73,7 +77,7 @@ def total_norm_constraint(
     max_norm : 0-d
         Not negative.
     epsilon : float
-        Keeps a norm of zero from dividing; the norm comes out smaller by this much at the bound.
+        Added to a norm above the bound before the division: 1e-6 in torch, 1e-7 in Lasagne.
     return_norm : bool
         Also return the norm as it was.
 
@@ -145,7 +149,10 @@ def _shrinkage(norm: Any, max_norm: Hyper, epsilon: float) -> Any:
     if isinstance(bound, float) and not bound >= 0:
         raise InputError(f"max_norm={max_norm}: a norm is not negative; give 0 or more")
     dtype = norm.type.dtype
-    return pt.minimum(norm, in_dtype(bound, dtype)) / (norm + in_dtype(float(epsilon), dtype))
+    most = in_dtype(bound, dtype)
+    divisor = norm + in_dtype(float(epsilon), dtype) if epsilon else norm
+    # a norm of zero is never above the bound, so the quotient by it is not used
+    return pt.switch(pt.le(norm, most), in_dtype(1.0, dtype), most / divisor)
 
 
 def _norm_axes(ndim: int, asked: Sequence[int] | None) -> tuple[int, ...]:
