@@ -22,7 +22,8 @@ class Temporaries:
     """Estimates the bytes of a function's intermediate values, for any number of rows.
 
     The estimate is the sum over all intermediate values of the graph as written. It is an upper
-    bound: compiled functions fuse operations and free values early.
+    bound: compiled functions fuse operations and free values early. A shape that needs a value is
+    computed by Python, of one row and of two.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -52,6 +53,11 @@ class Temporaries:
             The inputs in the recipe's order: the scattered first.
         rows : int or None
             None if only sliceable shared variables have rows.
+
+        Returns
+        -------
+        int
+            1 if Python cannot compute the shapes: an operation is one of JAX or numba only.
         """
         state = [s.container.storage[0] for s in self._shareds]
         sliced = state[: self._n_sliceables]
@@ -59,7 +65,10 @@ class Temporaries:
             rows = len(sliced[0])
         if not rows:
             return 1
-        one, two = (self._bytes(values, state, k) for k in (1, 2))
+        try:
+            one, two = (self._bytes(values, state, k) for k in (1, 2))
+        except Exception:  # also of values that do not fit each other: the call says so
+            return 1
         per_row = max(0.0, two - one)
         room = max(BUDGET_BYTES - (one - per_row), BUDGET_BYTES / 8)
         return max(1, min(rows, -int(-(per_row * rows) // room)))

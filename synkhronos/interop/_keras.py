@@ -398,7 +398,8 @@ def _probed(source: KerasModel, given: Sequence[Any]) -> Any:
     jax.eval_shape(called, rows, *values)
     _check_rows(made, changed, notes)
     [(shape, dtype)] = notes["outputs"]
-    return pt.TensorType(str(dtype), (None,) * len(shape))
+    fixed = all(None not in v.type.shape[1:] for v in given)
+    return pt.TensorType(str(dtype), (None, *(n if fixed else None for n in shape[1:])))
 
 
 def _check_rows(made: Any, changed: Sequence[bool], notes: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.tensor.exceptions import ShapeError
 
 from synkhronos._backends.late_imports import import_late
 from synkhronos._errors import InputError
@@ -69,6 +70,14 @@ class Called(_Call):
     def make_node(self, *inputs: Any) -> Apply:
         return Apply(self, [pt.as_tensor(v) for v in inputs], [self.kind()])
 
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        """Rows as in the first input; the other axes as the type says."""
+        static = self.kind.shape
+        first = [shapes[0][0]] if self.rows else []
+        if None in static[len(first) :]:
+            raise ShapeError("the model leaves an axis open")
+        return [(*first, *map(pt.constant, static[len(first) :]))]
+
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Numbers are connected to the value, but for those after the weights."""
         last = self.rows + self.weights
@@ -96,6 +105,10 @@ class Pulled(_Call):
         given = [pt.as_tensor(v) for v in inputs]
         by = given[self.rows : self.rows + self.weights]
         return Apply(self, given, [v.type() for v in by])
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        """Those of the weights."""
+        return list(shapes[self.rows : self.rows + self.weights])
 
 
 _REAL = ("float16", "bfloat16", "float32", "float64")

@@ -441,6 +441,27 @@ def test_automatic_slices(group: synk.Group, monkeypatch: pytest.MonkeyPatch) ->
     same(f(rows[:0], num_slices="auto")[0], 0.0)
 
 
+class _OfMany(Op):
+    """An operation that cannot compute few rows, and whose shape only its value tells."""
+
+    __props__ = ()
+
+    def make_node(self, rows: Any) -> Apply:
+        return Apply(self, [rows], [rows.type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        if len(inputs[0]) < 3:
+            raise NotImplementedError
+        output_storage[0][0] = 2 * inputs[0]
+
+
+def test_slices_of_an_operation_whose_shape_is_not_known(group2: synk.Group) -> None:
+    """As of operations that only JAX or numba has: then one slice."""
+    x = pt.dvector("x")
+    f = synk.function([x], (_OfMany()(x).sum(), "sum"), mode=FAST)
+    same(f(np.arange(8.0), num_slices="auto"), 56.0)
+
+
 def test_inputs_by_position_and_name(group: synk.Group) -> None:
     """S17: numpy arrays, lists and numbers; names."""
     x, y = pt.vector("x", dtype="float64"), pt.vector("y", dtype="float64")

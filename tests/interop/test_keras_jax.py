@@ -20,6 +20,7 @@ from selection import thorough
 import synkhronos as synk
 from synkhronos import interop, rules
 from synkhronos.extensions import Batches, make_train_function, updates
+from synkhronos.training import fit
 
 pytestmark = [
     pytest.mark.together,
@@ -144,6 +145,52 @@ def test_rules(keras: Any, pair: synk.Group, rule: Any) -> None:
             assert run.wait()
     after, _ = by_keras(keras, net.store(), cross_entropy(keras), ROWS, LABELS)
     assert after < 0.9 * before
+
+
+@pytest.mark.parametrize(
+    "rule", [None, *thorough(rules.DiLoCo(2), rules.EASGD(period=2), rules.Average(2))], ids=str
+)
+def test_fit_validates_and_resumes(keras: Any, pair: synk.Group, rule: Any, tmp_path: Any) -> None:
+    """Values of validation are those of Keras's own model, also after the run has gone on."""
+    net = interop.from_keras(mlp(keras), cross_entropy(keras))
+    size = {"batch": 10} if rule is None or rule.meets else {"member_batch": 5}
+    for epochs in (1, 2):
+        run = fit(
+            net.loss,
+            net.params,
+            net.inputs,
+            (ROWS, LABELS),
+            optimizer=functools.partial(updates.sgd, learning_rate=0.1),
+            epochs=epochs,
+            validation=(ROWS[:15], LABELS[:15]),
+            metrics=net.metrics,
+            rule=rule,
+            mode="JAX",
+            folder=tmp_path / "run",
+            resume="auto",
+            progress=False,
+            **size,
+        )
+        model = net.store()
+        value, _ = by_keras(keras, model, cross_entropy(keras), ROWS[:15], LABELS[:15])
+        right = model.predict(ROWS[:15], verbose=0).argmax(axis=1) == LABELS[:15]
+        assert run.history["val_loss"][-1] == pytest.approx(value, rel=1e-5)
+        assert run.history["val_accuracy"][-1] == pytest.approx(right.mean())
+    assert len(run.history) == 2
+    assert None not in run.history["val_loss"]
+
+
+def test_shapes_are_known_without_a_compiler(keras: Any) -> None:
+    """Of the scores and of gradients; a model that leaves an axis open has no shape."""
+    net = adapted(keras)
+    assert net.outputs.type.shape == (None, 3)
+    wanted = [net.outputs.shape, *(g.shape for g in pytensor.grad(net.loss, net.params))]
+    shape_of = pytensor.function(net.inputs, wanted, mode="FAST_COMPILE", on_unused_input="ignore")
+    found = [tuple(map(int, shape)) for shape in shape_of(ROWS[:4], LABELS[:4])]
+    assert found == [(4, 3), *(p.get_value().shape for p in net.params)]
+    series = keras.Sequential([keras.Input((None, 2)), keras.layers.Dense(3)])
+    opened = interop.from_keras(series, cross_entropy(keras), y=pt.lmatrix("y"))
+    assert opened.outputs.type.shape == (None, None, None)
 
 
 def test_dropout(keras: Any, pair: synk.Group) -> None:
