@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytensor
 from pymc.logprob.utils import local_remove_check_parameter
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
@@ -31,6 +32,12 @@ _PLAIN = Mode(linker="py", optimizer="fast_compile")
 _COSTLY = (
     *(ps.Exp, ps.Log, ps.Log1p, ps.Expm1, ps.Sqrt, ps.Log2, ps.Log10, ps.Tanh, ps.ArcTan),
     *(psm.Sigmoid, psm.Softplus, psm.Log1mexp, psm.GammaLn, psm.Psi, psm.Erf, psm.Erfc, psm.Erfcx),
+)
+
+# PyTensor's rewrites of logarithms whose argument is no elementwise function.
+_LOGARITHMS = (
+    *("local_logsoftmax", "local_softmax_stabilize", "local_log_softmax_from_logsumexp"),
+    *("local_log_sum_exp", "local_log_add_exp", "local_exp_log_softmax"),
 )
 
 
@@ -95,6 +102,17 @@ def without_parameter_checks(outputs: Sequence[Any]) -> list[Any]:
     """Copies of graphs without PyMC's checks of parameters, which may fail at the initial point."""
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
     dfs_rewriter(local_remove_check_parameter).rewrite(graph)
+    return list(graph.outputs)
+
+
+def stable(outputs: Sequence[Any]) -> list[Any]:
+    """Copies of graphs in which logarithms of probabilities and of sums are computed as one.
+
+    PyTensor does so in the whole graph. A member's graph may begin between the two operations, at
+    the result of a softmax that rounds to 0, or of a sum of exponentials that overflows.
+    """
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    optdb["stabilize"].query(RewriteDatabaseQuery(include=_LOGARITHMS)).rewrite(graph)
     return list(graph.outputs)
 
 

@@ -24,7 +24,7 @@ from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
 from synkhronos.pymc._declared import Declared, check
-from synkhronos.pymc._rewrites import without_parameter_checks
+from synkhronos.pymc._rewrites import stable, without_parameter_checks
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
 _PLAIN = Mode(linker="py", optimizer=None)
@@ -138,6 +138,7 @@ def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Ter
             factor = _as_tensor(factors[variable])
             _refuse_random(variable, factor)
             readable[variable] = factor
+    readable = dict(zip(readable, stable(list(readable.values())), strict=True))
     parts = {variable: parts_of(factor) for variable, factor in readable.items()}
     for variable, factor in readable.items():
         declared.note(variable.name, [factor, *[a for p in parts[variable] for a in p.arrays]])
