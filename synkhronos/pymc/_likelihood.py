@@ -117,15 +117,18 @@ class DividedTerms:
         self.whole = Values(list(whole), point)
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
         conditions = [] if reading.holds is None else [reading.holds]
-        graph, *conditions = simplified(_rewritten([reading.total, *conditions]))
+        graph, *conditions = simplified(
+            _rewritten([reading.total, *conditions]), _positive(scattered)
+        )
+        if reading.refuses_nan:
+            conditions.append(pt.invert(pt.isnan(graph)))
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = _gradients(graph, wrt, names)
         by = dict(zip(wrt, found, strict=True))
+        for holds in conditions:  # the gradient stays as it is, as in the plain model
+            graph = pt.switch(holds, graph, -np.inf)
         used = {id(p): by.get(v) for v, p in pieces.items()}
         flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
-        for holds in conditions:  # a switch on this vector is cheaper than one on every row
-            fails = pt.set_subtensor(pt.zeros_like(flat)[0], -np.inf)
-            flat = pt.switch(holds, flat, fails)
         outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
         outputs = _rewritten(outputs)
         hoisted = hoist(outputs, scattered_places, whole_places)
@@ -282,6 +285,17 @@ class Likelihood:
                     point,
                 )
             )
+
+
+def _positive(places: Mapping[Any, Any]) -> set[Any]:
+    """The places of constants that are above 0."""
+    found = set()
+    for variable, place in places.items():
+        node = variable.owner
+        value = variable if node is None else node.inputs[0]  # its axes may be in another order
+        if isinstance(value, Constant) and np.all(np.asarray(value.data) > 0):
+            found.add(place)
+    return found
 
 
 def _leading(place: Place) -> Any:

@@ -67,6 +67,8 @@ class Reading:
         The sum of the terms over the rows of the placeholders.
     holds : Variable, or None
         Whether all checks of parameters hold; if one does not, the log-density is -inf.
+    refuses_nan : bool
+        Whether there are checks that fail for nan, and hold for every number.
     sources : dict
         The placeholder of each source. The row axis of placeholders is 0.
     beliefs : tuple of Belief
@@ -76,6 +78,7 @@ class Reading:
     rows: int
     total: Any
     holds: Any
+    refuses_nan: bool = False
     sources: dict[Place, Variable] = field(default_factory=dict)
     beliefs: tuple[Belief, ...] = ()
 
@@ -128,7 +131,8 @@ class Reader:
         }
         if stuck:
             return stuck
-        conditions = self._conditions([term for term, _ in terms]) if checked else []
+        everything = [term for term, _ in terms] if checked else []
+        conditions, refuses_nan = self._conditions(everything)
         for place in conditions:
             self._follow(place)
             self._prune(place)
@@ -136,20 +140,24 @@ class Reader:
         total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
         checks = [pt.all(self._build(place)) for place in conditions]
         holds = functools.reduce(pt.and_, checks) if checks else None
-        return Reading(self._rows, total, holds, self.sources, tuple(self._beliefs.values()))
+        beliefs = tuple(self._beliefs.values())
+        return Reading(self._rows, total, holds, refuses_nan, self.sources, beliefs)
 
-    def _conditions(self, terms: Sequence[Variable]) -> list[Place]:
+    def _conditions(self, terms: Sequence[Variable]) -> tuple[list[Place], bool]:
+        """The conditions, and whether some that only nan can fail are left out."""
         found: dict[Place, None] = {}
+        refuses_nan = False
         for variable in ancestors(list(terms)):
             node = variable.owner
             if node is None or not isinstance(node.op, CheckAndRaise):
                 continue
             for condition in itertools.chain.from_iterable(map(_all_of, node.inputs[1:])):
                 bare = without_checks(condition)
-                if isinstance(bare, Constant) or _always(bare):
-                    continue
-                found[bare, self._axis_of(bare)] = None
-        return list(found)
+                if _always(bare):
+                    refuses_nan = True
+                elif not isinstance(bare, Constant):
+                    found[bare, self._axis_of(bare)] = None
+        return list(found), refuses_nan
 
     def _axis_of(self, variable: Variable) -> int | None:
         """The row axis of a condition, found by its length."""
@@ -224,8 +232,20 @@ class Reader:
             return all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
         if not isinstance(node.op, Elemwise | DimShuffle):
             return False
+        if _is_logarithm(node) and not self._goes_on_below(node.inputs[0]):
+            return False
         inputs = {v for v in node.inputs if v in self._free}
         return sum(_size(self._shapes[v]) for v in inputs) <= _size(self._shapes[variable])
+
+    def _goes_on_below(self, variable: Variable) -> bool:
+        """Whether members compute what a logarithm is of, or it is a parameter.
+
+        If not, the model computes the logarithm too: that of a product or a determinant is finite
+        where the product itself is 0 or infinite.
+        """
+        while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+            variable = variable.owner.inputs[0]
+        return variable.owner is None or self._goes_on(variable, variable.owner)
 
     def _candidates(self, variable: Variable) -> list[int | None]:
         """The axes whose length allows them to be the row axis; None and POSITION last."""
@@ -490,7 +510,7 @@ def _all_of(condition: Variable) -> list[Variable]:
 def _always(condition: Variable) -> bool:
     """Whether a condition holds for every number, such as 0 <= sigmoid(x).
 
-    It does not hold for nan. But a sampler moves neither to nan nor to -inf.
+    It does not hold for nan, which shows in the log-density.
     """
     node = condition.owner
     if node is None or not isinstance(node.op, Elemwise):
@@ -503,6 +523,10 @@ def _always(condition: Variable) -> bool:
     if isinstance(inner.op.scalar_op, Sigmoid):
         return bound == (0 if low else 1)
     return low and bound == 0 and isinstance(inner.op.scalar_op, ps.Exp | ps.Sqr | Softplus)
+
+
+def _is_logarithm(node: Apply) -> bool:
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Log | ps.Log1p)
 
 
 def _size(shape: Lengths) -> int:
