@@ -11,6 +11,7 @@ from typing import Any
 
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.tensor.elemwise import Elemwise
 
 MOST_OPERANDS = (
@@ -20,8 +21,13 @@ _LAST = 1000.0  # position after all rewrites of PyTensor, which would join the 
 
 
 @functools.cache
-def python_mode() -> Any:
-    """The mode: PyTensor's fast_compile without a compiler, for operations of any length.
+def python_mode(*rewrites: str) -> Any:
+    """The mode: PyTensor's rewrites without a compiler, for operations of any length.
+
+    Parameters
+    ----------
+    *rewrites : str
+        The names of the rewrites in PyTensor's database. Default: "fast_compile"; "none" for none.
 
     >>> import pytensor, pytensor.tensor as pt
     >>> values = [pt.dscalar() for _ in range(100)]
@@ -31,7 +37,8 @@ def python_mode() -> Any:
     """
     # from the leaves on, so that the parts of a sum are not looked at again
     divided = dfs_rewriter(_divided, ignore_newtrees=False)
-    return Mode(linker="py", optimizer="fast_compile").register((divided, _LAST))
+    chosen = RewriteDatabaseQuery(include=rewrites or ["fast_compile"])
+    return Mode(linker="py", optimizer=chosen).register((divided, _LAST))
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytensor
-from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._rewrites import without_parameter_checks
 
-_PLAIN = Mode(linker="py", optimizer=None)
+_PLAIN = python_mode("none")
 _CUTS = (1 / 7, 1 / 2)  # of the rows: parts of unequal lengths
 
 

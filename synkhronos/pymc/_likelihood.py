@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant
@@ -24,13 +24,14 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos.pymc._fast import scatters_fast_function, with_fast_functions
 from synkhronos.pymc._rewrites import Hoisted, hoist, simplified
 from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
 
-_PLAIN = Mode(linker="py", optimizer="fast_compile")
+_PLAIN = python_mode()
 
 
 @dataclass(frozen=True)
@@ -234,11 +235,14 @@ class Likelihood:
         The variable of each latent, and its row axis.
     parts : list of DividedTerms
         The terms, grouped by their number of rows.
+    computed : set of Variable
+        What members compute from the variables above.
     """
 
     def __init__(self, terms: Terms, point: Mapping[Any, np.ndarray]) -> None:
         free, shapes = terms.free, terms.shapes
         self.names = terms.names
+        self.computed = frozenset().union(*[reading.computed for _, reading in terms.readings])
         pieces: dict[Place, ThetaSlice] = {}
         latents: dict[Place, int] = {}
         self.latents: list[Any] = []

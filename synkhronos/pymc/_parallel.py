@@ -382,7 +382,7 @@ def parallel(
     Use it as a context manager. Inside, `pm.sample` (PyMC's NUTS, nutpie, numpyro), `pm.find_MAP`,
     `pm.fit`, `pm.sample_smc`, `model.compile_logp` and similar functions get value and gradient
     from one command to all members. The log-density is the same up to rounding, which is checked at
-    random points first.
+    the initial point and near it first.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The check before use: at random points the divided log-density equals the plain one."""
+"""The check before use: at the start and near it the divided log-density equals the plain one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
-from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.graph.traversal import ancestors
 
 from synkhronos._engine.progress import watch
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._chains import Evaluator
@@ -23,12 +22,12 @@ from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._rows import is_smooth
 from synkhronos.pymc._terms import Term
 
-POINTS = 3  # number of points that are compared
-_TRIES = 40  # attempts to find points where the log-density is finite
+POINTS = 4  # number of points that are compared: the start and others
+_TRIES = 20  # points near the start, and as many around zero
 _RELATIVE = {"float64": 1e-9, "float32": 1e-3}
 
 # computes with numpy, compiles nothing
-_PLAIN = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
+_PLAIN = python_mode("canonicalize", "stabilize")
 
 
 @dataclass(frozen=True)
@@ -41,24 +40,24 @@ class Difference:
     allowed: float
 
 
-def points(model: Any, seed: int = 0) -> list[dict[str, np.ndarray]]:
-    """Points near the initial point: continuous values moved by at most 1, then 1/2, 1/4, ..."""
+def points(model: Any, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    """The initial point, then points nearer and nearer to it, then such points around zero.
+
+    Continuous values are moved by at most 1, then 1/4, 1/16, ... Discrete values stay.
+    """
     rng = np.random.default_rng(seed)
     start = model.initial_point(0)
-    found = []
-    for i in range(_TRIES):
-        width = 2.0 ** -(i // 8)
-        found.append(
-            {
-                name: np.asarray(value + rng.uniform(-width, width, np.shape(value))).astype(
-                    value.dtype
-                )
+    yield start
+    zero = {k: np.zeros_like(v) if v.dtype.kind == "f" else v for k, v in start.items()}
+    for center in (start, zero):
+        for i in range(_TRIES):
+            width = 4.0 ** -(i // 2)
+            yield {
+                name: np.asarray(value + rng.uniform(-width, width, np.shape(value)), value.dtype)
                 if value.dtype.kind == "f"
                 else value
-                for name, value in start.items()
+                for name, value in center.items()
             }
-        )
-    return found
 
 
 def prove(
@@ -73,13 +72,13 @@ def prove(
 
     The gradient is that by the sources, where the parts are added. The model's own graph leads from
     its parameters to the sources in both cases. It may enlarge rounding errors: a covariance's
-    Cholesky decomposition does so by many orders of magnitude. If one source is computed from
-    another, the plain graph has no such place: then the gradient is that by the parameters.
+    Cholesky decomposition does so by many orders of magnitude. Some sources are also computed by
+    members, from other sources: their gradient is led on to those.
 
     Raises
     ------
     InputError
-        The log-density is not finite at any point near the initial point.
+        The log-density is not finite at any of the points.
     """
     likelihood = evaluator.likelihood
     of_latents = [variable for variable, _ in likelihood.places]
@@ -87,28 +86,28 @@ def prove(
     smooth = [v for v in sources if is_smooth(v)]
     values = model.value_vars
     to_sources = pytensor.function(values, sources, mode=_PLAIN, on_unused_input="ignore")
-    pull_back = _pull_back(smooth, values) if _are_nested(sources) else None
-    places = sources if pull_back is None else values
-    by_places = smooth if pull_back is None else [v for v in values if is_smooth(v)]
+    places = [v for v in sources if v not in likelihood.computed]
+    by_places = [v for v in places if is_smooth(v)]
+    lead_on = _lead_on(smooth, places, values) if len(places) < len(sources) else None
     compare = _plain(terms, places, by_places, values, model.check_bounds)
     compared = 0
     for point in points(model):
         given = [point[v.name] for v in values]
         with np.errstate(all="ignore"):
-            at = to_sources(*given)
-            value, size, *gradients = compare(*(at if pull_back is None else given), *given)
+            at = dict(zip(sources, to_sources(*given), strict=True))
+            at_places = [at[v] for v in places]
+            value, size, *gradients = compare(*at_places, *given)
         if not np.isfinite(value) or not all(np.isfinite(g).all() for g in gradients):
             continue
-        known = dict(zip(sources, at, strict=True))
-        theta, latents = _inputs(likelihood, known)
+        theta, latents = _inputs(likelihood, at)
         if meanwhile is not None and not compared:
             evaluator.compile_beside(theta, latents, meanwhile)
         flat, by_latents = evaluator(theta, latents)
-        other, by = float(flat[0]), _by_sources(likelihood, known, flat, by_latents)
+        other, by = float(flat[0]), _by_sources(likelihood, at, flat, by_latents)
         found = [by[v] for v in smooth]
-        if pull_back is not None:
+        if lead_on is not None:
             with np.errstate(all="ignore"):
-                found = pull_back(*given, *found)
+                found = lead_on(*at_places, *given, *found)
         names = ["the log-density", *[f"the gradient by {_called(v)}" for v in by_places]]
         pairs = zip(names, [value, *gradients], [other, *found], strict=True)
         for name, a, b in pairs:
@@ -118,27 +117,55 @@ def prove(
         if compared == POINTS:
             return None
     if not compared:
-        raise InputError(
-            f"the log-density of {', '.join(t.name for t in terms)} is finite at none of {_TRIES} "
-            "points around the initial point, so it cannot be checked. Give initial values "
-            "(initval=) at which it is finite"
-        )
+        raise InputError(_nowhere_finite(model, terms))
     return None
 
 
-def _are_nested(sources: Sequence[Any]) -> bool:
-    """Whether a source is computed from another one: an operation needs it whole, others by row."""
-    return any(other is not v and other in ancestors([v]) for v in sources for other in sources)
+def _nowhere_finite(model: Any, terms: Sequence[Term]) -> str:
+    """The message for terms that cannot be compared: what is not finite at the initial point."""
+    start = model.initial_point(0)
+    values = model.value_vars
+    densities = pytensor.function(
+        values, [t.variable for t in terms], mode=_PLAIN, on_unused_input="ignore"
+    )
+    with np.errstate(all="ignore"):
+        found = densities(*[start[v.name] for v in values])
+    reasons = [
+        f"the initial value of {name} is not finite"
+        for name, value in start.items()
+        if value.dtype.kind == "f" and not np.isfinite(value).all()
+    ]
+    for term, density in zip(terms, found, strict=True):
+        for what, where in (("nan", np.isnan(density)), ("-inf", density == -np.inf)):
+            if count := np.count_nonzero(where):
+                of = f"{count} of {np.size(density)} values of the log-density of {term.name}"
+                reasons.append(f"{of} are {what}")
+    for rv in model.observed_RVs:
+        data = model.rvs_to_values[rv]
+        array = np.asarray(data.data if isinstance(data, Constant) else data.eval(mode=_PLAIN))
+        if array.dtype.kind == "f" and (count := np.count_nonzero(np.isnan(array))):
+            reasons.append(f"the observed data of {rv.name} contain {count} nan")
+    at_start = f" At the initial point: {'; '.join(reasons)}." if reasons else ""
+    return (
+        f"the log-density of {', '.join(dict.fromkeys(t.name for t in terms))} or its gradient is "
+        f"not finite at the initial point, nor at {_TRIES} points near it and {_TRIES} around "
+        f"zero, so it cannot be checked.{at_start} Give initial values (initval=) at which both "
+        "are finite, and data without nan"
+    )
 
 
-def _pull_back(sources: Sequence[Any], values: Sequence[Any]) -> Callable[..., Any]:
-    """(values, gradients by the sources) -> gradients by the smooth values."""
+def _lead_on(
+    sources: Sequence[Any], places: Sequence[Any], values: Sequence[Any]
+) -> Callable[..., Any]:
+    """(places, values, gradients by the sources) -> gradients by the smooth places."""
+    inputs = {v: v.type() for v in places}
+    moved = clone_replace(list(sources), replace=inputs)
     given = [v.type() for v in sources]
-    cost = sum(((g * v).sum() for g, v in zip(given, sources, strict=True)), start=pt.constant(0.0))
-    wrt = [v for v in values if is_smooth(v)]
+    cost = sum(((g * v).sum() for g, v in zip(given, moved, strict=True)), start=pt.constant(0.0))
+    wrt = [inputs[v] for v in places if is_smooth(v)]
     found = pytensor.grad(rewrite_pregrad(cost), wrt, disconnected_inputs="ignore")
     made: Callable[..., Any] = pytensor.function(
-        [*values, *given], found, mode=_PLAIN, on_unused_input="ignore"
+        [*inputs.values(), *values, *given], found, mode=_PLAIN, on_unused_input="ignore"
     )
     return made
 

@@ -23,10 +23,11 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, switch
 
 from synkhronos._backends.lean.rewrite import operands_alike
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._plan.inference.values import Rows, Same
 from synkhronos._plan.inference.walk import Walk, seed
 
-_PLAIN = Mode(linker="py", optimizer="fast_compile")
+_PLAIN = python_mode()
 
 # Functions of one number that cost more than a choice between two numbers.
 _COSTLY = (

@@ -73,6 +73,8 @@ class Reading:
         The placeholder of each source. The row axis of placeholders is 0.
     beliefs : tuple of Belief
         Operations that are read as the user declares them.
+    computed : set of Variable
+        What members compute. It may contain a source: one that they need by row and whole.
     """
 
     rows: int
@@ -81,6 +83,7 @@ class Reading:
     refuses_nan: bool = False
     sources: dict[Place, Variable] = field(default_factory=dict)
     beliefs: tuple[Belief, ...] = ()
+    computed: frozenset[Variable] = frozenset()
 
 
 class Reader:
@@ -140,8 +143,9 @@ class Reader:
         total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
         checks = [pt.all(self._build(place)) for place in conditions]
         holds = functools.reduce(pt.and_, checks) if checks else None
+        computed = frozenset(v for v, axis in self._built if self._ways[v, axis] is not None)
         beliefs = tuple(self._beliefs.values())
-        return Reading(self._rows, total, holds, refuses_nan, self.sources, beliefs)
+        return Reading(self._rows, total, holds, refuses_nan, self.sources, beliefs, computed)
 
     def _conditions(self, terms: Sequence[Variable]) -> tuple[list[Place], bool]:
         """The conditions, and whether some that only nan can fail are left out."""

@@ -12,11 +12,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
-from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos.pymc._proof import POINTS, points
 from synkhronos.pymc._terms import Terms
@@ -26,7 +25,7 @@ log = logging.getLogger("synkhronos")
 _LARGE = 0.05  # share of a gradient's time from which on a serial term is worth a warning
 _ROUNDS = 5  # of measuring that share
 _RELATIVE = 1e-5 if pytensor.config.floatX == "float32" else 1e-9
-_PLAIN = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
+_PLAIN = python_mode("canonicalize", "stabilize")
 
 
 def prove_parts(model: Any, terms: Terms) -> None:

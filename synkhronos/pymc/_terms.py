@@ -12,7 +12,6 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.data import MinibatchOp
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
-from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
@@ -20,6 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
 from pytensor.tensor.type import TensorType
 
+from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
@@ -27,7 +27,7 @@ from synkhronos.pymc._declared import Declared, check
 from synkhronos.pymc._rewrites import stable, without_parameter_checks
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 
-_PLAIN = Mode(linker="py", optimizer=None)
+_PLAIN = python_mode("none")
 _SHORT = 8  # a part is short if the longest term has more than this many times its rows
 
 
@@ -472,7 +472,7 @@ def _observed_shape(model: Any, rv: Any) -> Lengths:
     value: Any = model.rvs_to_values[rv]
     if isinstance(value, Constant):
         return np.shape(value.data)
-    return tuple(map(int, np.shape(value.eval())))
+    return np.shape(value.eval(mode=_PLAIN))
 
 
 def _joint(rv: Any, data: Lengths, found: Lengths, how: str) -> str:

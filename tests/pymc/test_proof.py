@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, evaluated, points
+from pytensor.graph.traversal import ancestors
 
 import synkhronos as synk
+from synkhronos._engine.python_mode import python_mode
 from synkhronos.pymc import _likelihood
 
 
@@ -28,6 +31,27 @@ def test_a_graph_before_the_parts_may_enlarge_rounding_errors() -> None:
     """A covariance's decomposition does, by seven orders of magnitude and more."""
     with synk.Group(2), synk.pymc.parallel(gaussian_process(100)) as parallel:
         assert parallel.names == ["y"]
+
+
+def test_sources_that_are_computed_from_one_another_behind_such_a_graph() -> None:
+    """Members need a parameter as it is, and what is computed from it beside the process."""
+    draw = np.random.default_rng(8)
+    with pm.Model() as model:
+        ell, eta = pm.Gamma("ell", 2, 1), pm.HalfNormal("eta", 5)
+        process = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ell))
+        f = process.prior("f", X=np.linspace(0, 10, 60)[:, None])
+        nu, sigma = 1 + pm.Gamma("nu", 2, 0.1), pm.HalfNormal("sigma", 2)
+        pm.StudentT("y", mu=f, lam=1 / sigma, nu=nu, observed=5 * draw.normal(size=60))
+    with synk.Group(2), synk.pymc.parallel(model) as parallel:
+        likelihood = parallel._evaluator.likelihood  # type: ignore[union-attr]
+        assert _proof_nested(likelihood)
+
+
+def _proof_nested(likelihood: Any) -> bool:
+    """Whether a source is computed from another one, and members compute none of them."""
+    sources = [*(p.variable for p in likelihood.pieces), *(v for v, _ in likelihood.places)]
+    below = {v for s in sources for v in ancestors([s]) if v is not s}
+    return bool(below & set(sources)) and not likelihood.computed & set(sources)
 
 
 def test_a_small_error_behind_such_a_graph_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +111,85 @@ def test_a_wrong_gradient_of_such_a_model_is_seen(monkeypatch: pytest.MonkeyPatc
     )
     with synk.Group(2), pytest.raises(synk.InputError, match="the gradient by b is "):
         synk.pymc.parallel(mean_of_outer_product())
+
+
+def only_at_the_start() -> pm.Model:
+    """A thousand latents: a point at which none of them is out of bounds lies near the start."""
+
+    def logp(value: Any, x: Any) -> Any:
+        return pt.log(1e-3 - pt.sqr(value - x))
+
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=1000, initval=np.full(1000, 3.0))
+        pm.CustomDist("y", x, logp=logp, observed=np.full(1000, 3.01))
+    return model
+
+
+def start_out_of_bounds() -> pm.Model:
+    """Cut points that start all at the same value, which have no order."""
+    draw = np.random.default_rng(3)
+    with pm.Model() as model:
+        ordered = pm.distributions.transforms.ordered
+        cuts = pm.Normal("cuts", 0, 1, shape=6, transform=ordered)
+        eta = pm.Normal("b") * draw.normal(size=31)
+        pm.OrderedLogistic("y", eta=eta, cutpoints=cuts, observed=draw.integers(0, 7, 31))
+    return model
+
+
+@pytest.mark.parametrize("make", [only_at_the_start, start_out_of_bounds])
+def test_models_that_are_finite_at_few_points(make: Callable[[], pm.Model]) -> None:
+    model = make()
+    zero = {k: np.where(np.isfinite(v), v, 0) for k, v in model.initial_point(0).items()}
+    plain = evaluated(model, [zero])
+    with synk.pymc.parallel(model, members=2):
+        check_equal(plain, evaluated(model, [zero]))
+
+
+def test_what_is_finite_nowhere_is_named() -> None:
+    data = np.random.default_rng(4).normal(size=40)
+    data[3:8] = np.nan
+    with pm.Model() as model:
+        mu, start = pm.Normal("mu"), pm.Normal("start", initval=np.inf)
+        pm.Normal("far", start * np.ones(40), 1, observed=np.ones(40))
+        pm.Normal("y", mu, 1, observed=pt.constant(data))
+    with (
+        synk.Group(2),
+        pytest.raises(synk.InputError, match="of far, y or its gradient is not finite") as found,
+    ):
+        synk.pymc.parallel(model)
+    for said in (
+        "the initial value of start is not finite",
+        "40 of 40 values of the log-density of far are -inf",
+        "5 of 40 values of the log-density of y are nan",
+        "the observed data of y contain 5 nan",
+    ):
+        assert said in str(found.value)
+
+
+def many_values() -> tuple[pm.Model, list[str]]:
+    """An expression of more values than numpy's functions take, and as many Potentials."""
+    draw = np.random.default_rng(5)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=40)
+        mu = pt.add(*[b[i] * pm.Data(f"x{i}", draw.normal(size=9)) for i in range(40)])
+        pm.Normal("y", mu, 1, observed=pt.add(*[pm.Data(f"y{i}", np.ones(9)) for i in range(40)]))
+        for i in range(40):
+            pm.Potential(f"p{i}", pm.logp(pm.Normal.dist(b[i], 1), draw.normal(size=9)).sum())
+    return model, ["y", *[f"p{i}" for i in range(40)]]
+
+
+def test_the_proof_needs_no_compiler_for_sums_of_more_values_than_numpy_takes() -> None:
+    model, names = many_values()
+    mode = python_mode("canonicalize", "stabilize")
+    at = points(model, 1)[0]
+
+    def found() -> list[tuple[Any, Any]]:
+        return [(model.compile_logp(mode=mode)(at), model.compile_dlogp(mode=mode)(at))]
+
+    plain = found()
+    with synk.pymc.parallel(model, members=2, mode=mode) as parallel:
+        assert parallel.names == names
+        check_equal(plain, found())
 
 
 @pytest.mark.parametrize("name", ["long", "f(a, b)"])
