@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytensor
 from pymc.logprob.utils import local_remove_check_parameter
-from pytensor.compile.mode import Mode, optdb
+from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
