@@ -27,6 +27,7 @@ import importlib
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 STARTERS = Path(__file__).parent / "_starters"
 # the files of each kind, as they are stored and as they are written
@@ -99,6 +100,7 @@ def _translated(options: argparse.Namespace) -> int:
     module = importlib.import_module(f"synkhronos.cli._translation.{options.system}")
     try:
         module.translate(made, options.words)
+        _check(made.table)
     except InputError as exc:
         return _wrong(str(exc))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,17 @@ def _translated(options: argparse.Namespace) -> int:
         sys.stderr.write(f"synk new: not translated: {text}\n")
     sys.stdout.write(f"wrote {target}\nread its comments; then: synk train {target}\n")
     return 0
+
+
+def _check(table: dict[str, Any]) -> None:
+    """Raise if `synk train` would refuse the config; without its library nothing is checked."""
+    from synkhronos._errors import BackendMissing
+
+    try:
+        from synkhronos.training import config
+    except BackendMissing:
+        return
+    config.config_of(table, "the old line gives a config that cannot run")
 
 
 def _targets(names: list[str], to: str | None) -> list[Path] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, SynkhronosError, shown
+from synkhronos._errors import InputError, SourceError, SynkhronosError, shown
 from synkhronos.training import sources
 from synkhronos.training._choices import called, function_of
 from synkhronos.training.config import Config, Data
@@ -26,6 +27,10 @@ SUFFIXES = {
     ".zarr": "zarr",
     ".parquet": "parquet",
     ".pq": "parquet",
+    "-ubyte": "idx",
+    "-ubyte.gz": "idx",
+    ".idx": "idx",
+    ".idx.gz": "idx",
 }
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _SYNTHETIC = "synthetic:ROW,classes=N,n=ROWS,seed=S, such as synthetic:28x28,classes=10,n=60000"
@@ -55,44 +60,124 @@ def rows_of(config: Config, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
             f"{path}: {shown(given)} gives {len(found)} arrays, and the network has the inputs "
             f"{names}: give one for each"
         )
+    found = (_turned(found[0], config.data, inputs[0]), *found[1:])
     if config.data.memory:
         found = tuple(map(_in_memory, found))
     return tuple(_fitted(rows, variable) for rows, variable in zip(found, inputs, strict=True))
 
 
+def split(
+    rows: tuple[Any, ...], share: float
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The rows before the last ones, and this share of all rows, which are the last ones.
+
+    Raises
+    ------
+    InputError
+        One of both parts would have no rows.
+    """
+    n = len(rows[0])
+    kept = n - int(n * share)
+    if not 0 < kept < n:
+        raise InputError(f"data.split: {share} of {n} rows leaves one part without rows")
+    return tuple(_part(v, 0, kept) for v in rows), tuple(_part(v, kept, n) for v in rows)
+
+
 def first(rows: tuple[Any, ...], n: int) -> tuple[Any, ...]:
     """The first n rows of arrays and sources."""
-    return tuple(v[:n] if isinstance(v, np.ndarray) else Seen(v, v.dtype, n) for v in rows)
+    return tuple(_part(v, 0, min(n, len(v))) for v in rows)
+
+
+def _part(rows: Any, start: int, stop: int) -> Any:
+    return rows[start:stop] if isinstance(rows, np.ndarray) else Seen(rows, start=start, stop=stop)
 
 
 class Seen:
-    """A source as another dtype, or its first rows only: a source, too.
+    """A source as another dtype, another shape or scale, or a part of its rows: a source, too.
 
     Parameters
     ----------
     source : source
-    dtype : numpy.dtype
-    n : int, optional
-        Of rows. Default: all.
+    dtype : numpy.dtype, optional
+        Default: that of the source.
+    start, stop : int, optional
+        Of the rows. Default: all.
+    row : tuple of int, optional
+        The shape of a row. Default: that of the source.
+    scale : float, optional
+        Values are divided by it.
     """
 
-    def __init__(self, source: Any, dtype: np.dtype, n: int | None = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        dtype: Any = None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        row: Sequence[int] | None = None,
+        scale: float | None = None,
+    ) -> None:
         self._source = source
-        self.shape = (len(source) if n is None else min(n, len(source)), *source.shape[1:])
-        self.dtype = dtype
-        self.blocks = getattr(source, "blocks", None) if n is None else None
+        self._start = start
+        self._scale = scale
+        last = len(source) if stop is None else stop
+        self.shape = (last - start, *(source.shape[1:] if row is None else row))
+        self.dtype = np.dtype(source.dtype if dtype is None else dtype)
+        blocks = getattr(source, "blocks", None)
+        self.blocks = None if blocks is None else _blocks_of(blocks, start, last)
         self.skips = getattr(source, "skips", False)
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, rows: Any) -> Any:
-        return self._source[rows].astype(self.dtype, copy=False)
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        try:
+            found = self._source[np.asarray(rows) + self._start if self._start else rows]
+        except SourceError as exc:
+            exc.lost = tuple(row - self._start for row in exc.lost)
+            raise
+        found = found.astype(self.dtype, copy=False)
+        if self._scale is not None:
+            found = found / self.dtype.type(self._scale)
+        return found.reshape((*np.shape(rows), *self.shape[1:]))
 
     def reading(self) -> AbstractContextManager[Any]:
         """A context in which the source may keep files open."""
         reading = getattr(self._source, "reading", None)
         return contextlib.nullcontext() if reading is None else reading()
+
+
+def _blocks_of(blocks: Sequence[int], start: int, stop: int) -> tuple[int, ...]:
+    """The parts of blocks that are between two rows."""
+    edges = np.clip(np.concatenate([[0], np.cumsum(blocks)]), start, stop)
+    return tuple(int(n) for n in np.diff(edges) if n)
+
+
+def _turned(rows: Any, data: Data, variable: Any) -> Any:
+    """The rows in the shape and on the scale that the config gives."""
+    if data.shape is None and data.scale is None:
+        return rows
+    row = tuple(rows.shape[1:] if data.shape is None else data.shape)
+    if math.prod(row) != math.prod(rows.shape[1:]):
+        raise InputError(
+            f"data.shape: {list(row)} has {math.prod(row)} values, and rows have the shape "
+            f"{list(rows.shape[1:])}"
+        )
+    dtype = rows.dtype
+    if data.scale is not None:
+        dtype = np.dtype(variable.type.dtype)
+        if dtype.kind != "f":
+            raise InputError(
+                f"data.scale: the input {variable} is {dtype}, and a quotient is not an integer: "
+                "take it out"
+            )
+    if isinstance(rows, np.ndarray):
+        found = rows.reshape((len(rows), *row))
+        return found if data.scale is None else found.astype(dtype) / dtype.type(data.scale)
+    return Seen(rows, dtype, row=row, scale=data.scale)
 
 
 def _in_memory(rows: Any) -> np.ndarray:
@@ -154,14 +239,20 @@ def _files(data: Data, base: str, given: Any, inputs: Sequence[Any]) -> tuple[An
         source = sources.images(paths, resize=data.resize, mode=data.channels, skip=data.skip)
         return source, source.labels
     last = len(inputs) - 1  # the labels
-    if kind == "npy" or (kind == "zarr" and data.arrays is None):
+    if kind in ("npy", "idx") or (kind == "zarr" and data.arrays is None):
         each = [paths] if isinstance(paths, str) else paths
-        if kind == "npy":
+        if kind != "zarr":
             options["cache"] = cache
-        reader: Any = sources.npy if kind == "npy" else sources.zarr
+        reader: Any = getattr(sources, kind)
         return tuple(
             reader(p, **options, classes=data.classes if i == last else None)
             for i, p in enumerate(each)
+        )
+    if kind == "cifar10":
+        options.pop("check")
+        return tuple(
+            sources.cifar10(_flat(paths), part, cache=cache, **options)
+            for part in ("images", "labels")
         )
     if data.arrays is None:
         raise InputError(
@@ -210,9 +301,9 @@ def _format_of(paths: Any) -> str:
         except (OSError, UnicodeDecodeError) as exc:
             raise InputError(f"the list {name} cannot be read: {exc}") from None
         name = next((t.strip() for t in lines if t.strip() and not t.startswith("#")), name)
-    suffix = Path(name.rstrip("/")).suffix.lower()
-    if suffix in SUFFIXES:
-        return SUFFIXES[suffix]
+    plain = name.rstrip("/").lower()
+    if known := next((kind for end, kind in SUFFIXES.items() if plain.endswith(end)), None):
+        return known
     if Path(name).is_dir():
         return "images"
     raise InputError(

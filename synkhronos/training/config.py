@@ -37,12 +37,17 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     train: Paths
     validation: Paths | None = None
     arrays: list[str | list[str]] | None = None
-    format: Literal["npy", "npz", "hdf5", "zarr", "parquet", "images"] | None = None
+    split: Share | None = None
+    format: (
+        Literal["npy", "npz", "hdf5", "zarr", "parquet", "images", "idx", "cifar10"] | None
+    ) = None
     memory: bool = False
     cache: str | None = None
     skip: bool = False
     check: bool = False
     classes: Count | None = None
+    shape: list[Count] | None = None
+    scale: Positive | None = None
     resize: tuple[Count, Count] | None = None
     channels: Literal["RGB", "L", "RGBA"] = "RGB"
 
@@ -162,12 +167,15 @@ GIVE = {
     "data.train": "a path or a list of paths",
     "data.validation": "a path or a list of paths",
     "data.arrays": "a list of names, one for each input",
-    "data.format": "npy, npz, hdf5, zarr, parquet or images",
+    "data.split": "a number from 0 to 1, without 1",
+    "data.format": "npy, npz, hdf5, zarr, parquet, images, idx or cifar10",
     "data.memory": "true or false",
     "data.cache": "the path of a folder",
     "data.skip": "true or false",
     "data.check": "true or false",
     "data.classes": "an integer of at least 1",
+    "data.shape": "a list of integers of at least 1",
+    "data.scale": "a number of more than 0",
     "data.resize": "[height, width]",
     "data.channels": "RGB, L or RGBA",
     "batch": "an integer of at least 1",

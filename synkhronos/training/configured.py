@@ -25,7 +25,7 @@ from synkhronos.training._choices import (
     rule_of,
     shared_rate,
 )
-from synkhronos.training._rows import first, rows_of
+from synkhronos.training._rows import first, rows_of, split
 from synkhronos.training.callbacks import Best, Plateau
 from synkhronos.training.config import Config, optimizer_of
 from synkhronos.training.fit import fit
@@ -159,7 +159,11 @@ def _fitted(
     rule = rule_of(config.rule, "rule", config.base)
     rows = rows_of(config, "train", net.inputs)
     validation = None
-    if config.data.validation is not None:
+    if config.data.split and config.data.validation is not None:
+        raise InputError("data.split: data.validation names other rows: leave one of them out")
+    if config.data.split:
+        rows, validation = split(rows, config.data.split)
+    elif config.data.validation is not None:
         validation = rows_of(config, "validation", net.inputs)
     size = _step_size(config, rule)
     whole = -(-len(rows[0]) // size)

@@ -8,6 +8,7 @@
 ``_densenet``     `densenet`
 ``_mobilenet``    `mobilenet`
 ``_dense``        `mlp`
+``_cnn``          `cnn`
 ``_gan``          `dcgan`, `wgan`, `lsgan`; `adversarial`: of your own networks
 ``_sequences``    `lstm`, `transformer`
 ``_network``      what a function that builds a network becomes: weights are drawn from its seed
@@ -28,6 +29,7 @@ from synkhronos._errors import BackendMissing
 
 if TYPE_CHECKING:
     from synkhronos.zoo._alexnet import alexnet as alexnet
+    from synkhronos.zoo._cnn import cnn as cnn
     from synkhronos.zoo._dense import mlp as mlp
     from synkhronos.zoo._densenet import densenet as densenet
     from synkhronos.zoo._gan import adversarial as adversarial
@@ -48,6 +50,7 @@ __all__ = [
     "adversarial",
     "alexnet",
     "cifar_resnet",
+    "cnn",
     "dcgan",
     "densenet",
     "googlenet",

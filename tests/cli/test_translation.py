@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 import pytest
 from configs import place as place
 from selection import thorough
 
+from synkhronos import zoo
 from synkhronos._errors import InputError
 from synkhronos.cli import _command_line as command_line
 from synkhronos.cli._translation.tmlauncher import settings_of
+from synkhronos.rules import FreeRule
+from synkhronos.training import Net
 from synkhronos.training import config as configs
+from synkhronos.training._choices import Choice, metrics_of, rule_of
+from synkhronos.training.callbacks import stop_of
 
 Captured = pytest.CaptureFixture[str]
 
@@ -32,6 +38,35 @@ def translated(capsys: Captured, system: str, line: str) -> tuple[dict[str, Any]
         assert f"#   {each}\n" in text
     assert f"#     {shlex.join(line.split())}\n" in text
     return tomllib.loads(text), text, left
+
+
+MNIST = {"train": "known:mnist", "shape": [28, 28, 1]}
+
+
+def runs(table: dict[str, Any]) -> None:
+    """Raise if `synk train` would refuse a value, apart from the network and the rows."""
+    found = configs.config_of(table)
+    rule = rule_of(found.rule, "rule", ".")
+    apart = isinstance(rule, FreeRule) and not rule.meets
+    assert (found.batch is None, found.member_batch is None) == (apart, not apart)
+    assert found.data.memory or not apart
+    rate = 0.1 if found.plateau is not None else None
+    Choice(configs.optimizer_of(found.optimizer, "optimizer"), "optimizer", ".").made(1000, rate)
+    assert found.plateau is None or "schedule" not in found.optimizer
+    scores, labels = pt.matrix("scores"), pt.ivector("labels")
+    net = Net(loss=scores.sum(), params=[], inputs=[labels], outputs=scores)
+    metrics = found.metrics if found.model != "mine:net" else []
+    known = {f"val_{name}" for name in ("loss", *(metrics or ()), *(found.metrics or ()))}
+    if metrics:
+        metrics_of(found, net)
+    watched = [stop_of(text).metric for text in found.stop]
+    watched += [each.metric for each in (found.best, found.plateau) if each is not None]
+    assert set(watched) <= known | {"loss"}
+    if any(name.startswith("val_") for name in watched):
+        assert found.data.validation is not None or found.data.split
+    if found.model.startswith("synkhronos.zoo:"):
+        made = getattr(zoo, found.model.partition(":")[2])(**found.model_arguments, seed=None)
+        assert made.inputs[0].type.ndim in (2, 4)
 
 
 ADAM = {"name": "adam", "rate": 0.001}
@@ -273,7 +308,8 @@ def test_values_of_bash() -> None:
                 "best": {"metric": "val_loss", "restore": True},
                 "plateau": {"metric": "val_loss", "factor": 0.1, "patience": 5, "least": 0.0},
                 "folder": "runs/pydtnn",
-                "data": {"train": "known:mnist", "validation": "known:mnist"},
+                "model": "synkhronos.zoo:cnn",
+                "data": MNIST | {"validation": "known:mnist"},
             },
         ),
         (
@@ -298,15 +334,15 @@ def test_values_of_bash() -> None:
                     "warmup": 500,
                 },
                 "stop": ["val_accuracy,>,0.9"],
-                "data": {"train": "known:mnist", "validation": "known:mnist/test"},
+                "data": MNIST | {"validation": "known:mnist/test"},
             },
         ),
         (
             "benchmarks_CNN.py --optimizer sgd --nesterov True --use_synthetic_data True "
-            "--lr_schedulers model_checkpoint --metrics regression_mse",
+            "--lr_schedulers model_checkpoint --metrics categorical_accuracy",
             {
                 "batch": 64,
-                "metrics": ["mse"],
+                "metrics": ["accuracy"],
                 "optimizer": {"name": "nesterov_momentum", "rate": 0.01, "momentum": 0.9},
                 "best": {"metric": "val_loss"},
             },
@@ -336,14 +372,195 @@ def test_each_option_of_pydtnn_is_known_or_named(place: Path, capsys: Captured) 
     line = (
         "pydtnn_benchmark --optimizer oktopk --metrics categorical_hinge --validation_split 0.2 "
         "--lr_schedulers warm_up,reduce_lr_on_plateau,other --flip_images True --nonsense 3 "
-        "--enable_best_of True --tracing False --threads_per_process 4 --density 0.1"
+        "--enable_best_of True --tracing True --evaluate=False --profile False --threads_per_process 4 --density 0.1"
     )
     _, _, left = translated(capsys, "pydtnn", line)
     assert [text.partition(":")[0] for text in left] == [
-        *("--validation_split 0.2", "--metrics categorical_hinge", "--optimizer oktopk"),
-        *("--lr_schedulers warm_up", "--lr_schedulers other", "--enable_best_of", "--flip_images"),
-        *("--tracing", "--threads_per_process", "--density", "--nonsense 3"),
+        *("--validation_split 0.2", "--flip_images", "--metrics categorical_hinge"),
+        *("--optimizer oktopk", "--lr_schedulers other", "--lr_schedulers warm_up"),
+        *("--enable_best_of", "--tracing", "--threads_per_process", "--density", "--nonsense 3"),
     ]
+
+
+def part_of(table: dict[str, Any], key: str) -> Any:
+    """The value at a dotted key; None if it is not there."""
+    found: Any = table
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+FILES = "--dataset_train_path d --dataset_test_path d"
+IDX = [f"d/{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1")]
+TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted", "named"),
+    [
+        # version 1.0 divided the rate by the rows of a step; its optimizers have capitals
+        (
+            f"mpirun -np 4 python3 -u benchmarks_CNN.py {FILES} --validation_split=0.2 "
+            "--optimizer=Adam --learning_rate=0.1 --parallel=data --evaluate=True "
+            "--loss_func=categorical_accuracy,categorical_cross_entropy "
+            "--test_as_validation=False",
+            {
+                "optimizer.name": "adam",
+                "optimizer.rate": 0.1 / (64 * 4),
+                "data.train": IDX,
+                "data.validation": None,
+                "data.split": 0.2,
+                "data.shape": [28, 28, 1],
+                "data.scale": 255,
+                "metrics": ["accuracy"],
+            },
+            ["--evaluate"],
+        ),
+        (
+            "pydtnn_benchmark --optimizer=SGDMomentum --learning_rate=0.1",
+            {"optimizer": {"name": "momentum", "rate": 0.1, "momentum": 0.9}},
+            [],
+        ),
+        (
+            "benchmarks_CNN.py --optimizer=SGD --decay 0.1 --lr_schedulers warm_up",
+            {
+                "optimizer": {"name": "sgd", "rate": 0.01, "schedule": "constant", "warmup": 500},
+                "metrics": ["accuracy"],
+            },
+            ["--decay 0.1"],
+        ),
+        (
+            "benchmarks_CNN.py --optimizer=RMSProp --decay_rate 0.8 --batch_size 8 "
+            "--loss_func=categorical_cross_entropy,categorical_hinge,categorical_mse",
+            {
+                "optimizer": {"name": "rmsprop", "rate": 0.00125, "rho": 0.8, "epsilon": 1e-7 / 64},
+                "metrics": None,
+            },
+            ["--loss_func categorical_hinge", "--loss_func categorical_mse"],
+        ),
+        # flags without a value; words that were False; defaults are not lost
+        (
+            f"pydtnn_benchmark {FILES} --test_as_validation --nesterov --tracing --profile=no",
+            {
+                "data.validation": TESTED,
+                "data.split": None,
+                "optimizer.name": "nesterov_momentum",
+            },
+            ["--tracing"],
+        ),
+        (
+            f"pydtnn_benchmark {FILES} --test_as_validation on --validation_split 0.1 "
+            "--evaluate=False --enable_memory_cache=True --tensor_format nhwc --history h",
+            {"data.split": 0.1, "folder": "runs/pydtnn"},
+            ["--test_as_validation on"],
+        ),
+        # without rows for validation the old schedulers saw zeros
+        (
+            f"pydtnn_benchmark {FILES} --lr_schedulers early_stopping,stop_at_loss "
+            "--stop_at_loss_metric categorical_cross_entropy --stop_at_loss_threshold 0.1",
+            {"data.validation": None, "stop": ["loss,<,0.1"], "best": None},
+            ["--lr_schedulers early_stopping"],
+        ),
+        (
+            f"pydtnn_benchmark {FILES} --evaluate --lr_schedulers=",
+            {"data.validation": TESTED, "stop": None},
+            ["--evaluate"],
+        ),
+        # what is watched is evaluated; of training there is the loss only
+        (
+            "pydtnn_benchmark --early_stopping_metric=categorical_accuracy --metrics= "
+            "--lr_schedulers early_stopping,model_checkpoint --model_checkpoint_save_freq 5",
+            {
+                "stop": ["val_accuracy,>,10"],
+                "metrics": ["accuracy"],
+                "best.metric": "val_accuracy",
+            },
+            [
+                "categorical_accuracy",
+                "--model_checkpoint_metric val_categorical_cross_entropy",
+                "--model_checkpoint_save_freq 5",
+            ],
+        ),
+        (
+            "pydtnn_benchmark --reduce_lr_on_plateau_factor 1 --early_stopping_patience 0 "
+            "--lr_schedulers early_stopping,reduce_lr_on_plateau",
+            {"plateau": None, "stop": ["val_loss,<,1"]},
+            ["--reduce_lr_on_plateau_factor 1"],
+        ),
+        # the models
+        (
+            f"pydtnn_benchmark {FILES} --model simplecnn --flip_images=True --tensor_format NCHW",
+            {
+                "model": "synkhronos.zoo:cnn",
+                "model_arguments": {"augment": {"flip": True, "scale": 255}},
+                "data.scale": None,
+            },
+            [
+                "--lr_schedulers early_stopping",
+                "--lr_schedulers reduce_lr_on_plateau",
+                "--lr_schedulers model_checkpoint",
+                "--tensor_format",
+            ],
+        ),
+        (
+            f"pydtnn_benchmark {FILES} --model vgg16_cifar10 --dataset cifar10 "
+            "--test_as_validation True --flip_images True --flip_images_prob 0.3",
+            {
+                "model": "synkhronos.zoo:vgg",
+                "model_arguments.depth": 16,
+                "model_arguments.size": 32,
+                "model_arguments.augment.flip": True,
+                "data.train": [f"d/data_batch_{i}.bin" for i in range(1, 6)],
+                "data.validation": ["d/test_batch.bin"],
+                "data.format": "cifar10",
+            },
+            ["--flip_images_prob 0.3"],
+        ),
+        (
+            "pydtnn_benchmark --model resnet1202x --metrics regression_mse --flip_images 1",
+            {"model": "mine:net", "metrics": ["mse"]},
+            ["--flip_images"],
+        ),
+        (
+            "pydtnn_benchmark --model simplemlp --metrics regression_mse "
+            "--loss_func binary_cross_entropy",
+            {"model": "synkhronos.zoo:mlp", "metrics": None},
+            ["--loss_func binary_cross_entropy", "--metrics regression_mse"],
+        ),
+        (
+            "pydtnn_benchmark --model resnet34_imagenet --dataset imagenet "
+            "--dataset_train_path i --lr_schedulers=",
+            {"model": "synkhronos.zoo:resnet", "data.train": "i/train.list"},
+            ["--dataset imagenet"],
+        ),
+    ],
+)
+def test_values_of_pydtnn(
+    place: Path, capsys: Captured, line: str, wanted: dict[str, Any], named: list[str]
+) -> None:
+    """As the program took them: each is translated, or named with a reason."""
+    found, _, left = translated(capsys, "pydtnn", line)
+    assert {key: part_of(found, key) for key in wanted} == wanted
+    assert [text.partition(":")[0] for text in left] == named
+    runs(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--batch_size=0", "argument --batch_size: found '0', give an integer of at least 1"),
+        ("--num_epochs 0", "argument --num_epochs: found '0', give an integer of at least 1"),
+        ("--learning_rate 0", "argument --learning_rate: found '0', give a number of more than 0"),
+        ("--validation_split 1", "argument --validation_split: found '1', give a number from 0"),
+        ("--dtype float16", "argument --dtype: invalid choice: 'float16'"),
+    ],
+)
+def test_what_pydtnn_could_not_train_with(
+    place: Path, capsys: Captured, line: str, message: str
+) -> None:
+    line = f"new --force --from pydtnn -- pydtnn_benchmark {line}"
+    assert command_line.main(line.split()) == 2
+    assert message in capsys.readouterr().err
 
 
 DIGITS = """

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from synkhronos.cli._translation.pydtnn_data import Rows, set_rows
+from synkhronos.cli._translation.pydtnn_models import network_of
 from synkhronos.cli._translation.translation import (
     NET,
     OldParser,
     Translation,
+    count,
     divided,
     parsed,
-    truth,
+    positive,
+    share,
 )
 
 PROGRAMS = ("pydtnn_benchmark", "pydtnn_benchmark.py", "benchmarks_CNN.py")
-_ROWS = {"mnist": 50_000}  # for training, of known data
 _NAMES = {
     "categorical_cross_entropy": "loss",
     "binary_cross_entropy": "loss",
@@ -27,44 +30,63 @@ _NAMES = {
     "loss": "loss",
     "accuracy": "accuracy",
 }
-_NEEDLESS = {
-    "shared_storage": "it had no effect",
-    "tensor_format": "the network says it; PyTensor's convolutions take (rows, channels, ...)",
-    "enable_best_of": "PyTensor and the group choose by themselves",
-    "enable_conv_gemm": "PyTensor and the group choose by themselves",
-    "enable_conv_winograd": "PyTensor and the group choose by themselves",
-    "enable_memory_cache": "memory is reused anyway",
-    "enable_fused_bn_relu": "PyTensor fuses by itself",
-    "enable_fused_conv_relu": "PyTensor fuses by itself",
-    "enable_fused_conv_bn": "PyTensor fuses by itself",
-    "enable_fused_conv_bn_relu": "PyTensor fuses by itself",
-    "enable_cudnn_auto_conv_alg": "XLA chooses on GPUs",
-    "enable_gpudirect": "NCCL moves arrays between GPUs",
-    "enable_nccl": "NCCL moves arrays between GPUs",
-    "non_blocking_mpi": "a step is one round of the members",
-    "flip_images": "synkhronos.nn.augment moves pixels in the network",
-    "flip_images_prob": "synkhronos.nn.augment moves pixels in the network",
-    "crop_images": "synkhronos.nn.augment moves pixels in the network",
-    "crop_images_size": "synkhronos.nn.augment moves pixels in the network",
-    "crop_images_prob": "synkhronos.nn.augment moves pixels in the network",
-    "evaluate": "validation is evaluated after each epoch",
-    "evaluate_only": "`synk train` trains; use Trainer.evaluate",
-    "weights_and_bias_filename": "old weights cannot be read; checkpoints are in the folder",
-    "tracing": "`synk trace` shows where time goes",
-    "tracer_output": "`synk trace` shows where time goes",
-    "profile": "`synk trace` shows where time goes",
-    "gpus_per_node": "members are on all GPUs that are visible",
-    "threads_per_process": "members share the cores; `synk run` and OMP_NUM_THREADS set others",
-    "cpu_speed": "`synk.advise` measures and predicts",
-    "memory_bw": "`synk.advise` measures and predicts",
-    "network_bw": "`synk.advise` measures and predicts",
-    "network_lat": "`synk.advise` measures and predicts",
-    "network_alg": "`synk.advise` measures and predicts",
-    "tau": "gradients are not made sparse",
-    "tau_prime": "gradients are not made sparse",
-    "density": "gradients are not made sparse",
-    "steps_per_epoch": "an epoch has all rows; name fewer files",
+_OPTIMIZERS = ("sgd", "sgdmomentum", "rmsprop", "adam", "nadam")
+_TRUTHS = {
+    "learning_rate_scaling": True,
+    "nesterov": False,
+    "use_synthetic_data": False,
+    "test_as_validation": False,
+    "enable_gpu": False,
+    "evaluate": False,
+    "flip_images": False,
 }
+_ITSELF = "PyTensor and the group choose by themselves"
+_FUSED = "PyTensor fuses by itself"
+_NCCL = "NCCL moves arrays between GPUs"
+_TRACE = "see `synk trace`, `synk top` and the option trace"
+_ADVICE = "`synk.advise` measures and predicts"
+_DENSE = "gradients are not made sparse"
+# options without a counterpart: their default, and what serves instead
+_NEEDLESS: dict[str, tuple[Any, str]] = {
+    "shared_storage": (False, "it had no effect"),
+    "tensor_format": (
+        "NHWC",
+        "networks of synkhronos.zoo take images (rows, height, width, channels), and rows come so",
+    ),
+    "enable_best_of": (False, _ITSELF),
+    "enable_conv_gemm": (False, _ITSELF),
+    "enable_conv_winograd": (False, _ITSELF),
+    "enable_memory_cache": (True, "memory is reused anyway"),
+    "enable_fused_bn_relu": (False, _FUSED),
+    "enable_fused_conv_relu": (False, _FUSED),
+    "enable_fused_conv_bn": (False, _FUSED),
+    "enable_fused_conv_bn_relu": (False, _FUSED),
+    "enable_cudnn_auto_conv_alg": (True, "XLA chooses on GPUs"),
+    "enable_gpudirect": (False, _NCCL),
+    "enable_nccl": (False, _NCCL),
+    "non_blocking_mpi": (False, "a step is one round of the members"),
+    "crop_images": (False, "synkhronos.nn.augment moves pixels in the network, by its pad"),
+    "evaluate_only": (False, "`synk train` trains; use Trainer.evaluate"),
+    "weights_and_bias_filename": (
+        "None",
+        "old weights cannot be read; checkpoints are in the folder",
+    ),
+    "tracing": (False, _TRACE),
+    "tracer_output": ("", _TRACE),
+    "profile": (False, _TRACE),
+    "threads_per_process": ("1", "members divide the cores; `synk run` sets threads"),
+    "gpus_per_node": ("1", "devices names the GPUs"),
+    "cpu_speed": ("4e12", _ADVICE),
+    "memory_bw": ("50e9", _ADVICE),
+    "network_bw": ("1e9", _ADVICE),
+    "network_lat": ("0.5e-6", _ADVICE),
+    "network_alg": ("vdg", _ADVICE),
+    "tau": ("None", _DENSE),
+    "tau_prime": ("None", _DENSE),
+    "density": ("None", _DENSE),
+    "steps_per_epoch": ("0", "an epoch has all rows; name fewer files"),
+}
+_YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def translate(out: Translation, line: list[str]) -> None:
@@ -79,31 +101,26 @@ def translate(out: Translation, line: list[str]) -> None:
     parser = OldParser(program)
     _arguments(parser)
     old, unknown = parsed(parser, words)
-    count = out.launch(launcher) or old.mpi_processes
-    members = count if old.parallel == "data" else 1
+    _truths(out, old)
+    old.first = _is_first(program, old)
+    started = out.launch(launcher) or old.mpi_processes
+    members = started if old.parallel == "data" else 1
     if members > 1:
         out.set("members", members)
-    out.set(
-        "model",
-        NET,
-        f"The old model was {old.model}, with the loss {old.loss_func}. Write it as a function net "
-        "in mine.py, which returns a synkhronos.training.Net.",
-    )
     batch = _batch(out, old, members)
     out.set("epochs", old.num_epochs)
     out.set("floatX", old.dtype)
-    _data(out, old)
-    _metrics(out, old)
+    rows = set_rows(out, old)
+    own = _model(out, old, rows)
+    _metrics(out, old, own)
     _optimizer(out, old, members)
-    _schedulers(out, old, batch)
+    _schedulers(out, old, batch, rows)
     if old.history_file is not None:
         out.set("folder", "runs/pydtnn", f"{old.history_file}: the history is its metrics.jsonl.")
     if old.enable_gpu:
         out.set("mode", "JAX", "--enable_gpu: it needs the extra cuda12 or cuda13.")
         out.set("devices", "cuda")
-    for name, why in _NEEDLESS.items():
-        if getattr(old, name) is not None:
-            out.leave(f"--{name}", why)
+    _leave(out, old)
     for word in unknown:
         out.leave(word, "not known")
 
@@ -116,36 +133,63 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add("--dataset_test_path")
     add("--dtype", default="float32", choices=("float32", "float64"))
     add("--optimizer", default="sgd")
-    add("--loss_func", default="categorical_cross_entropy")
-    add("--metrics", default="categorical_accuracy")
+    add("--loss_func")
+    add("--metrics")
     add("--lr_schedulers", default="early_stopping,reduce_lr_on_plateau,model_checkpoint")
     add("--parallel", default="sequential", choices=("sequential", "data"))
     add("--history_file")
     for name, default in (
         *(("batch_size", 64), ("global_batch_size", None), ("num_epochs", 1), ("mpi_processes", 1)),
+        *(("reduce_lr_every_nepochs_nepochs", 5), ("model_checkpoint_save_freq", None)),
+    ):
+        add(f"--{name}", type=count, default=default)
+    for name, default in (
         *(("warm_up_epochs", 5), ("warm_up_batches", None), ("early_stopping_patience", 10)),
-        *(("reduce_lr_on_plateau_patience", 5), ("reduce_lr_every_nepochs_nepochs", 5)),
-        ("model_checkpoint_save_freq", 2),
+        ("reduce_lr_on_plateau_patience", 5),
     ):
         add(f"--{name}", type=int, default=default)
+    add("--learning_rate", type=positive, default=0.01)
+    add("--validation_split", type=share, default=0.0)
     for name, number in (
-        *(("learning_rate", 0.01), ("momentum", 0.9), ("decay", 0.0), ("epsilon", 1e-7)),
-        *(("beta1", 0.99), ("beta2", 0.999), ("rho", 0.9), ("validation_split", 0.0)),
+        *(("momentum", 0.9), ("decay", 0.0), ("epsilon", 1e-7)),
+        *(("beta1", 0.99), ("beta2", 0.999), ("rho", 0.9), ("decay_rate", None)),
         *(("reduce_lr_on_plateau_factor", 0.1), ("reduce_lr_on_plateau_min_lr", 0.0)),
         *(("reduce_lr_every_nepochs_factor", 0.1), ("reduce_lr_every_nepochs_min_lr", 0.0)),
-        ("stop_at_loss_threshold", 0.0),
+        *(("stop_at_loss_threshold", 0.0), ("flip_images_prob", 0.5)),
+        *(("crop_images_size", None), ("crop_images_prob", None)),
     ):
         add(f"--{name}", type=float, default=number)
     for name in ("early_stopping", "reduce_lr_on_plateau", "model_checkpoint"):
         add(f"--{name}_metric", default="val_categorical_cross_entropy")
     add("--stop_at_loss_metric", default="val_accuracy")
-    for name, flag in (
-        *(("learning_rate_scaling", True), ("nesterov", False), ("use_synthetic_data", False)),
-        *(("test_as_validation", False), ("enable_gpu", False)),
-    ):
-        add(f"--{name}", type=truth, default=flag)
-    for name in _NEEDLESS:
-        add(f"--{name}")
+    for name in _TRUTHS:
+        add(f"--{name}", nargs="?", const="True")
+    for name, (default, _) in _NEEDLESS.items():
+        if isinstance(default, bool):
+            add(f"--{name}", nargs="?", const="True")
+        else:
+            add(f"--{name}")
+
+
+def _truths(out: Translation, old: argparse.Namespace) -> None:
+    """True and False: without a value True; all words but true, 1 and yes were False."""
+    defaults = {name: d for name, (d, _) in _NEEDLESS.items() if isinstance(d, bool)}
+    for name, default in {**_TRUTHS, **defaults}.items():
+        given = getattr(old, name)
+        if given is not None and given.lower() not in (*_YES, *_NO):
+            out.leave(f"--{name} {given}", "False for the old program; it took true, 1 and yes")
+        setattr(old, name, default if given is None else given.lower() in _YES)
+
+
+def _is_first(program: str, old: argparse.Namespace) -> bool:
+    """Whether the line is one of version 1.0 of 2020.
+
+    Its loss_func listed the metrics, names of its optimizers began with capitals, and it divided
+    rates by the rows of a step.
+    """
+    listed = "," in (old.loss_func or "")
+    capital = not old.optimizer.islower()
+    return old.metrics is None and (program == "benchmarks_CNN.py" or listed or capital)
 
 
 def _batch(out: Translation, old: argparse.Namespace, members: int) -> int:
@@ -159,101 +203,213 @@ def _batch(out: Translation, old: argparse.Namespace, members: int) -> int:
     return int(batch)
 
 
-def _data(out: Translation, old: argparse.Namespace) -> None:
-    if old.use_synthetic_data:
+def _model(out: Translation, old: argparse.Namespace, rows: Rows) -> bool:
+    """Set the network; whether the user has to write it."""
+    loss = next((n for n in _loss_names(old) if "cross_entropy" in n), "categorical_cross_entropy")
+    found = network_of(old.model, old.dataset)
+    if found is None:
         out.set(
-            "data.train",
-            "synthetic:784,classes=10,n=60000",
-            "Of the shape of MNIST: change it to that of the network's rows.",
+            "model",
+            NET,
+            f"The old model was {old.model}, with the loss {loss}. Write it as a function net "
+            "in mine.py, which returns a synkhronos.training.Net.",
         )
-        out.set("data.validation", "synthetic:784,classes=10,n=10000,seed=1")
-        return
-    if old.dataset == "mnist" and old.dataset_train_path is None:
-        out.set("data.train", "known:mnist", "50,000 rows; 10,000 others are for validation.")
-        part = "known:mnist/test" if old.test_as_validation else "known:mnist"
-        out.set("data.validation", part)
+        if old.flip_images:
+            out.leave("--flip_images", "synkhronos.nn.augment moves pixels in the network")
+        return True
+    name, arguments = found
+    out.set(
+        "model",
+        f"synkhronos.zoo:{name}",
+        f"{old.model}, with the loss {loss}: a network of synkhronos.zoo, which needs no file. It "
+        "needs the extra nn. Its weights are drawn otherwise.",
+    )
+    if loss != "categorical_cross_entropy":
+        out.leave(f"--loss_func {loss}", "networks of the zoo have the categorical one")
+    if name == "alexnet":
+        out.leave("--model alexnet", "that of the zoo has fewer filters")
+    arguments |= _pixels(out, old, rows, images=name != "mlp")
+    if arguments:
+        out.set("model_arguments", arguments)
+    return False
+
+
+def _pixels(out: Translation, old: argparse.Namespace, rows: Rows, images: bool) -> dict[str, Any]:
+    """How pixels are normalised and moved: in the network, or by the scale of the data."""
+    flips = bool(old.flip_images and images and rows.pixels)
+    if old.flip_images and not flips:
+        out.leave(
+            "--flip_images",
+            "networks of images flip rows that are bytes, such as those of --dataset_train_path",
+        )
+    if flips and old.flip_images_prob != 0.5:
+        out.leave(f"--flip_images_prob {old.flip_images_prob}", "one half of the images is flipped")
+    if rows.pixels is None:
+        return {}
+    if flips or (images and "mean" in rows.pixels):
+        moved = {**({"flip": True} if flips else {}), **rows.pixels}
+        return {"augment": moved}
+    out.set("data.scale", 255)
+    if "mean" in rows.pixels:
+        out.leave("the means of the colours", "pixels are from 0 to 1; the old ones had mean 0")
+    return {}
+
+
+def _loss_names(old: argparse.Namespace) -> list[str]:
+    """What loss_func names: in version 1.0 a list, with the metrics."""
+    usual = "accuracy,categorical_cross_entropy" if old.first else "categorical_cross_entropy"
+    text = usual if old.loss_func is None else old.loss_func
+    return [name for name in text.replace(" ", "").split(",") if name]
+
+
+def _metrics(out: Translation, old: argparse.Namespace, own: bool) -> None:
+    option = "--loss_func" if old.first else "--metrics"
+    if old.first:
+        names = _loss_names(old)
     else:
-        train = out.path(old.dataset_train_path or f"{old.dataset}_train.npz")
-        out.set(
-            "data.train", train, "Files with the rows: .npz, .h5, .npy, ..., or a .list of them."
-        )
-        if old.dataset_test_path is not None:
-            out.set("data.validation", out.path(old.dataset_test_path))
-        out.set("data.arrays", ["x", "y"], "The names in the files, one for each input.")
-    if old.validation_split:
-        out.leave(f"--validation_split {old.validation_split}", "name data.validation")
-
-
-def _metrics(out: Translation, old: argparse.Namespace) -> None:
+        given = "categorical_accuracy" if old.metrics is None else old.metrics
+        names = [n for n in given.replace(" ", "").split(",") if n]
+        for name in _loss_names(old)[1:]:
+            out.leave(f"--loss_func {name}", "there is one loss; metrics are in --metrics")
     found = []
-    for name in filter(None, (n.strip() for n in old.metrics.split(","))):
-        if name in _NAMES and _NAMES[name] != "loss":
-            found.append(_NAMES[name])
-        elif name not in _NAMES:
-            out.leave(f"--metrics {name}", "give it as a metric of the Net")
+    for name in names:
+        here = _NAMES.get(name)
+        if here in ("mse", "mae") and not own:
+            out.leave(f"{option} {name}", "the network's outputs are scores, its labels are classes")
+        elif here is None:
+            out.leave(f"{option} {name}", "give it as a metric of the Net")
+        elif here != "loss":
+            found.append(here)
     if found:
         out.set("metrics", list(dict.fromkeys(found)))
 
 
 def _optimizer(out: Translation, old: argparse.Namespace, members: int) -> None:
-    rate, text = old.learning_rate, ""
-    if old.optimizer == "sgd" and old.learning_rate_scaling and members > 1:
+    name = old.optimizer.lower()
+    rate, texts = old.learning_rate, []
+    old.divisor = 1
+    adaptive = name in ("rmsprop", "adam", "nadam")
+    if old.first and adaptive:
+        old.divisor = old.batch_size * members
+        rate /= old.divisor
+        texts.append(
+            f"--learning_rate {old.learning_rate:g} was divided by the {old.divisor} rows of a "
+            "step, as effective_learning_rate in the log of version 1.0."
+        )
+    elif old.first:
+        texts.append(
+            "Version 1.0 divided the rate by the rows of a step, and added up their gradients: "
+            "here gradients are means, and the rate is as given."
+        )
+    elif name == "sgd" and old.learning_rate_scaling and members > 1:
         rate *= members
-        text = f"--learning_rate {old.learning_rate} was multiplied by the {members} processes."
-    made: dict[str, Any] = {"name": old.optimizer, "rate": rate}
-    if old.optimizer == "sgd" and old.momentum:
-        made["name"] = "nesterov_momentum" if old.nesterov else "momentum"
-        made["momentum"] = old.momentum
-    elif old.optimizer == "rmsprop":
-        made |= {"rho": old.rho, "epsilon": old.epsilon}
-    elif old.optimizer in ("adam", "nadam"):
+        texts.append(
+            f"--learning_rate {old.learning_rate} was multiplied by the {members} processes."
+        )
+    made: dict[str, Any] = {"name": name, "rate": rate}
+    plain = old.first and old.optimizer == "SGD"  # SGDMomentum was another one
+    if name in ("sgd", "sgdmomentum"):
+        made["name"] = "sgd"
+        if old.momentum and not plain:
+            made["name"] = "nesterov_momentum" if old.nesterov else "momentum"
+            made["momentum"] = old.momentum
+    elif name == "rmsprop":
+        rho = old.rho if old.decay_rate is None else old.decay_rate
+        made |= {"rho": rho, "epsilon": old.epsilon / old.divisor**2}
+    elif name in ("adam", "nadam"):
         made |= {"beta1": old.beta1, "beta2": old.beta2, "epsilon": old.epsilon}
-    elif old.optimizer != "sgd":
+        texts.append("Its epsilon was inside of the root; here it is added to the root.")
+        if name == "nadam":
+            texts.append("Its Nadam left out one factor beta1.")
+    else:
         out.leave(f"--optimizer {old.optimizer}", "not known; momentum is in its place")
         made |= {"name": "momentum", "momentum": old.momentum}
-    if old.decay:
+    if old.decay and old.first:
+        out.leave(
+            f"--decay {old.decay:g}",
+            "version 1.0 divided the rate by 1 + decay * steps: give optimizer.schedule",
+        )
+    elif old.decay:
         made |= {"weight_decay": old.decay, "decoupled": True}
-    out.set("optimizer", made, text)
+    out.set("optimizer", made, " ".join(texts))
 
 
-def _schedulers(out: Translation, old: argparse.Namespace, batch: int) -> None:
+def _schedulers(out: Translation, old: argparse.Namespace, batch: int, rows: Rows) -> None:
     """What watched the loss, and changed the rate."""
-    wanted = [name.strip() for name in old.lr_schedulers.split(",") if name.strip()]
+    wanted = [name for name in old.lr_schedulers.replace(" ", "").split(",") if name]
+    for name in [n for n in wanted if n not in _WATCHING and n not in _TIMED]:
+        out.leave(f"--lr_schedulers {name}", "not known")
+    watching = []
+    for name in [n for n in wanted if n in _WATCHING]:
+        blind = getattr(old, f"{name}_metric").startswith("val_") and not rows.validated
+        if blind:
+            out.leave(
+                f"--lr_schedulers {name}",
+                "there are no rows for validation, so the old one saw only zeros: give "
+                "data.split or data.validation",
+            )
+        else:
+            watching.append(name)
+    _watchers(out, old, watching)
+    _schedule(out, old, batch, rows.training, [n for n in wanted if n in _TIMED])
+
+
+_WATCHING = ("early_stopping", "stop_at_loss", "model_checkpoint", "reduce_lr_on_plateau")
+_TIMED = ("warm_up", "reduce_lr_every_nepochs")
+
+
+def _watchers(out: Translation, old: argparse.Namespace, wanted: list[str]) -> None:
     stops = []
     if "early_stopping" in wanted:
         metric = _watched(out, old.early_stopping_metric)
-        sign = "<" if metric == "val_loss" else ">"
-        stops.append(f"{metric},{sign},{old.early_stopping_patience}")
+        stops.append(f"{metric},{_sign(metric)},{max(old.early_stopping_patience, 1)}")
         out.set("best.metric", metric)
         out.set("best.restore", True, "Early stopping gave the best weights back.")
     if "stop_at_loss" in wanted:
         metric = _watched(out, old.stop_at_loss_metric)
-        sign = "<" if metric.endswith("loss") else ">"
-        stops.append(f"{metric},{sign},{float(old.stop_at_loss_threshold)!r}")
+        stops.append(f"{metric},{_sign(metric)},{float(old.stop_at_loss_threshold)!r}")
     if stops:
         out.set("stop", stops)
     if "model_checkpoint" in wanted:
-        out.set("best.metric", _watched(out, old.model_checkpoint_metric))
+        metric = _watched(out, old.model_checkpoint_metric)
+        if out.table.get("best", {}).get("metric", metric) != metric:
+            out.leave(
+                f"--model_checkpoint_metric {old.model_checkpoint_metric}",
+                "there is one best value, that of early stopping",
+            )
+        else:
+            out.set("best.metric", metric)
         out.set("folder", "runs/pydtnn", "The best checkpoint is in its folder best.")
-    plateau = "reduce_lr_on_plateau" in wanted
-    if plateau:
-        out.set("plateau.metric", _watched(out, old.reduce_lr_on_plateau_metric))
-        out.set("plateau.factor", old.reduce_lr_on_plateau_factor)
-        out.set("plateau.patience", old.reduce_lr_on_plateau_patience)
-        out.set("plateau.least", old.reduce_lr_on_plateau_min_lr)
-    _schedule(out, old, batch, [w for w in wanted if w in ("warm_up", "reduce_lr_every_nepochs")])
-    known = ("early_stopping", "stop_at_loss", "model_checkpoint", "reduce_lr_on_plateau")
-    for name in wanted:
-        if name not in (*known, "warm_up", "reduce_lr_every_nepochs"):
-            out.leave(f"--lr_schedulers {name}", "not known")
+        if old.model_checkpoint_save_freq is not None:
+            out.leave(
+                f"--model_checkpoint_save_freq {old.model_checkpoint_save_freq}",
+                "the best checkpoint is saved at each better value",
+            )
+    if "reduce_lr_on_plateau" in wanted:
+        _plateau(out, old)
 
 
-def _schedule(out: Translation, old: argparse.Namespace, batch: int, wanted: list[str]) -> None:
+def _plateau(out: Translation, old: argparse.Namespace) -> None:
+    factor = old.reduce_lr_on_plateau_factor
+    if not 0 < factor < 1:
+        out.leave(
+            f"--reduce_lr_on_plateau_factor {factor:g}",
+            "a plateau lowers the rate: give a factor of more than 0 and less than 1",
+        )
+        return
+    out.set("plateau.metric", _watched(out, old.reduce_lr_on_plateau_metric))
+    out.set("plateau.factor", factor)
+    out.set("plateau.patience", max(old.reduce_lr_on_plateau_patience, 1))
+    out.set("plateau.least", max(old.reduce_lr_on_plateau_min_lr, 0.0) / old.divisor)
+
+
+def _schedule(
+    out: Translation, old: argparse.Namespace, batch: int, rows: int | None, wanted: list[str]
+) -> None:
     """A rate that follows the step; the old schedulers counted epochs."""
     if not wanted:
         return
-    rows = _ROWS.get(old.dataset)
-    if "plateau" in out.table or rows is None or old.optimizer not in _NAMES_OF_RULES:
+    if "plateau" in out.table or rows is None or old.optimizer.lower() not in _OPTIMIZERS:
         why = "the rate follows the plateau" if "plateau" in out.table else "steps are not known"
         for name in wanted:
             out.leave(f"--lr_schedulers {name}", f"{why}: give optimizer.schedule, in steps")
@@ -261,26 +417,66 @@ def _schedule(out: Translation, old: argparse.Namespace, batch: int, wanted: lis
     each = -(-rows // batch)
     optimizer = out.table["optimizer"]
     optimizer["schedule"] = "constant"
+    texts = [f"Schedules count steps: an epoch has {each}."]
     if "reduce_lr_every_nepochs" in wanted:
         optimizer |= {
             "schedule": "step",
             "decay_every": old.reduce_lr_every_nepochs_nepochs * each,
             "decay_factor": old.reduce_lr_every_nepochs_factor,
-            "min_learning_rate": old.reduce_lr_every_nepochs_min_lr,
+            "min_learning_rate": old.reduce_lr_every_nepochs_min_lr / old.divisor,
         }
     if "warm_up" in wanted:
-        optimizer["warmup"] = old.warm_up_batches or old.warm_up_epochs * each
-    text = f"Schedules count steps: an epoch has {each}. The old warm-up began at rate / processes."
-    out.set("optimizer", optimizer, text)
+        optimizer["warmup"] = _warm_up(old, each)
+        texts.append(
+            "The old warm-up began at 0."
+            if old.first
+            else "The old warm-up began at rate / processes."
+        )
+        if "reduce_lr_every_nepochs" in wanted:
+            texts.append("Here the falls are counted from the end of the warm-up.")
+    out.set("optimizer", optimizer, " ".join(texts))
 
 
-_NAMES_OF_RULES = ("sgd", "rmsprop", "adam", "nadam")
+def _warm_up(old: argparse.Namespace, each: int) -> int:
+    """The steps of the warm-up."""
+    steps = old.warm_up_batches
+    if steps is None:
+        steps = 500 if old.first else old.warm_up_epochs * each
+    return max(int(steps), 0)
 
 
 def _watched(out: Translation, name: str) -> str:
-    """The value that a scheduler watched, by its name here."""
+    """The value that a scheduler watched, by its name here; metrics are evaluated to watch it."""
     prefix = "val_" if name.startswith("val_") else ""
     plain = name.removeprefix("val_")
-    if plain not in _NAMES:
-        out.leave(name, "give it as a metric of the Net")
-    return prefix + _NAMES.get(plain, plain)
+    here = _NAMES.get(plain)
+    metrics = out.table.get("metrics", [])
+    if here == "accuracy" or here in metrics:
+        if here not in metrics:
+            out.set("metrics", [*metrics, here])
+        if not prefix:
+            out.leave(name, f"of training only the loss is known: val_{here} is watched")
+        return f"val_{here}"
+    if here != "loss":
+        out.leave(name, "the old program watched the loss if it had no such value; so here")
+    return f"{prefix}loss"
+
+
+def _sign(metric: str) -> str:
+    return ">" if "accuracy" in metric else "<"
+
+
+def _leave(out: Translation, old: argparse.Namespace) -> None:
+    """Name the options without a counterpart whose value is not the default."""
+    for name, (default, why) in _NEEDLESS.items():
+        given = getattr(old, name)
+        usual = (None, default, "AUTO") if name == "tensor_format" else (None, default)
+        if (given.upper() if name == "tensor_format" and given else given) not in usual:
+            out.leave(f"--{name}", why)
+    if old.evaluate:
+        out.leave("--evaluate", "validation is evaluated after each epoch, the test by `evaluate`")
+    if old.crop_images:
+        return
+    for name in ("crop_images_size", "crop_images_prob"):
+        if getattr(old, name) is not None:
+            out.leave(f"--{name}", "it had no effect without --crop_images")

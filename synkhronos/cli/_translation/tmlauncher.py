@@ -48,7 +48,7 @@ def translate(out: Translation, line: list[str]) -> None:
     """
     launcher, program, words = divided(line, ("tmlauncher",))
     out.launch(launcher)
-    parser = OldParser(program, add_help=False)
+    parser = OldParser(program, add_help=False, allow_abbrev=False)
     _arguments(parser)
     given, unknown = parsed(parser, words)
     found: dict[str, list[str]] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
@@ -122,12 +124,15 @@ def launched(launcher: Sequence[str]) -> tuple[int | None, list[str]]:
     >>> launched(["mpirun", "--np", "4", "-x", "HOME", "python3"])
     (4, ['-x', 'HOME'])
     """
-    count, rest, taken = None, [], False
+    count, rest, taken, python = None, [], False, False
     for word, after in zip_longest(launcher, launcher[1:], fillvalue=""):
         name, _, value = word.partition("=")
         program = os.path.basename(word)
+        python = python or program.startswith("python")
         if taken:
             taken = False
+        elif python and _OF_PYTHON.fullmatch(word):
+            continue
         elif name in _COUNTS and (value or after).isdecimal():
             count, taken = int(value or after), not value
         elif program not in _LAUNCHERS and not program.startswith("python"):
@@ -135,6 +140,7 @@ def launched(launcher: Sequence[str]) -> tuple[int | None, list[str]]:
     return count, rest
 
 
+_OF_PYTHON = re.compile("-[uOBdEIsSqvb]+")  # its options that change no result
 _COUNTS = ("-n", "-np", "--n", "--np", "--ntasks")
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "srun")
 
@@ -143,7 +149,7 @@ class OldParser(argparse.ArgumentParser):
     """The options of an old program; an error is an InputError."""
 
     def __init__(self, program: str, **options: Any) -> None:
-        super().__init__(program, allow_abbrev=False, **options)
+        super().__init__(program, **options)
 
     def error(self, message: str) -> Any:
         """Raise what is wrong with the old line."""
@@ -180,9 +186,31 @@ def parsed(parser: OldParser, words: Sequence[str]) -> tuple[argparse.Namespace,
     return found, left
 
 
-def truth(text: str) -> bool:
-    """True or False, as old programs took them."""
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"found {shown(text)}, give True or False")
-    return known[text.lower()]
+def count(text: str) -> int:
+    """An integer of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"found {shown(text)}, give an integer of at least 1")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """A finite number of more than 0."""
+    found = _number(text)
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"found {shown(text)}, give a number of more than 0")
+    return found
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1, without 1."""
+    found = _number(text)
+    if not 0 <= found < 1:
+        raise argparse.ArgumentTypeError(f"found {shown(text)}, give a number from 0 to below 1")
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -11,11 +11,13 @@ A *source* has a length, a `shape` and a `dtype`, and gives rows for an array of
             for rows, labels in loader:
                 train(rows, labels)
 
-`npy`, `hdf5`, `npz`, `zarr`, `parquet`
+`npy`, `hdf5`, `npz`, `zarr`, `parquet`, `idx`
     Arrays or columns in files. Paths are one, several, or a file that ends in ``.list`` and has
     one path on each line.
 `images`
     A folder with a subfolder for each class.
+`cifar10`
+    The records of CIFAR-10's binary files.
 `synthetic`
     Rows that are computed from their numbers.
 `known`
@@ -49,6 +51,8 @@ into a few numbers for each file, and other processes open the files by the same
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.training.sources._files import FileSource as FileSource
 from synkhronos.training.sources._hdf5 import hdf5 as hdf5
+from synkhronos.training.sources._idx import cifar10 as cifar10
+from synkhronos.training.sources._idx import idx as idx
 from synkhronos.training.sources._images import ImageSource as ImageSource
 from synkhronos.training.sources._images import images as images
 from synkhronos.training.sources._known import Split as Split
@@ -65,7 +69,9 @@ __all__ = [
     "ImageSource",
     "Split",
     "SyntheticSource",
+    "cifar10",
     "hdf5",
+    "idx",
     "images",
     "known",
     "npy",

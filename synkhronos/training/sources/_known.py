@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
-import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import BackendMissing, InputError, SourceError, options_checked, shown
+from synkhronos.training.sources._idx import read_idx
 
 log = logging.getLogger("synkhronos")
 
@@ -208,18 +207,3 @@ def _read(paths: Iterable[Any], where: str) -> Split:
 def _part(pair: Pair, *edges: int | None) -> Pair:
     rows, labels = pair
     return rows[slice(*edges)], labels[slice(*edges)]
-
-
-def read_idx(path: Any) -> np.ndarray:
-    """The array in a gzipped IDX file of bytes."""
-    try:
-        with gzip.open(path) as file:
-            raw = file.read()
-        zeros, kind, ndim = raw[:2], raw[2], raw[3]
-        shape: Sequence[int] = np.frombuffer(raw, ">u4", ndim, 4).tolist()
-        values = np.frombuffer(raw, np.uint8, offset=4 + 4 * ndim)
-    except (OSError, EOFError, IndexError, ValueError) as exc:
-        raise SourceError(f"{path} cannot be read: {exc}") from exc
-    if zeros != bytes(2) or kind != 8 or len(values) != math.prod(shape):
-        raise SourceError(f"{path} is not a whole IDX file")
-    return values.reshape(shape)

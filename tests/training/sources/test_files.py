@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import contextlib
 import gc
+import gzip
 import logging
 import os
 import pickle
@@ -83,6 +84,14 @@ def make_parquet(path: Path, x: Array) -> None:
     parquet.write_table(pa.table({"x": lists, **flat}), path, row_group_size=4)
 
 
+def make_idx(path: Path, x: Array) -> None:
+    kinds = {"float32": (13, ">f4"), "float64": (14, ">f8"), "int64": (12, ">i4"), "int32": (12, ">i4")}
+    code, dtype = kinds[x.dtype.name]
+    header = bytes([0, 0, code, x.ndim]) + np.array(x.shape, ">u4").tobytes()
+    raw = header + x.astype(dtype).tobytes()
+    path.write_bytes(gzip.compress(raw) if path.name.endswith(".gz") else raw)
+
+
 FORMATS: dict[str, tuple[str, Callable[[Path, Array], None], Callable[..., FileSource]]] = {
     "npy": ("npy", make_npy, sources.npy),
     "npz": ("npz", make_npz, lambda p, **o: sources.npz(p, "x", **o)),
@@ -93,8 +102,10 @@ FORMATS: dict[str, tuple[str, Callable[[Path, Array], None], Callable[..., FileS
     "hdf5 gzip": ("h5", make_hdf5_gzip, lambda p, **o: sources.hdf5(p, "group/x", **o)),
     "zarr": ("zarr", make_zarr, sources.zarr),
     "parquet": ("parquet", make_parquet, lambda p, **o: sources.parquet(p, "x", **o)),
+    "idx": ("idx", make_idx, sources.idx),
+    "idx gzip": ("gz", make_idx, sources.idx),
 }
-CACHED = [name for name in FORMATS if name not in ("npy", "hdf5 contiguous", "zarr")]
+CACHED = [name for name in FORMATS if name not in ("npy", "hdf5 contiguous", "zarr", "idx")]
 formats = pytest.mark.parametrize("kind", FORMATS)
 
 
@@ -179,7 +190,7 @@ def test_any_rows_with_few_blocks_kept(
 @formats
 def test_blocks_are_what_is_decoded_together(kind: str, tmp_path: Path) -> None:
     blocks = FORMATS[kind][2](written(kind, tmp_path)).blocks
-    whole = kind in ("npy", "npz", "hdf5 contiguous")
+    whole = kind in ("npy", "npz", "hdf5 contiguous", "idx", "idx gzip")
     assert blocks == (LENGTHS if whole else (4, 3, 1, 4, 4, 4))
 
 
@@ -227,7 +238,7 @@ def test_files_are_open_only_while_rows_are_read(kind: str, tmp_path: Path) -> N
     with source.reading(), source.reading():
         source[[0, 19]]
         inside = open_files()
-    assert bool(inside) == (kind not in ("npz", "zarr"))
+    assert bool(inside) == (kind not in ("npz", "zarr", "idx gzip"))
     source[[0, 19]]
     assert not open_files()
     assert set(reasons_against_fork()) <= set(before)
@@ -448,6 +459,27 @@ def test_names_that_a_file_does_not_have(tmp_path: Path) -> None:
         sources.parquet(parquet, ["c0", "y"])
     with pytest.raises(synk.SourceError, match="no dataset 'group'; there are group"):
         sources.hdf5(h5, "group")
+
+
+def test_records_of_cifar10(tmp_path: Path) -> None:
+    """A label, then red, green and blue; images have the channels last."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (7, 3, 32, 32), "u1"), np.arange(7, dtype="u1")
+    records = np.concatenate([labels[:, None], images.reshape(7, -1)], axis=1)
+    for name, rows in (("part0.bin", records[:4]), ("part1.bin", records[4:])):
+        (tmp_path / name).write_bytes(rows.tobytes())
+    paths = [tmp_path / "part0.bin", tmp_path / "part1.bin"]
+    found = sources.cifar10(paths, "images")
+    assert (found.shape, found.dtype) == ((7, 32, 32, 3), np.dtype("u1"))
+    np.testing.assert_array_equal(found[[5, 0, 3]], images[[5, 0, 3]].transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(sources.cifar10(paths, "labels", classes=7)[:], labels)
+    with pytest.raises(synk.SourceError, match="row 6 of the source.* a label out of range"):
+        sources.cifar10(paths, "labels", classes=6)[:]
+    with pytest.raises(synk.InputError, match="part='pixels': there are images, labels"):
+        sources.cifar10(paths, "pixels")
+    (tmp_path / "part2.bin").write_bytes(bytes(3000))
+    with pytest.raises(synk.SourceError, match="3,000 bytes, and records of CIFAR-10 have 3,073"):
+        sources.cifar10(tmp_path / "part2.bin", "labels")
 
 
 def test_hdf5_that_is_not_laid_out_as_memory(tmp_path: Path) -> None:

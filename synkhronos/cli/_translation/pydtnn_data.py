@@ -1,0 +1,158 @@
+"""PyDTNN's data: folders of MNIST and of CIFAR-10 as it read them, and what it validated with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, NamedTuple
+
+from synkhronos.cli._translation.pydtnn_models import SHAPES
+from synkhronos.cli._translation.translation import Translation
+
+_ENDINGS = (".npz", ".npy", ".h5", ".hdf5", ".hdf", ".zarr", ".parquet", ".pq", ".list")
+# of the training images of CIFAR-10: mean and standard deviation of red, green and blue
+_MEAN, _SPREAD = [125.3, 123.0, 113.9], [63.0, 62.1, 66.7]
+
+
+class Rows(NamedTuple):
+    """What is known of the rows.
+
+    Attributes
+    ----------
+    training : int, or None
+        Rows of an epoch, if known.
+    validated : bool
+        Whether the old program had rows for validation.
+    pixels : mapping, or None
+        If rows are images of bytes: the mean and the scale to normalise them by.
+    """
+
+    training: int | None
+    validated: bool
+    pixels: dict[str, Any] | None = None
+
+
+def set_rows(out: Translation, old: argparse.Namespace) -> Rows:
+    """Set where the rows come from."""
+    if old.use_synthetic_data:
+        shape = "x".join(map(str, SHAPES.get(old.dataset, (227, 227, 3))))
+        out.set(
+            "data.train",
+            f"synthetic:{shape},classes=10,n=60000",
+            "The old rows were all zeros; these are random, in classes.",
+        )
+        out.set("data.validation", f"synthetic:{shape},classes=10,n=10000,seed=1")
+        return Rows(60_000, True)
+    path = old.dataset_train_path
+    if old.dataset == "mnist" and path is None:
+        return _known(out, old)
+    if path is None or path.endswith(_ENDINGS) or old.dataset not in SHAPES:
+        return _named(out, old)
+    train = _files(old.dataset, path, "train")
+    test = _files(old.dataset, old.dataset_test_path or path, "test")
+    out.set("data.train", _paths(out, train))
+    if old.dataset == "cifar10":
+        out.set("data.format", "cifar10")
+        pixels: dict[str, Any] = {"mean": _MEAN, "scale": _SPREAD}
+        rows: int = 10_000 * len(train)
+    else:
+        out.set("data.shape", list(SHAPES["mnist"]))
+        pixels = {"scale": 255}
+        rows = _rows_of(train[0])
+    validated = _validation(out, old, _paths(out, test))
+    if old.validation_split and not old.test_as_validation:
+        rows -= int(rows * old.validation_split)
+    return Rows(rows, validated, pixels)
+
+
+def _known(out: Translation, old: argparse.Namespace) -> Rows:
+    """MNIST without a path: PyDTNN had the files beside its code."""
+    out.set(
+        "data.train",
+        "known:mnist",
+        "50,000 rows; 10,000 others are for validation. Files are looked for in the folder of the "
+        "environment variable SYNKHRONOS_DATA.",
+    )
+    out.set("data.shape", list(SHAPES["mnist"]))
+    part = "known:mnist/test" if old.test_as_validation else "known:mnist"
+    out.set("data.validation", part)
+    if old.validation_split and not old.test_as_validation:
+        out.leave(
+            f"--validation_split {old.validation_split}",
+            "of known:mnist a sixth is for validation; files by --dataset_train_path are divided",
+        )
+    return Rows(50_000, True)
+
+
+def _named(out: Translation, old: argparse.Namespace) -> Rows:
+    """Files that are named one by one, or of a data set that is not read here."""
+    folder = old.dataset_train_path is not None and not old.dataset_train_path.endswith(_ENDINGS)
+    train = out.path(old.dataset_train_path or f"{old.dataset}_train.npz")
+    out.set(
+        "data.train",
+        f"{train.rstrip('/')}/train.list" if folder else train,
+        "Files with the rows: .npz, .h5, .npy, ..., or a .list of them.",
+    )
+    out.set("data.arrays", ["x", "y"], "The names in the files, one for each input.")
+    if folder:
+        out.leave(
+            f"--dataset {old.dataset}",
+            "write its files anew, with x of shape (rows, height, width, channels) and y as labels "
+            "from 0, (rows,); list them in train.list",
+        )
+    elif old.dataset_train_path is None:
+        out.leave(f"--dataset {old.dataset}", "without --dataset_train_path: name its files")
+    test = None if old.dataset_test_path is None or folder else out.path(old.dataset_test_path)
+    return Rows(None, _validation(out, old, test, others=True))
+
+
+def _validation(
+    out: Translation, old: argparse.Namespace, test: Any, others: bool = False
+) -> bool:
+    """Set the rows for validation; whether the old program had some."""
+    if old.test_as_validation or (others and test is not None and not old.validation_split):
+        if test is not None:
+            out.set("data.validation", test)
+        return test is not None
+    if old.validation_split:
+        text = "The last rows; the old program took others, in one piece."
+        out.set("data.split", old.validation_split, f"--validation_split. {text}")
+        return True
+    if old.evaluate and test is not None:
+        out.set(
+            "data.validation",
+            test,
+            "--evaluate: the test files, after each epoch. Nothing watches them: the old program "
+            "had no rows for validation.",
+        )
+    return False
+
+
+def _files(dataset: str, folder: str, part: str) -> list[str]:
+    """The files of a part in a folder, gzipped if only those are there."""
+    if dataset == "cifar10":
+        numbers = [f"data_batch_{i}.bin" for i in range(1, 6)]
+        names = numbers if part == "train" else ["test_batch.bin"]
+    else:
+        begin = "train" if part == "train" else "t10k"
+        names = [f"{begin}-images-idx3-ubyte", f"{begin}-labels-idx1-ubyte"]
+    paths = [os.path.join(folder, name) for name in names]
+    return [p if os.path.exists(p) or not os.path.exists(f"{p}.gz") else f"{p}.gz" for p in paths]
+
+
+def _paths(out: Translation, files: list[str]) -> list[str]:
+    """Files as the config names them: one for each input, or several with both."""
+    return [out.path(file) for file in files]
+
+
+def _rows_of(file: str) -> int:
+    """The rows of a file of IDX; those of MNIST if it is not there yet."""
+    from synkhronos._errors import SynkhronosError
+    from synkhronos.training import sources
+
+    if not os.path.exists(file):
+        return 60_000
+    try:
+        return len(sources.idx(file))
+    except SynkhronosError:
+        return 60_000
