@@ -4,6 +4,7 @@
 `from_keras`      a Keras 3 model as a `KerasNet`, for `fit` and for every rule (extra ``keras``)
 `to_onnx`         a network as an ONNX file (extra ``onnx``)
 ``_keras``        the model's text, and what it computes as functions of JAX
+``_keras_json``   models from the JSON of Keras 1, 2 and 3
 ``_operations``   operations that call such a function, with their gradient
 ``_jax``          the operations in JAX programs, see ``_backends.late_imports``
 ================  ================================================================================

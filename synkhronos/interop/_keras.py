@@ -21,8 +21,9 @@ import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
+from synkhronos.interop._keras_json import model_of
 from synkhronos.interop._operations import Called
-from synkhronos.training.metrics import accuracy
+from synkhronos.training.metrics import Metric, accuracy
 from synkhronos.training.net import Net
 
 _LABELS = ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
@@ -73,8 +74,9 @@ def from_keras(
 
     Parameters
     ----------
-    model : keras.Model
+    model : keras.Model or path
         A built model with one output, on Keras's backend "jax". It is not changed before `store`.
+        Or a file with the JSON of ``model.to_json()``, of Keras 1, 2 or 3: its weights are drawn.
     loss : str, keras.losses.Loss or function, optional
         Default: that of ``model.compile``.
     inputs : variable or list of them, optional
@@ -122,6 +124,8 @@ def from_keras(
     ... )  # doctest: +SKIP
     """
     keras = _on_jax()
+    if isinstance(model, str | os.PathLike):
+        model = model_of(keras, model)
     _check_model(keras, model)
     found, reduction, labels = _loss_of(keras, model, loss)
     given = _inputs_of(model, inputs)
@@ -154,8 +158,9 @@ def from_keras(
         penalty = Called(source, "penalty", 0, len(params), pt.TensorType(kind.dtype, ()))
         total, validated = total + penalty(*params, *state), validated + penalty(*params, *state)
     metrics: dict[str, Any] = {"loss": validated}
-    if labels and kind.ndim == 2 and target.type.ndim == 1:
-        metrics["accuracy"] = accuracy(scores, target)
+    right = _accuracy(found, scores, target)
+    if right is not None:
+        metrics["accuracy"] = right
     return KerasNet(
         loss=total,
         params=params,
@@ -350,6 +355,21 @@ def _loss_of(keras: Any, model: Any, loss: Any) -> tuple[Any, str, bool]:
         )
     name = getattr(found, "__name__", type(found).__name__)
     return found, reduction, name in _LABELS
+
+
+def _accuracy(loss: Any, scores: Any, target: Any) -> Metric | None:
+    """The share of right answers, of a loss that compares with classes."""
+    name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
+    if name == "binarycrossentropy" and scores.type.ndim == target.type.ndim:
+        logits = getattr(loss, "_fn_kwargs", {}).get("from_logits", False)
+        right = pt.eq(scores > (0.0 if logits else 0.5), target > 0.5)
+        return Metric(
+            [right.sum(dtype="int64"), pt.ones_like(target, dtype="int64").sum()],
+            lambda found, n: found / n if n else np.nan,
+        )
+    if name.endswith("categoricalcrossentropy") and scores.type.ndim == 2:
+        return accuracy(scores, target) if target.type.ndim in (1, 2) else None
+    return None
 
 
 def _inputs_of(model: Any, inputs: Any) -> list[Any]:

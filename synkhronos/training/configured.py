@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytensor
 
 from synkhronos._engine.group import close, current_or_none, fork
@@ -166,6 +167,11 @@ def _fitted(
     elif config.data.validation is not None:
         validation = rows_of(config, "validation", net.inputs)
     size = _step_size(config, rule)
+    if _apart(rule) and not all(isinstance(v, np.ndarray) for v in rows):
+        raise InputError(
+            f"data.memory: with {rule} each member takes batches by itself, from memory: give "
+            "data.memory = true"
+        )
     whole = -(-len(rows[0]) // size)
     optimizer, callbacks = _optimizer(config, whole * config.epochs)
     callbacks += given_callbacks
@@ -235,7 +241,7 @@ def _fitted(
 
 def _step_size(config: Config, rule: Rule | None) -> int:
     """The rows of a step: of all members, or of one if each makes steps of its own."""
-    apart = isinstance(rule, FreeRule) and not rule.meets
+    apart = _apart(rule)
     key, other = ("member_batch", "batch") if apart else ("batch", "member_batch")
     size: int | None = getattr(config, key)
     if size is None:
@@ -246,6 +252,11 @@ def _step_size(config: Config, rule: Rule | None) -> int:
         )
         raise InputError(f"{other}: {why}: take it out, as by {other}= on the command line")
     return size
+
+
+def _apart(rule: Rule | None) -> bool:
+    """Whether each member makes steps of its own."""
+    return isinstance(rule, FreeRule) and not rule.meets
 
 
 def _net(config: Config) -> Net:

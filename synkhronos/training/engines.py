@@ -98,11 +98,7 @@ class FreeEngine:
     def epoch(self, feed: Feed) -> Generator[Report]:
         """Let members train to the end of the epoch, or until `stop`."""
         data = feed.begin()
-        if data is None:
-            raise InputError(
-                f"{self._train.rule} needs all rows in shared memory, and these are read from a "
-                "source: give arrays or Data"
-            )
+        assert data is not None  # `engine_of` has looked
         rows = steps = 0
         with self._train.start(*data, feed.batches) as run:
             self._run = run
@@ -124,8 +120,21 @@ class FreeEngine:
             self._run.stop()
 
 
-def engine_of(train: Any, slices: int | str) -> StepEngine | FreeEngine:
-    """The engine for a training function."""
+def engine_of(train: Any, slices: int | str, feed: Feed) -> StepEngine | FreeEngine:
+    """The engine for a training function and what it is trained on.
+
+    Raises
+    ------
+    InputError
+        Members that train apart take batches by themselves, and the rows are not in memory.
+    """
     if isinstance(train, Alternate):
         return AlternateEngine(train, slices)
-    return FreeEngine(train) if isinstance(train, FreeFunction) else StepEngine(train, slices)
+    if not isinstance(train, FreeFunction):
+        return StepEngine(train, slices)
+    if feed.fixed is None:
+        raise InputError(
+            f"fit: with {train.rule} each member takes batches by itself, and these rows are read "
+            "from a source: give arrays or Data; in a config data.memory = true"
+        )
+    return FreeEngine(train)

@@ -67,7 +67,7 @@ def accuracy(scores: Any, labels: Any) -> Metric:
     Parameters
     ----------
     scores : matrix (rows, classes)
-    labels : integer vector (rows)
+    labels : integer vector (rows), or matrix (rows, classes) with 1 at each row's class
 
     Examples
     --------
@@ -86,7 +86,7 @@ def top_k(scores: Any, labels: Any, k: int) -> Metric:
     Parameters
     ----------
     scores : matrix (rows, classes)
-    labels : integer vector (rows)
+    labels : integer vector (rows), or matrix (rows, classes) with 1 at each row's class
     k : int, at least 1
         Of equal scores, those of lower classes count as higher.
 
@@ -113,7 +113,7 @@ def confusion(scores: Any, labels: Any, classes: int) -> Metric:
     Parameters
     ----------
     scores : matrix (rows, classes)
-    labels : integer vector (rows)
+    labels : integer vector (rows), or matrix (rows, classes) with 1 at each row's class
     classes : int
 
     Examples
@@ -132,7 +132,7 @@ def f1(scores: Any, labels: Any, classes: int, average: str | None = "macro") ->
     Parameters
     ----------
     scores : matrix (rows, classes)
-    labels : integer vector (rows)
+    labels : integer vector (rows), or matrix (rows, classes) with 1 at each row's class
     classes : int
     average : {"macro", "micro", "weighted"} or None
         "macro": the mean over classes; "weighted": weighted by the classes' rows; "micro": of all
@@ -258,12 +258,17 @@ def _rows(variable: Any) -> Any:
 
 def _scores(what: str, scores: Any, labels: Any) -> tuple[Any, Any]:
     scores, labels = pt.as_tensor_variable(scores), pt.as_tensor_variable(labels)
-    if scores.type.ndim != 2 or labels.type.ndim != 1 or labels.type.dtype[0] not in "iu":
+    one_hot = labels.type.ndim == 2 and scores.type.ndim == 2
+    if one_hot:
+        classes, marked = scores.type.shape[1], labels.type.shape[1]
+        one_hot = marked != 1 and (classes == marked or None in (classes, marked))
+    numbers = labels.type.ndim == 1 and labels.type.dtype[0] in "iu"
+    if scores.type.ndim != 2 or not (numbers or one_hot):
         raise InputTypeError(
             f"{what}: scores are {scores.type} and labels {labels.type}: give a matrix (rows, "
-            "classes) and a vector of integers (rows)"
+            "classes), and a vector of integers (rows) or a matrix with 1 at each row's class"
         )
-    return scores, labels
+    return scores, labels.argmax(axis=1) if one_hot else labels
 
 
 def _confusion(scores: Any, labels: Any, classes: Any) -> Any:

@@ -383,7 +383,7 @@ class Trainer:
                     raise InputError("fit: validation= without metrics: give metrics=")
                 validated = self._validation_feed(validation, feed.batches.size)
                 stack.callback(validated.close)
-            engine = engine_of(self.train, slices)
+            engine = engine_of(self.train, slices, feed)
             due = Due(epochs, validate_every, save_every)
             loop = Loop(self, engine, feed, validated, due, self._options)
             if resume is None and self._options.folder is not None:

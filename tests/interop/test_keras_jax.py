@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -342,3 +344,139 @@ def test_digits_are_learned_as_by_keras(keras: Any, pair: synk.Group, rule: Any)
             assert run.wait()
     assert abs(accuracy(net.store()) - accuracy(serial)) <= 0.01
     assert accuracy(serial) > 0.95
+
+
+GLOROT = {"class_name": "VarianceScaling", "config": {"scale": 1.0, "mode": "fan_avg"}}
+
+
+def keras_1() -> dict[str, Any]:
+    """As mpi_learn's own MNIST model, smaller, written by Keras 1.2."""
+    layers = [
+        (
+            "Convolution2D",
+            {
+                **{"batch_input_shape": [None, 8, 8, 1], "nb_filter": 4, "nb_row": 3, "nb_col": 3},
+                **{"border_mode": "valid", "subsample": [1, 1], "dim_ordering": "tf"},
+                **{"init": "glorot_uniform", "bias": True, "activation": "linear"},
+                **{"W_regularizer": {"name": "WeightRegularizer", "l1": 0.0, "l2": 0.01}},
+                **{"b_regularizer": None, "W_constraint": None, "input_dtype": "float32"},
+            },
+        ),
+        ("Activation", {"activation": "relu"}),
+        (
+            "MaxPooling2D",
+            {"pool_size": [2, 2], "strides": [2, 2], "border_mode": "valid", "dim_ordering": "tf"},
+        ),
+        ("Dropout", {"p": 0.25}),
+        ("Flatten", {}),
+        ("Dense", {"output_dim": 5, "input_dim": 36, "init": "he_normal", "activation": "softmax"}),
+    ]
+    config = [
+        {"class_name": kind, "config": {"name": f"layer_{i}", "trainable": True, **each}}
+        for i, (kind, each) in enumerate(layers)
+    ]
+    return {"class_name": "Sequential", "config": config, "keras_version": "1.2.2"}
+
+
+def keras_2(functional: bool) -> dict[str, Any]:
+    dense = {"units": 3, "use_bias": True, "kernel_initializer": GLOROT, "trainable": True}
+    first = {"name": "first", **dense, "activation": "tanh", "batch_input_shape": [None, 4]}
+    last = {"name": "last", **dense, "activation": "linear"}
+    if not functional:
+        config = [{"class_name": "Dense", "config": each} for each in (first, last)]
+        inside = {"name": "net", "layers": config}
+        return {"class_name": "Sequential", "config": inside, "keras_version": "2.2.4"}
+    layers = [
+        {
+            "name": "x",
+            "class_name": "InputLayer",
+            "config": {"batch_input_shape": [None, 4], "dtype": "float32", "name": "x"},
+            "inbound_nodes": [],
+        },
+        {
+            **{"name": "first", "class_name": "Dense", "config": first},
+            "inbound_nodes": [[["x", 0, 0, {}]]],
+        },
+        {
+            "name": "both",
+            "class_name": "Concatenate",
+            "config": {"name": "both", "trainable": True, "axis": -1},
+            "inbound_nodes": [[["first", 0, 0, {}], ["x", 0, 0, {}]]],
+        },
+        {
+            **{"name": "last", "class_name": "Dense", "config": last},
+            "inbound_nodes": [[["both", 0, 0, {}]]],
+        },
+    ]
+    ends = {"input_layers": [["x", 0, 0]], "output_layers": [["last", 0, 0]]}
+    inside = {"name": "net", "layers": layers, **ends}
+    return {"class_name": "Model", "config": inside, "keras_version": "2.1.6"}
+
+
+def written(folder: Path, table: Any) -> Path:
+    (folder / "model.json").write_text(json.dumps(table))
+    return folder / "model.json"
+
+
+def test_models_from_the_json_of_keras_1(keras: ModuleType, tmp_path: Path) -> None:
+    """The layers that the same calls of Keras 3 make, with the options of each."""
+    net = interop.from_keras(written(tmp_path, keras_1()), "categorical_crossentropy")
+    conv, _, pool, drop, _, dense = net.model.layers
+    assert (conv.filters, conv.kernel_size, conv.padding) == (4, (3, 3), "valid")
+    assert conv.data_format == pool.data_format == "channels_last"
+    assert conv.kernel_regularizer.l2 == pytest.approx(0.01)
+    assert (pool.pool_size, drop.rate, dense.units) == ((2, 2), 0.25, 5)
+    assert type(dense.kernel_initializer).__name__ == "HeNormal"
+    assert net.model.input_shape == (None, 8, 8, 1)
+    assert list(net.metrics) == ["loss", "accuracy"]  # of labels that are one-hot
+    assert net.inputs[1].type.ndim == 2
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_models_from_the_json_of_keras_2(
+    keras: ModuleType, tmp_path: Path, functional: bool
+) -> None:
+    net = interop.from_keras(written(tmp_path, keras_2(functional)), "mean_squared_error")
+    first, second, last, other = (p.get_value() for p in net.params)
+    rows = ROWS[:, :4]
+    hidden = np.tanh(rows @ first + second)
+    if functional:
+        hidden = np.concatenate([hidden, rows], axis=1)
+    np.testing.assert_allclose(net.model.predict(rows, verbose=0), hidden @ last + other, rtol=1e-5)
+    assert list(net.metrics) == ["loss"]
+
+
+def test_models_from_the_json_of_keras_3(keras: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(mlp(keras).to_json())
+    net = interop.from_keras(tmp_path / "model.json", cross_entropy(keras))
+    assert net.model.count_params() == mlp(keras).count_params()
+
+
+def test_json_that_is_no_model(keras: ModuleType, tmp_path: Path) -> None:
+    other = {**keras_2(False), "class_name": "Graph"}
+    unknown = keras_1()
+    unknown["config"][1]["class_name"] = "MaxoutDense"
+    for table, message in (
+        (3, "is not the JSON of model.to_json"),
+        (other, "of Keras 2.2.4: ValueError: it is a Graph"),
+        (unknown, "of Keras 1.2.2: ValueError: there is no layer MaxoutDense"),
+    ):
+        with pytest.raises(synk.InputError, match=message):
+            interop.from_keras(written(tmp_path, table), "mse")
+    with pytest.raises(synk.InputError, match=r"nothing.json cannot be read"):
+        interop.from_keras(tmp_path / "nothing.json", "mse")
+
+
+def test_accuracy_of_two_classes(keras: ModuleType) -> None:
+    """Of one probability, or one logit, for a row."""
+    target = (ROWS[:, :1] > 0).astype("float32")
+    for loss, limit in (
+        ("binary_crossentropy", 0.5),
+        (keras.losses.BinaryCrossentropy(from_logits=True), 0.0),
+    ):
+        net = interop.from_keras(mlp(keras, classes=1), loss)
+        metric = net.metrics["accuracy"]
+        x, y = net.inputs
+        sums = pytensor.function([x, y], list(metric.sums), mode="JAX")(ROWS, target)
+        expected = np.mean((net.model.predict(ROWS, verbose=0) > limit) == (target > 0.5))
+        assert metric.finish(*map(float, sums)) == pytest.approx(expected)

@@ -106,6 +106,29 @@ def test_f1_of_each_class(group2: synk.Group) -> None:
     np.testing.assert_allclose(found, each, rtol=1e-12)
 
 
+def test_labels_may_be_one_hot(group2: synk.Group) -> None:
+    """The values of labels as numbers; other numbers of classes are refused."""
+    marked = pt.fmatrix("marked")
+    made = {
+        "accuracy": lambda labels: metrics.accuracy(s, labels),
+        "top_2": lambda labels: metrics.top_k(s, labels, 2),
+        "confusion": lambda labels: metrics.confusion(s, labels, 5),
+        "f1": lambda labels: metrics.f1(s, labels, 5),
+    }
+    numbers = Evaluation([s, y], {k: f(y) for k, f in made.items()})(SCORES, LABELS)
+    rows = np.eye(5, dtype="float32")[LABELS]
+    found = Evaluation([s, marked], {k: f(marked) for k, f in made.items()})(SCORES, rows)
+    assert numbers.keys() == found.keys()
+    for name, value in numbers.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    for columns in (1, 4):
+        with pytest.raises(synk.InputTypeError, match="a matrix with 1 at each row's class"):
+            metrics.accuracy(
+                pt.tensor("s", dtype="float64", shape=(None, 5)),
+                pt.tensor("y", dtype="float32", shape=(None, columns)),
+            )
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -12,6 +12,7 @@ from synkhronos.cli._translation.translation import (
     NET,
     OldParser,
     Translation,
+    count,
     divided,
     parsed,
 )
@@ -36,6 +37,7 @@ _NEEDLESS = {
     "log_level": "logging is Python's: the logger synkhronos",
     "elastic_lr": "it had no effect",
     "elastic_momentum": "it had no effect",
+    "validate_every": "it counted updates; validate_every counts epochs: each is validated",
     "max_gpus": 'members are on GPUs with mode = "JAX" and devices = "cuda"',
     "master_gpu": "the master is a member as all others",
     "checkpoint_interval": "a checkpoint is saved after each epoch",
@@ -61,6 +63,10 @@ def translate(out: Translation, line: list[str]) -> None:
     _model(out, old)
     _data(out, old)
     _rule(out, old, workers)
+    if "member_batch" in out.table:
+        out.set(
+            "data.memory", True, f"{old.mode}: each member takes batches by itself, from memory."
+        )
     out.set("epochs", old.epochs)
     _ends(out, old)
     _folder(out, old)
@@ -91,20 +97,21 @@ def _arguments(parser: argparse.ArgumentParser, newer: bool) -> None:
     add("--trial-name", default="train")
     add("--features-name", default="features")
     add("--labels-name", default="labels")
-    add("--batch", type=int, default=100)
+    add("--batch", type=count, default=100)
+    add("--validate-every", type=int)
     add("--preload-data", type=int, default=0)
     add("--cache-data", default="")
-    add("--masters", "--n-masters", type=int, default=1)
-    add("--processes", "--n-processes", type=int, default=1)
+    add("--masters", "--n-masters", type=count, default=1)
+    add("--processes", "--n-processes", type=count, default=1)
     add("--max-gpus", type=int)
-    add("--epochs", type=int, default=1)
+    add("--epochs", type=count, default=1)
     add("--optimizer", default="adam")
     add("--loss", default="binary_crossentropy")
     add("--early-stopping")
     add("--target-metric")
     add("--worker-optimizer", default="adam" if newer else "sgd")
     add("--worker-optimizer-params", default="{}")
-    add("--sync-every", type=int, default=1)
+    add("--sync-every", type=count, default=1)
     default = "gem" if newer else "sgd"
     add("--mode", choices=("sgd", "downpour", "easgd", "gem"), default=default)
     add("--elastic-force", type=float, default=0.9)
@@ -140,11 +147,24 @@ def _members(out: Translation, started: int | None, old: argparse.Namespace) -> 
 
 
 def _model(out: Translation, old: argparse.Namespace) -> None:
+    out.set("floatX", "float32")
+    if old.model.endswith(".json") and os.path.exists(old.model):
+        out.set(
+            "model",
+            "synkhronos.interop:from_keras",
+            f"The old model was {old.model}: Keras reads it, with JAX. It needs the extra keras. "
+            "Its metrics are loss and accuracy.",
+        )
+        arguments = {"model": os.path.abspath(old.model), "loss": old.loss}
+        out.set("model_arguments", arguments)
+        out.set("mode", "JAX")
+        return
     out.set(
         "model",
         NET,
         f"The old model was {old.model}, with the loss {old.loss}. Write it as a function net in "
-        "mine.py, which returns a synkhronos.training.Net.",
+        "mine.py, which returns a synkhronos.training.Net. A .json of Keras that is there when the "
+        "line is translated is read by synkhronos.interop:from_keras.",
     )
 
 
