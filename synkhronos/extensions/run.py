@@ -72,6 +72,9 @@ class Run(PointSource):
     history : list of dict
         For each point: rows, epoch, seconds, version, loss.
     deaths : list of Death
+    notes : list of str
+        After the end: what has to be known of the result, in one line each. So it says if the
+        variables differ from the last point because the master began late.
     log : dict of lists
         With ``record=True``, after the end, by rank: for each exchange the centre's version after
         it, the member's steps, the staleness, the members that took part, what was done, and the
@@ -100,6 +103,7 @@ class Run(PointSource):
     ) -> None:
         self.history: list[dict[str, Any]] = []
         self.deaths: list[Death] = []
+        self.notes: list[str] = []
         self.log: dict[int, list[Any]] = {}
         self._group = group
         self._task = task
@@ -118,6 +122,7 @@ class Run(PointSource):
         self._stopping = False
         self._over = False
         self._progress: list[dict[str, Any]] = []  # at the end
+        self._missed: int | None = None  # rows that were used when the master began
         self._counted = (0.0, 0.0)  # rows and loss at the previous point
         self._total = (0.0, 0.0)  # at the end
 
@@ -305,6 +310,8 @@ class Run(PointSource):
     def _take_part(self, enough: Callable[[], bool]) -> bool:
         participant = self._participant
         while not enough() and not self._stopping:
+            if self._missed is None:
+                self._missed = self.rows
             participant.arrive()
             while not enough() and participant.step(self._shall_stop):
                 self._look()
@@ -457,9 +464,28 @@ class Run(PointSource):
         self._finished(participant.state())
         self._progress, self._total = self.progress(), self._losses()
         self._over = True
+        self._note_late_start()
         self.log = {self._group.rank: participant.log}
         try:
             self.log |= self._group.end_task(self._task, self._least)
         finally:
             for variable, value in values.items() if keep else ():
                 variable.set_value(value, borrow=True)
+
+    def _note_late_start(self) -> None:
+        """Say so if the master has moved the centre after the last point, by few steps of its own.
+
+        Its parameters are those of the start and a few steps, so its last exchange may take the
+        centre far from the point.
+        """
+        missed, last = self._missed, self.history[-1]["version"] if self.history else self._version
+        own = self._progress[self._group.rank]["steps"]
+        if missed is None or self._version <= last or not own or 2 * missed < self.rows:
+            return
+        text = (
+            f"the variables have version {self._version} of the centre, and the last point has "
+            f"{last}: the master began when {missed} of {self.rows} rows were used, and exchanged "
+            "after the point. Enter run.every or run.wait sooner, or set the point's values"
+        )
+        self.notes.append(text)
+        log.warning("%s: %s", self._task.what, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -336,3 +337,26 @@ def test_mode_jax(rule: rules.Rule) -> None:
         assert points[-1].rows == 320
         # a member that makes no step, on a busy machine, holds the mean at 1
         assert np.all((w.get_value() > 0.5) & (w.get_value() < 2.5))
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_master_that_began_late_is_named(
+    group2: synk.Group, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    """Its last exchange changes the centre after the last point; one line says so."""
+    train, ws, data = equal(rules.EASGD(8, alpha=0.5), n=16, slowed=Slowed(workers=0.1))
+    started = time.monotonic()
+    with train.start(data, batches_of(16, 1), epochs=1) as run:
+        while late and run.rows < 9:
+            assert time.monotonic() < started + 60
+            time.sleep(0.01)
+        points = list(run.every(rows=3 if late else 16))
+    assert sum(member["rows"] for member in run.progress()) == 16
+    if not late:
+        assert run.notes == []
+        return
+    version = run.history[-1]["version"]
+    [note] = run.notes
+    assert f"the last point has {version}: the master began when" in note
+    assert f"EASGD(period=8, alpha=0.5): {note}" in caplog.text
+    assert not np.array_equal(points[-1].values[ws[0]], ws[0].get_value())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
+from synkhronos.cli._translation.tmlauncher_model import METHODS, SETTINGS, OldModel, model_in
 from synkhronos.cli._translation.translation import OldParser, Translation, divided, parsed
 
 # of its models: epochs, rate, rows of a worker's batch
@@ -21,6 +22,12 @@ _MODELS = {
     "ResNet50": (90, 0.0125, 32),
 }
 _USUAL = (70, 0.01, 128)
+_ZOO: dict[str, tuple[str, dict[str, Any]]] = {
+    "AlexNet": ("alexnet", {"towers": 2, "size": 227}),
+    "GoogLeNet": ("googlenet", {"auxiliary": True}),
+    "VGG16": ("vgg", {"depth": 16}),
+    "ResNet50": ("resnet", {"depth": 50}),
+}
 _RULES: dict[str, dict[str, Any]] = {
     "EASGD": {"name": "EASGD", "period": 10, "alpha": 0.5},
     "GOSGD": {"name": "GoSGD", "probability": 0.01},
@@ -66,8 +73,8 @@ def translate(out: Translation, line: list[str]) -> None:
     rule = "".join(found.get("RULE", ["BSP"])).upper()
     kind = "".join(found.get("BSP_SYNC_TYPE", ["cdd"]))
     members = _members(out, devices, rule)
-    _model(out, found)
-    _rule(out, rule, kind, members, "".join(found.get("MODELCLASS", [])))
+    old = _model(out, found)
+    _rule(out, rule, kind, members, "".join(found.get("MODELCLASS", [])), old)
     if "BSP_EXCH_STRATEGY" in found:
         strategy = "".join(found["BSP_EXCH_STRATEGY"])
         if strategy.endswith("16") and rule == "BSP" and kind == "cdd":
@@ -164,10 +171,10 @@ def _devices(text: str) -> list[str]:
 def _members(out: Translation, devices: list[str], rule: str) -> int | None:
     if not devices:
         return None
-    server = rule == "EASGD" and len(devices) > 1
-    members = len(devices) - server
+    members = len(devices)
     text = f"The old devices were {', '.join(devices)}"
-    text += ", the first of them for a server, which is not needed." if server else "."
+    server = rule == "EASGD" and members > 1
+    text += ". The first was for a server, which is not needed: a member uses it." if server else "."
     text += ' Members use cores; for GPUs: mode = "JAX", devices = "cuda".'
     nodes = {d.rpartition(":")[0] for d in devices if ":" in d}
     if len(nodes) > 1:
@@ -183,29 +190,49 @@ def _members(out: Translation, devices: list[str], rule: str) -> int | None:
     return members * max(len(nodes), 1)
 
 
-def _model(out: Translation, found: dict[str, list[str]]) -> None:
+def _model(out: Translation, found: dict[str, list[str]]) -> OldModel:
     file = "".join(found.get("MODELFILE", []))
     name = "".join(found.get("MODELCLASS", []))
     if not file or not name:
         raise InputError("the old line of tmlauncher: it names no model file and no model class")
-    out.set(
-        "model",
-        f"{file}:{name}",
-        f"{name} is called without the old config: [model_arguments] are its arguments. It needs "
-        "the attributes loss, params and inputs; outputs and metrics are used if it has them.",
-    )
+    old = model_in(file, name)
+    if file.startswith("theanompi.") and name in _ZOO:
+        function, arguments = _ZOO[name]
+        out.set("model", f"synkhronos.zoo:{function}", f"{name} of Theano-MPI: needs the extra nn.")
+        if arguments:
+            out.set("model_arguments", dict(arguments))
+        rows = "mine"
+    else:
+        rows = file
+        out.set(
+            "model",
+            f"{file}:{name}",
+            f"{name} is called without the old config: [model_arguments] are its arguments. It "
+            "needs the attributes loss, params and inputs; outputs and metrics are used if it has "
+            "them. Not called, and where their content goes:",
+        )
+        for method in old.methods:
+            out.set("model", f"{file}:{name}", f"- {method}: {METHODS[method]}")
     out.set(
         "data.train",
-        f"{file}:train_rows",
-        "The old class had the data. This is a function that returns an array for each input; or "
-        "name files.",
+        f"{rows}:train_rows",
+        "The old class had the data, in batches: n_batch_train * batch_size rows. This is a "
+        "function that returns an array for each input; or name files.",
     )
-    out.set("data.validation", f"{file}:validation_rows")
+    out.set("data.validation", f"{rows}:validation_rows", "n_batch_val * batch_size rows.")
+    return old
 
 
-def _rule(out: Translation, rule: str, kind: str, members: int | None, name: str) -> None:
-    epochs, rate, each = _MODELS.get(name, _USUAL)
+def _rule(
+    out: Translation, rule: str, kind: str, members: int | None, name: str, old: OldModel
+) -> None:
+    usual = dict(zip(SETTINGS, _MODELS.get(name, _USUAL), strict=True))
+    usual |= {"momentum": 0.9, "weight_decay": 5e-4}
+    set_there = {**usual, **old.settings}
+    epochs, rate, each = (set_there[key] for key in SETTINGS)
     known = f"as {name} had it" if name in _MODELS else "of the old class: set yours"
+    if SETTINGS[0] in old.settings:
+        known = f"as in {old.file}"
     if rule == "BSP":
         if kind not in _KINDS:
             raise InputError(f"BSP_SYNC_TYPE={kind}: it was one of {', '.join(_KINDS)}")
@@ -225,7 +252,12 @@ def _rule(out: Translation, rule: str, kind: str, members: int | None, name: str
     out.set("epochs", epochs, f"{known[0].upper()}{known[1:]}.")
     out.set(
         "optimizer",
-        {"name": "momentum", "rate": rate, "momentum": 0.9, "weight_decay": 5e-4},
+        {
+            "name": "momentum",
+            "rate": rate,
+            "momentum": set_there["momentum"],
+            "weight_decay": set_there["weight_decay"],
+        },
         "Biases had twice the rate and no decay. The rate is never multiplied by the number of "
         "members; the old one grew to that in its first 5 epochs.",
     )
