@@ -582,9 +582,9 @@ class Checkpoints:
                     raise
                 damaged.append(exc)
                 continue
-            for exc in damaged:
+            for error in damaged:
                 warn(
-                    f"restore: {exc.damaged}. The latest one that is whole is restored instead, "
+                    f"restore: {error.damaged}. The latest one that is whole is restored instead, "
                     f"that of step {body['step']}",
                     CheckpointWarning,
                 )
