@@ -286,6 +286,20 @@ def test_data_is_run_as_code_in_one_module() -> None:
     assert found == {"_transport.serialization"}
 
 
+def test_interpreters_do_not_import_from_the_working_folder() -> None:
+    """A process that we start with code or a module gets -P; a script has its own folder."""
+    found = 0
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.List | ast.Tuple):
+                continue
+            words = [ast.unparse(word) for word in node.elts]
+            if "sys.executable" in words and {"'-c'", "'-m'"} & set(words):
+                found += 1
+                assert "'-P'" in words, (name, words)
+    assert found >= 7
+
+
 def test_module_variables() -> None:
     """`global` is used for the current group alone."""
     for name, tree in modules().items():

@@ -11,7 +11,7 @@ import numpy as np
 from synkhronos._api.auto_slices import Temporaries
 from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
-from synkhronos._api.unusable import why_unusable
+from synkhronos._api.unusable import is_masked, why_unusable
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.replicas import is_dense
@@ -90,6 +90,11 @@ class Arguments:
         if dense and value is None:
             raise InputTypeError(f"{self._what}: input {self._label(index)} is None: give a value")
         option = self._plan.options[index]
+        if is_masked(value):
+            raise InputTypeError(
+                f"{self._what}: input {self._label(index)}, found {shown(value)}: "
+                f"{why_unusable(value)}"
+            )
         try:
             filtered = kind.filter(
                 value if option.strict or not dense else _plain(value),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._api.unusable import why_unusable
+from synkhronos._api.unusable import is_masked, why_unusable
 from synkhronos._engine.group import Group
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._host.arena import ArrayRef, FileRef
@@ -351,6 +351,8 @@ class Data:
 
 def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
     """Make an array; plain numbers and lists take `dtype` if they fit."""
+    if is_masked(given):
+        raise InputTypeError(f"{shown(given)} is not an array of numbers: {why_unusable(given)}")
     try:
         value = np.asarray(given)
     except ValueError as exc:

@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 
 
+def is_masked(value: Any) -> bool:
+    """Whether it is a masked array that hides elements: an array of numbers would show them."""
+    if not isinstance(value, np.ndarray) or type(value) is np.ndarray:
+        return False
+    return bool(np.any(getattr(value, "mask", False)))
+
+
 def why_unusable(value: Any) -> str:
     """What is wrong with a value, and what to do; empty if it may be an array of numbers."""
     given = value
@@ -18,6 +25,11 @@ def why_unusable(value: Any) -> str:
     kind = getattr(getattr(given, "dtype", None), "kind", "")
     if hasattr(value, "tocsr"):
         return "it is a sparse matrix, whose rows are not divided: pass value.toarray()"
+    if is_masked(value):
+        return (
+            "it is a masked array, and members would compute with what its mask hides: pass "
+            "value.filled(...), or the mask as an input of its own"
+        )
     if isinstance(value, Iterator):
         return (
             f"it is a {type(value).__name__}, which can be read only once: pass np.array(list(it))"

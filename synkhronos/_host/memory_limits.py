@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,16 @@ def oom_kills(cgroups: str) -> int:
 
 def _machine() -> Limit:
     kilobytes = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError as exc:
+        if exc.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise MemoryError(
+            f"no descriptor is left to look how much memory is free ({exc.strerror}): close files, "
+            "or raise the limit (ulimit -n)"
+        ) from None
+    for line in text.splitlines():
         name, _, value = line.partition(":")
         kilobytes[name] = int(value.split()[0])
     free = 1024 * (kilobytes.get("MemAvailable", 0) + kilobytes.get("SwapFree", 0))

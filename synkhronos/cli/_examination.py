@@ -281,7 +281,7 @@ def _deaths() -> Iterator[Finding]:
     """Kill a master, and check that its worker ends."""
     name = "a killed master's worker"
     master = subprocess.Popen(
-        [sys.executable, "-c", _KILLED_MASTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-P", "-c", _KILLED_MASTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert master.stdout is not None
     assert master.stderr is not None

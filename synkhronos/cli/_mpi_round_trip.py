@@ -52,7 +52,7 @@ def round_trip(command: str) -> tuple[bool, str]:
     if "Open MPI" in version_of(command) or "OpenRTE" in version_of(command):
         options = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
     job = subprocess.Popen(
-        [command, *options, "-n", "2", sys.executable, "-c", _SCRIPT],
+        [command, *options, "-n", "2", sys.executable, "-P", "-c", _SCRIPT],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

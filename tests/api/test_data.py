@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -681,3 +682,23 @@ def test_two_groups_have_data_of_their_own(group2: synk.Group) -> None:
         assert f(d) == 5
     assert f(d) == 5
     assert other.data.sum() == 10
+
+
+def test_masked_arrays_are_refused(group2: synk.Group) -> None:
+    """numpy would drop the mask, and compute with what it hides."""
+    hidden = np.ma.masked_equal([1.0, 2.0, -999.0], -999.0)
+    whole = np.ma.masked_equal([1.0, 2.0, 3.0], -999.0)
+    x, s = pt.dvector("x"), pytensor.shared(np.zeros(3), name="s")
+    f = synk.function([x], x.sum(), mode="FAST_COMPILE")
+    d = synk.data(whole)
+    assert f(whole) == f(d) == 6
+    for call in (
+        lambda: f(hidden),
+        lambda: f(x=hidden),
+        lambda: synk.data(hidden),
+        lambda: d.set_value(hidden),
+        lambda: synk.broadcast(s, hidden),
+    ):
+        with pytest.raises(synk.InputTypeError, match="masked array"):
+            call()
+    assert d.data.tolist() == [1, 2, 3]

@@ -627,11 +627,11 @@ def test_hosts_are_tried_before_a_launch(
         "ssh",
         f"""
         echo "$@" >> {tmp_path}/words
-        case "$5" in
+        case "$6" in
             good) exit 0;;
             slow) exec sleep 100;;
             silent) exit 255;;
-            *) echo "noise" >&2; echo "ssh: $5: no route" >&2; exit 255;;
+            *) echo "noise" >&2; echo "ssh: $6: no route" >&2; exit 255;;
         esac
     """,
     )

@@ -230,6 +230,8 @@ def test_the_line_can_be_pasted() -> None:
         (("-H", "a:0", SCRIPT), {}, "'a:0' is not a host"),
         (("-H", "a,b,a", SCRIPT), {}, "a is named twice"),
         (("-H", "a;b", SCRIPT), {}, "'a;b' is not a host"),
+        (("-H=-Fcluster.cfg", SCRIPT), {}, "'-Fcluster.cfg' is not a host"),
+        ((SCRIPT,), {"LSB_HOSTS": "a -Fx"}, "the scheduler's list of hosts has '-Fx'"),
         (("-H", "a", "--hostfile", "b", SCRIPT), {}, "give one of them"),
         (("--hostfile", "/no/file", SCRIPT), {}, "--hostfile /no/file: No such file"),
         (("-x", "MISSING", SCRIPT), {}, "-x MISSING: it is not set here"),
@@ -348,6 +350,9 @@ def test_hosts_files(tmp_path: Path) -> None:
     assert listed_hosts(text, "hosts") == [
         *(Host("node1", 4), Host("node2", 2), Host("node3"), Host("node4", 2)),
     ]
+    for word in ("-Fcluster.cfg", "-oProxyCommand=x", ".a", "_a"):
+        with pytest.raises(UsageError, match=f"hosts, line 1: '{word}' is not a host"):
+            listed_hosts(f"{word} slots=2\n", "hosts")
     with pytest.raises(UsageError, match=r"hosts, line 2: 'a:b' is not a host"):
         listed_hosts("a\na:b\n", "hosts")
     file = tmp_path / "hosts"

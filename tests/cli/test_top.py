@@ -52,6 +52,7 @@ def test_figures_of_training(group2: synk.Group) -> None:
     train = make_train_function(loss, [w], x, None, updates.sgd, 0.1, mode=FAST, name="train")
     rows = synk.data(np.ones((30, 5)))
     train(rows)
+    group2.note("\udce9 of a script's name in Latin-1")
     group2.note("näher " + 600 * "x")
     watch = Watch()
     look(watch)

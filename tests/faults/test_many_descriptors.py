@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -81,6 +82,26 @@ def test_a_search() -> None:
     study = search.open_study("many files", seed=0)
     search.search(_objective, study, trials=2, slots=1)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
+
+
+def test_no_descriptor_is_left(group2: synk.Group) -> None:
+    """Promise 10: calls go on, and what needs a look at the free memory says what is missing."""
+    x = pt.dvector("x")
+    f = synk.function([x], x.sum(), mode=FAST)
+    f(np.ones(5))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        assert f(np.ones(5)) == 5
+        with pytest.raises(MemoryError, match=r"no descriptor is left .*ulimit -n"):
+            synk.data(shape=(40_000_000,), dtype="float64")
+        assert f(np.ones(7)) == 7
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+    assert synk.data(np.ones(3)).data.sum() == 3
 
 
 def _objective(trial: object) -> float:

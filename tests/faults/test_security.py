@@ -20,7 +20,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from selection import thorough
-from user_scripts import run_script
+from user_scripts import ended, run_script, script_command
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
@@ -209,3 +209,25 @@ def test_what_is_imported(tmp_path: Path, start: str) -> None:
     needs = {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]}
     assert needs == {"pytensor", "numpy", "cloudpickle", "threadpoolctl"}
     assert set(run_script(tmp_path, IMPORTED, start).split()) - {"synkhronos"} <= needs
+
+
+def test_workers_do_not_import_from_the_working_folder(tmp_path: Path) -> None:
+    """A script elsewhere that runs in a stranger's folder, and a script in it that does not."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    for name in ("json", "runpy", "numpy", "synkhronos", "pytensor", "cloudpickle"):
+        (theirs / f"{name}.py").write_text(f"import os; os.mkdir({str(tmp_path / 'canary')!r})\n")
+    (mine / "helper.py").write_text("from operator import add\n")
+    command = script_command(
+        mine,
+        """
+        import helper, numpy as np, pytensor.tensor as pt, synkhronos as synk
+        x = pt.dvector("x")
+        with synk.Group(2, start="exec"):
+            print(helper.add(synk.function([x], x.sum(), mode="FAST_COMPILE")(np.ones(5)), 1))
+        """,
+    )
+    done = ended(theirs, command)
+    assert done.stdout.split() == ["6.0"], done.stdout
+    assert not (tmp_path / "canary").exists()

@@ -76,7 +76,7 @@ def start_interpreter(
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     with _bound_to(cores):
         return subprocess.Popen(
-            [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(told)],
+            [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(told)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -69,7 +69,7 @@ class Status:
         self._write(text, _NOTE, _NOTE_BYTES)
 
     def _write(self, text: str, at: int, most: int) -> None:
-        raw = text.encode()[:most]
+        raw = text.encode(errors="backslashreplace")[:most]  # a script's name may be any bytes
         self._bytes[at : at + most] = raw + bytes(most - len(raw))
 
     def add_clocks(self, offset: int, cells: int) -> None:

@@ -120,7 +120,7 @@ def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subpr
     }
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
-        [sys.executable, *flags, "-c", _BOOTSTRAP, json.dumps(hello)],
+        [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(hello)],
         stdin=None if wiring.debug else subprocess.DEVNULL,
         pass_fds=guards.inherited(wiring),
         env={**os.environ, **environment(len(wiring.cores)), **device},

@@ -49,7 +49,7 @@ class Contender:
     def __init__(self, function: str, members: int, devices: str | None) -> None:
         self.members = members
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path)],
+            [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -16,7 +16,7 @@ from synkhronos.cli._running.usage import UsageError
 _SECONDS = 10.0  # limit of scontrol, which answers without its server
 _PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")  # of Slurm's names: a list in brackets, or text
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile(r"[^\W_][\w.-]*")  # never an option of ssh or of a launcher
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def allocation(
     `hostnames` expands Slurm's list; default: `scontrol` where it is installed.
     """
     if nodes := environ.get("SLURM_JOB_NODELIST", environ.get("SLURM_NODELIST", "")):
-        return Allocation("Slurm", tuple((hostnames or expanded)(nodes)))
+        return Allocation("Slurm", _unique((hostnames or expanded)(nodes)))
     if file := environ.get("PBS_NODEFILE", ""):
         return Allocation("PBS", _unique(_words_of(file, "PBS_NODEFILE")))
     if counts := environ.get("LSB_MCPU_HOSTS", ""):
@@ -92,6 +92,9 @@ def allocation(
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
+    wrong = [name for name in names if not _NAME.fullmatch(name)]
+    if wrong:
+        raise UsageError(f"the scheduler's list of hosts has {wrong[0]!r}, which is not a host")
     return tuple(dict.fromkeys(names))
 
 

@@ -52,7 +52,7 @@ def _trying(host: str, options: list[str]) -> Iterator[Callable[[float], str]]:
     with tempfile.TemporaryFile() as said:
         try:
             tried = subprocess.Popen(
-                ["ssh", *options, host, "true"],
+                ["ssh", *options, "--", host, "true"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,

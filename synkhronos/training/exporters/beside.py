@@ -60,7 +60,7 @@ def exported(run: Path, to: str) -> Iterator[None]:
     hello = json.dumps({"path": sys.path, "run": str(run.resolve()), "to": to})
     with open(said, "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, hello],
+            [sys.executable, "-P", "-c", _BOOTSTRAP, hello],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=output,

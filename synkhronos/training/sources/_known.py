@@ -161,7 +161,7 @@ def _downloaded(lacking: list[str]) -> Split | None:
 
 
 def answers(url: str) -> bool:
-    command = [sys.executable, "-c", _ANSWERS, url]
+    command = [sys.executable, "-P", "-c", _ANSWERS, url]
     try:
         return not subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode
     except subprocess.TimeoutExpired:
