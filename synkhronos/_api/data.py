@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._api.unusable import is_masked, why_unusable
-from synkhronos._engine.group import Group
+from synkhronos._engine.group import Group, current
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._host.arena import ArrayRef, FileRef
 
@@ -41,6 +41,9 @@ class Data:
 
     After the end of the group, Data can be read and written; methods that change the shape raise
     GroupClosed.
+
+    `pickle` and the like write the array. What they read is Data of the current group; without one
+    they raise NotForked. A copy by `copy` is Data of the same group, with an array of its own.
 
     Attributes
     ----------
@@ -154,6 +157,19 @@ class Data:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._view, dtype=dtype, copy=copy)
+
+    def __deepcopy__(self, memo: Any) -> Data:
+        self.group.check("copy.deepcopy of Data")
+        return _made(self.group, self._contents(), self.name, self.minibatch)
+
+    def __copy__(self) -> Data:
+        return self.__deepcopy__(None)
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self._contents(), self.name, self.minibatch)
+
+    def _contents(self) -> np.ndarray:
+        return np.array(self._view)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -347,6 +363,17 @@ class Data:
             "c",
             self._generation,
         )
+
+
+def _made(group: Group, value: np.ndarray, name: str | None, minibatch: bool) -> Data:
+    made = Data(group, value.dtype, value.ndim, name, minibatch)
+    made.set_value(value)
+    return made
+
+
+def _unpickled(value: np.ndarray, name: str | None, minibatch: bool) -> Data:
+    what = "unpickling Data (for a process without a group, pickle np.asarray(data))"
+    return _made(current(what), value, name, minibatch)
 
 
 def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:

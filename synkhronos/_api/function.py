@@ -20,6 +20,7 @@ from synkhronos._api.serial import Serial
 from synkhronos._api.timed_parts import TimedParts
 from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current, retried
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import telling
 from synkhronos._errors import place_of_user
 
@@ -27,7 +28,7 @@ from synkhronos._errors import place_of_user
 _SECONDS, _CALLS = 0.5, 5
 
 
-class Function(Advised):
+class Function(ProcessBound, Advised):
     """A function that all members of a group run together; made by `synk.function`.
 
     Attributes
@@ -43,6 +44,11 @@ class Function(Advised):
     >>> f.output_modes, f.update_modes, f.get_shared()
     ({'mean': 'avg', 'rows': 'gather'}, {s: None}, [s])
     """
+
+    _instead = (
+        "pickle the values of its variables, [v.get_value() for v in f.get_shared()], and make the "
+        "function again"
+    )
 
     def __init__(self, group: Group, plan_: Plan) -> None:
         self._function = GroupFunction(group, plan_)

@@ -135,6 +135,9 @@ class ScatteredData(Data):
     def __setitem__(self, key: Any, value: Any) -> None:
         self._refuse("to write to it")
 
+    def _contents(self) -> NoReturn:
+        self._refuse("to copy or pickle it")
+
     def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
         """Raise InputError: scattered Data cannot be set."""
         self._refuse("to set it")

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from synkhronos._engine.group_options import (
     listed,
 )
 from synkhronos._engine.member import Member
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import stop_telling
 from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import cancelling, described, follow, launched, start_members
@@ -38,6 +40,7 @@ from synkhronos._errors import (
     GroupClosed,
     GroupError,
     GroupTimeout,
+    InputError,
     NotForked,
     StartFailed,
     WorkerDied,
@@ -61,10 +64,17 @@ _BUSY = (
 
 LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its command
 
-_current: Group | None = None
+# The group of module functions: this thread's own, else that of `fork`, else the one that any
+# thread has entered last.
+_own: ContextVar[Group | None] = ContextVar("_own", default=None)
+_forked: Group | None = None
+_entered: list[Group] = []
+
+# Held by a thread that may start a group for a time.
+_temporary = threading.RLock()
 
 
-class Group:
+class Group(ProcessBound):
     """A master, which is this process, and its workers.
 
     Parameters
@@ -141,6 +151,7 @@ class Group:
     2
     """
 
+    _instead = "start one in the other process, by synk.fork() or synk.Group()"
     _ended = "has not been started"
     _traced: AbstractContextManager[Trace] | None = None  # for the whole life
 
@@ -241,19 +252,20 @@ class Group:
         self._interrupts = self.channel.interrupts
 
     def __enter__(self) -> Group:
-        global _current
-        self._outer = _current
-        _current = self
+        self._outer = _own.get()
+        _own.set(self)
+        _entered.append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        global _current
-        _current = self._outer
+        _own.set(self._outer)
+        if self in _entered:
+            _entered.remove(self)
         self.close()
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Group]:
-        """A context in which module functions act on this group.
+        """A context in which module functions of this thread act on this group.
 
         >>> import synkhronos as synk
         >>> a, b = synk.Group(1), synk.Group(1)
@@ -261,12 +273,12 @@ class Group:
         ...     d = synk.data([1.0, 2.0])
         >>> a.close(); b.close()
         """
-        global _current
-        outer, _current = _current, self
+        outer = _own.get()
+        _own.set(self)
         try:
             yield self
         finally:
-            _current = outer
+            _own.set(outer)
 
     def __repr__(self) -> str:
         how, state = self.channel.started, self._ended or "alive"
@@ -839,7 +851,12 @@ def _tell_other_groups(member: Member, changed: list[Entry]) -> None:
 
 
 def _disown_groups() -> None:
-    """In a fork of the master: this process must neither use nor end the master's groups."""
+    """In a fork of the master: this process must neither use nor end the master's groups.
+
+    Another thread of the master, which is not here, may have held the lock.
+    """
+    global _temporary
+    _temporary = threading.RLock()
     for group in list(_groups):
         group._ended = "belongs to another process"
         _groups.discard(group)
@@ -854,18 +871,64 @@ def _close_all() -> None:
         group.close()
 
 
+def _found() -> Group | None:
+    own = _own.get()
+    if own is not None or (_forked is not None and _forked.alive):
+        return own or _forked
+    return _entered[-1] if _entered else _forked
+
+
 def current(what: str = "this") -> Group:
-    """The group that module functions act on."""
-    if _current is None or not _current.alive:
-        if _current is not None and _current._owner != os.getpid():
-            _current.check(what)
+    """The group that module functions act on in this thread."""
+    group = _found()
+    if group is None or not group.alive:
+        if group is not None and group._owner != os.getpid():
+            group.check(what)
         raise NotForked(what)
-    return _current
+    return group
 
 
 def current_or_none() -> Group | None:
-    """The group that module functions act on; None if none is open in this process."""
-    return _current if _current is not None and _current.alive else None
+    """The group that module functions act on in this thread; None if none is open."""
+    group = _found()
+    return group if group is not None and group.alive else None
+
+
+@contextlib.contextmanager
+def taking_turns() -> Iterator[None]:
+    """A context that one thread at a time is in: groups of two threads compete for the cores."""
+    with _temporary:
+        yield
+
+
+@contextlib.contextmanager
+def current_or_temporary(what: str, members: int | None, devices: Any = None) -> Iterator[Group]:
+    """The current group; or one of this thread only, for the time of this context.
+
+    Threads take turns.
+
+    Raises
+    ------
+    InputError
+        The current group has another number of members.
+    """
+    with taking_turns():
+        group = current_or_none()
+        if group is not None:
+            if members not in (None, group.size):
+                raise InputError(
+                    f"{what}: members={members}, and the current group has {group.size}: close it "
+                    "first, or leave members out"
+                )
+            yield group
+            return
+        group = Group(members, devices)
+        group._forked_with = given_options(Group, n_parallel=members, devices=devices)
+        try:
+            with group.active():
+                yield group
+        finally:
+            group.close()
 
 
 def fork(
@@ -913,18 +976,20 @@ def fork(
     2
     >>> synk.close()
     """
-    global _current
+    global _forked
     del use_gpu, max_n_var, max_dim
     check_options("synk.fork", options, Group)
     options["profile_workers"] = profile_workers
     asked = given_options(
         Group, n_parallel=n_parallel, devices=devices, master_rank=master_rank, **options
     )
-    if _current is not None and _current.alive:
-        return _current._kept_by_fork(asked)
-    _current = Group(n_parallel, devices, master_rank, **options)
-    _current._forked_with = asked
-    return _current.size
+    alive = current_or_none()
+    if alive is not None:
+        return alive._kept_by_fork(asked)
+    _forked = Group(n_parallel, devices, master_rank, **options)
+    _forked._forked_with = asked
+    _own.set(None)  # a closed one
+    return _forked.size
 
 
 def close() -> None:
@@ -933,10 +998,15 @@ def close() -> None:
     >>> import synkhronos as synk
     >>> synk.close()
     """
-    global _current
-    if _current is not None:
-        _current.close()
-        _current = None
+    global _forked
+    group = _found()
+    if group is None:
+        return
+    group.close()
+    if group is _own.get():
+        _own.set(None)
+    if group is _forked:
+        _forked = None
 
 
 def retried[**P, R](call: Callable[P, R]) -> Callable[P, R]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -457,9 +459,24 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
 
 @contextlib.contextmanager
 def configured(config: dict[str, Any]) -> Iterator[None]:
-    """A context with the master's PyTensor configuration when the function was made."""
-    with pytensor.config.change_flags(**config):
+    """A context with the master's PyTensor configuration when the function was made.
+
+    One thread at a time is in it, since PyTensor has one configuration for all threads.
+    """
+    with _configuring, pytensor.config.change_flags(**config):
         yield
+
+
+_configuring = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a worker: another thread of the master, which is not here, may have held the lock."""
+    global _configuring
+    _configuring = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 # Settings that may change in a running process (workers have the others from the environment).

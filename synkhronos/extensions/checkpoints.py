@@ -33,6 +33,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._engine.commands.collectives import Broadcast
 from synkhronos._engine.group import Group, current
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import (
     BackendMissing,
@@ -60,7 +61,7 @@ _SHOWN = 5  # names in a message
 _ERRNO = re.compile(r"os error ([0-9]+)")
 
 
-class Checkpoints:
+class Checkpoints(ProcessBound):
     """The checkpoints of one training run, in their own folder.
 
     Parameters
@@ -110,6 +111,8 @@ class Checkpoints:
     ({'step': 12, 'loss': 0.5}, [0.0, 0.0, 0.0])
     >>> folder.cleanup()
     """
+
+    _instead = "make it again, with the same folder and variables"
 
     @options_checked
     def __init__(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from synkhronos._engine.group import current
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import InputError, InputTypeError, options_checked, shown
 from synkhronos.extensions._reading.master import MasterLoop, MasterSets
 from synkhronos.extensions._reading.nodes import NodeLoop, NodeSets
@@ -17,7 +18,7 @@ from synkhronos.extensions._reading.source import Source
 from synkhronos.extensions.batches import Batches
 
 
-class Loader:
+class Loader(ProcessBound):
     """Reads batches ahead, of data that are too large for memory or slow to read.
 
     Each `for` loop is one epoch of the batches. It yields Data, one for each source, that hold
@@ -89,6 +90,8 @@ class Loader:
     [((2, 2), (2,)), ((1, 2), (1,))]
     >>> synk.close()
     """
+
+    _instead = "pickle its batches, which keep their position, and make the Loader again"
 
     @options_checked
     def __init__(

@@ -13,13 +13,14 @@ from synkhronos._api.function import function
 from synkhronos._engine.compile import roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.rows import select
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import check_loss, gradients, trainable
 
 
-class LocalFunction:
+class LocalFunction(ProcessBound):
     """A training function whose members have values of their own; of `make_local_train_function`.
 
     Attributes
@@ -49,6 +50,8 @@ class LocalFunction:
     ...     train.params, train.state, train.settings
     ([w], [], [])
     """
+
+    _instead = "save its values by synk.gather of each parameter, and make the function again"
 
     def __init__(
         self,

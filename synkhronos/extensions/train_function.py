@@ -27,6 +27,7 @@ from synkhronos._engine.commands.clocks import seconds_by_phase
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.member import Member
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
@@ -81,7 +82,7 @@ class TrainPlan:
     aliases: tuple[str, ...]
 
 
-class TrainFunction(Advised):
+class TrainFunction(ProcessBound, Advised):
     """A training step of all members; made by `make_train_function`.
 
     Attributes
@@ -110,6 +111,11 @@ class TrainFunction(Advised):
     ...     train.gradients([1.0, 3.0]), train([1.0, 3.0]), train.params
     ([array(-4.)], array(5.), [w])
     """
+
+    _instead = (
+        "save its values by extensions.checkpoints.Checkpoints(folder, train), or p.get_value() "
+        "of each parameter, and make the function again"
+    )
 
     def __init__(self, group: Group, plan: TrainPlan) -> None:
         self._group = group

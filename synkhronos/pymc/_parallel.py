@@ -20,6 +20,7 @@ import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._backends.compile_cache import fills_cache_of_numba
 from synkhronos._engine.group import Group, current
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import telling
 from synkhronos._errors import (
     GroupClosed,
@@ -108,7 +109,7 @@ def _register_jax() -> None:
         importlib.import_module("synkhronos.pymc._jax")
 
 
-class Parallel:
+class Parallel(ProcessBound):
     """A divided model; made by `parallel`. `close`, or the end of ``with``, restores the model.
 
     Attributes
@@ -121,6 +122,8 @@ class Parallel:
     plan : ChainPlan, or None
         How the chains share the cores.
     """
+
+    _instead = "call parallel(model) in the other process"
 
     def __init__(
         self,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from synkhronos._engine.group import Group, current_or_none
+from synkhronos._engine.group import current_or_temporary
 from synkhronos._errors import InputError, InputTypeError, closest, shown
 from synkhronos.extensions import updates
 from synkhronos.sklearn._dense import classifier, dense, regressor
@@ -78,7 +77,7 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         draw = check_random_state(self.random_state)
         net = self._made(X.shape[1], outputs, X.dtype.name, draw)
         x_type, y_type = (v.type.dtype for v in net.inputs)
-        with _members(self.members):
+        with current_or_temporary("fit", self.members):
             run = fit(
                 net.loss,
                 net.params,
@@ -130,22 +129,6 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         assert self._function is not None
         found: np.ndarray = self._function(X.astype(self._dtype, copy=False))
         return found
-
-
-@contextlib.contextmanager
-def _members(members: int | None) -> Iterator[None]:
-    """The current group; or one for the time of this context."""
-    group = current_or_none()
-    if group is None:
-        with Group(members):
-            yield
-        return
-    if members not in (None, group.size):
-        raise InputError(
-            f"fit: members={members}, and the current group has {group.size}: close it first, or "
-            "leave members out"
-        )
-    yield
 
 
 class SynkClassifier(ClassifierMixin, _SynkEstimator):  # type: ignore[misc]

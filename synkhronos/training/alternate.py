@@ -15,6 +15,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._api.collectives import gather, permute, set_value
 from synkhronos._api.report import Report
 from synkhronos._engine.group import Group
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions.apart_function import ApartFunction
@@ -27,7 +28,7 @@ _STEPS, _SWAPS = 0, 1
 type Part = TrainFunction | LocalFunction
 
 
-class Alternate:
+class Alternate(ProcessBound):
     """Training functions that take turns in a fixed cycle; each call makes one step of one of them.
 
     A `Trainer` takes it in place of a training function. Each step gets the next batch, so 5 steps
@@ -87,6 +88,8 @@ class Alternate:
     >>> float(a.get_value().round(2)), float(b.get_value().round(1)), history.columns[3:5]
     (3.0, 6.0, ['loss_first', 'loss_second'])
     """
+
+    _instead = "a Trainer with folder= keeps a run, which resumes"
 
     def __init__(self, parts: Iterable[tuple[Part, int]], *, swap: Swap | None = None) -> None:
         pairs = _checked(parts)

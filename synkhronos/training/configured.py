@@ -6,12 +6,13 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytensor
 
-from synkhronos._engine.group import close, current_or_none, fork
+from synkhronos._engine.group import Group, current_or_none, current_or_temporary, taking_turns
 from synkhronos._errors import InputError
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos.extensions.updates import total_norm_constraint
@@ -112,7 +113,7 @@ def train(
     (10, True)
     """
     look_in(config.base)
-    with _settings(config), _group(config, members):
+    with taking_turns(), _settings(config), _group(config, members):
         return _fitted(config, resume, verify, quick, callbacks)
 
 
@@ -132,25 +133,12 @@ def _settings(config: Config) -> Iterator[None]:
         flags.__exit__(None, None, None)
 
 
-@contextlib.contextmanager
-def _group(config: Config, members: int | None) -> Iterator[None]:
-    group = current_or_none()
-    if group is not None:
-        if members not in (None, group.size):
-            raise InputError(
-                f"train: members={members}, and the current group has {group.size}: close it "
-                "first, or leave members out"
-            )
-        yield
-        return
-    # what `synk run` was asked for goes before the config; `fork` follows it
+def _group(config: Config, members: int | None) -> AbstractContextManager[Group]:
+    # what `synk run` was asked for goes before the config; the group follows it
     launch = launch_settings()
-    asked = members or (None if launch.members else config.members)
-    fork(asked, None if launch.devices else config.devices)
-    try:
-        yield
-    finally:
-        close()
+    wanted = None if launch.members or current_or_none() is not None else config.members
+    devices = None if launch.devices else config.devices
+    return current_or_temporary("train", members or wanted, devices)
 
 
 def _fitted(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.group import current
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.trace import Trace
 from synkhronos._errors import (
     InputError,
@@ -38,7 +39,7 @@ from synkhronos.training.position import Position
 from synkhronos.training.precision import check_precision, precision_of
 
 
-class Trainer:
+class Trainer(ProcessBound):
     """Trains by a training function: epochs, validation, callbacks, checkpoints, a record.
 
     `fit` makes one; or give it your own training function. A second call of `fit` goes on where the
@@ -126,6 +127,8 @@ class Trainer:
     >>> [round(v, 3) for v in history["val_error"]], trainer.step
     ([0.562, 0.035], 4)
     """
+
+    _instead = "folder= keeps a run, which resumes; trainer.history can be pickled"
 
     @options_checked
     def __init__(

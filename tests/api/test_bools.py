@@ -9,10 +9,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos import ops
-from modes import FAST
 
 OPS = ("avg", "sum", "prod", "min", "max")
 COLUMNS = [[True, True, True], [True, False, False], [False, False, True], [False] * 3]

@@ -12,6 +12,7 @@ import pytensor.sparse as psp
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse
+from modes import FAST
 from pytensor import In
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply
@@ -22,7 +23,6 @@ from pytensor.tensor.type_other import MakeSlice, NoneConst
 from pytensor.typed_list import make_list
 
 import synkhronos as synk
-from modes import FAST
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import joblib
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -99,6 +101,31 @@ def test_in_pipelines_and_searches_of_scikit_learn() -> None:
     grid = {"synkclassifier__rate": [1e-5, 0.1]}
     found = GridSearchCV(model, grid, cv=2).fit(X, y)
     assert found.best_params_ == {"synkclassifier__rate": 0.1}
+
+
+@pytest.mark.parametrize("how", ["pool", "joblib", "search", "forked"])
+def test_fits_in_threads(how: str) -> None:
+    """Each has a group of its own and waits for the others, or all use the current one in turn."""
+    X, y = rows()
+    model = SynkClassifier((4,), epochs=2, **QUICK)
+    wanted = clone(model).fit(X, y).params_
+    if how == "forked":
+        synk.fork(1)
+    if how == "search":
+        with joblib.parallel_config("threading", n_jobs=2):
+            grid = {"rate": [1e-5, 0.1]}
+            found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
+        assert found.best_params_ == {"rate": 0.1}
+        return
+    if how == "joblib":
+        with joblib.parallel_config("threading", n_jobs=2):
+            models = joblib.Parallel()(joblib.delayed(clone(model).fit)(X, y) for _ in range(3))
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            models = list(pool.map(lambda _: clone(model).fit(X, y), range(3)))
+    for each in models:
+        for a, b in zip(each.params_, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def cubic(columns: int, outputs: int) -> Net:

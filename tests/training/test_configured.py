@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ def test_a_config_trains_as_fit_does(place: Path) -> None:
         fit(net.loss, net.params, net.inputs, mine.rows(), optimizer=adam, batch=20, epochs=3,
             progress=False)  # fmt: skip
     np.testing.assert_array_equal(w.get_value(), net.params[0].get_value())
+
+
+def test_two_threads_take_turns(place: Path) -> None:
+    """Each has a group of its own, and PyTensor's settings of its config."""
+    wanted = trained(place, "epochs=1", members=1).history["loss"]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda _: trained(place, "epochs=1", members=1), range(2)))
+    assert [run.history["loss"] for run in runs] == [wanted, wanted]
 
 
 def test_it_uses_the_group_that_is_there(place: Path) -> None:
