@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from configs import place as place
+from digits_files import hdf5_lists, mnist_files
+from modes import FAST
 from selection import thorough
 
-from synkhronos import zoo
+import synkhronos as synk
+from synkhronos import rules, zoo
 from synkhronos._errors import InputError
 from synkhronos.cli import _command_line as command_line
 from synkhronos.cli._translation.tmlauncher import settings_of
+from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.rules import FreeRule
-from synkhronos.training import Net
+from synkhronos.training import Net, sources
 from synkhronos.training import config as configs
 from synkhronos.training._choices import Choice, metrics_of, rule_of
 from synkhronos.training.callbacks import stop_of
@@ -49,7 +55,7 @@ def runs(table: dict[str, Any]) -> None:
     rule = rule_of(found.rule, "rule", ".")
     apart = isinstance(rule, FreeRule) and not rule.meets
     assert (found.batch is None, found.member_batch is None) == (apart, not apart)
-    assert found.data.memory or not apart
+    assert found.data.memory or not apart or ":" in str(found.data.train)
     rate = 0.1 if found.plateau is not None else None
     Choice(configs.optimizer_of(found.optimizer, "optimizer"), "optimizer", ".").made(1000, rate)
     assert found.plateau is None or "schedule" not in found.optimizer
@@ -90,7 +96,7 @@ H5 = {"format": "hdf5", "arrays": ["features", "labels"]}
                     "centre": {"name": "rmsprop", "rate": 0.001},
                 },
                 "folder": "runs/train",
-                "data": {"train": "t.list", "validation": "v.list", **H5},
+                "data": {"train": "t.list", "validation": "v.list", **H5, "memory": True},
             },
         ),
         (
@@ -137,7 +143,7 @@ H5 = {"format": "hdf5", "arrays": ["features", "labels"]}
             {
                 "rule": {"name": "GEM", "period": 1, "momentum": 0.9, "kappa": 2.0, "lr": 0.01},
                 "optimizer": ADAM,
-                "data": {"train": "t.list", **H5},
+                "data": {"train": "t.list", **H5, "memory": True},
             },
         ),
         (
@@ -159,6 +165,7 @@ def test_mpi_learn_and_nnlo(
 ) -> None:
     found, text, _ = translated(capsys, "mpidriver", line)
     assert {key: found[key] for key in wanted} == wanted
+    runs(found)
     assert found["model"] == "mine:net"
     assert ("batch" in found) != ("member_batch" in found)
     assert "was for each worker" in text
@@ -225,10 +232,11 @@ def test_theano_mpi(place: Path, capsys: Captured) -> None:
         "rule": {"name": "EASGD", "period": 10, "alpha": 0.5},
         "member_batch": 128,
         "epochs": 70,
-        "members": 1,
+        "members": 2,
         "data": {"train": "models.mine:train_rows", "validation": "models.mine:validation_rows"},
     }
-    assert "On 2 nodes" in text
+    assert "On 2 nodes" in text.replace("\n# ", " ")
+    runs(found)
     named = [t.partition(":")[0] for t in left]
     assert named == ["PRINT_FREQ=40", "RULE=EASGD on 2 nodes", "-s=4", "-bind"]
 
@@ -255,6 +263,7 @@ def test_rules_of_theano_mpi(
     assert found["model"] == "models.mine:Mine"
     assert left == ["MODELCLASS=Other: the line has another one, Mine"]
     assert found["members"] == 2
+    runs(found)
     keys = ("batch", "member_batch", "rule", "compress")
     assert {key: found[key] for key in keys if key in found} == wanted
 
@@ -364,6 +373,7 @@ def test_pydtnn(place: Path, capsys: Captured, line: str, wanted: dict[str, Any]
     scaled = "--learning_rate 0.01 was multiplied by the 4 processes." in text
     assert scaled == ("mpirun -np 4" in line)
     assert {key: found[key] for key in wanted} == wanted
+    runs(found)
     assert not left
     assert "with the loss categorical_cross_entropy" in text
 
@@ -567,20 +577,26 @@ DIGITS = """
 import numpy as np, pytensor, pytensor.tensor as pt
 from synkhronos.training import Net, sources
 
-def net():
+def made(x, scores_of, one_hot):
     rng = np.random.default_rng(0)
-    x, y = pt.fmatrix("x"), pt.ivector("y")
+    y = pt.fmatrix("y") if one_hot else pt.ivector("y")
     w = pytensor.shared((0.01 * rng.normal(size=(64, 10))).astype("float32"), name="w")
     b = pytensor.shared(np.zeros(10, "float32"), name="b")
-    scores = x @ w + b
-    loss = -pt.special.log_softmax(scores, axis=1)[pt.arange(y.shape[0]), y].mean()
-    return Net(loss=loss, params=[w, b], inputs=[x, y], outputs=scores)
+    scores = scores_of(w) + b
+    log_p = pt.special.log_softmax(scores, axis=1)
+    each = (log_p * y).sum(axis=1) if one_hot else log_p[pt.arange(y.shape[0]), y]
+    return Net(loss=-each.mean(), params=[w, b], inputs=[x, y], outputs=scores)
+
+def net():
+    x = pt.tensor("x", dtype="float32", shape=(None, 8, 8, 1))
+    return made(x, lambda w: x.reshape((x.shape[0], 64)) @ w, one_hot=True)
 
 class Mine:
     def __init__(self):
-        made = net()
-        self.loss, self.params, self.inputs = made.loss, made.params, made.inputs
-        self.outputs = made.outputs
+        x = pt.fmatrix("x")
+        net = made(x, lambda w: x @ w, one_hot=False)
+        self.loss, self.params, self.inputs = net.loss, net.params, net.inputs
+        self.outputs = net.outputs
 
 def train_rows():
     return sources.known("digits").train
@@ -588,63 +604,171 @@ def train_rows():
 def validation_rows():
     return sources.known("digits").validation
 """
-
-
-def lists(place: Path) -> None:
-    """The digits as mpi_learn had its data: HDF5 files, and lists of them."""
-    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
-    from synkhronos.training import sources
-
-    digits = sources.known("digits")
-    for name, (rows, labels) in (("train", digits.train), ("val", digits.validation)):
-        with h5py.File(place / f"{name}.h5", "w") as file:
-            file["features"], file["labels"] = rows, labels
-        (place / f"{name}.list").write_text(f"{name}.h5\n")
+OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_path=datasets/mnist"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("system", "line", "values"),
+    ("system", "line", "values", "least"),
     [
-        (
-            "mpidriver",
-            "mpirun -n 3 python MPIDriver.py m.json train.list val.list --synchronous --epochs 4 "
-            "--batch 25 --optimizer adam --target-metric acc,>,0.9",
-            ["optimizer.rate=0.02"],
-        ),
-        (
-            "tmlauncher",
-            "tmlauncher -file=digits -class=Mine -cfg=a.cfg",
-            ["batch=50", "epochs=4", "metrics=['accuracy']", "optimizer.rate=0.2"],
-        ),
+        # the line of PyDTNN 1.0's README, with fewer epochs and rows of a step
         (
             "pydtnn",
-            "mpirun -n 2 pydtnn_benchmark --model simplemlp --dataset mnist --num_epochs 4 "
-            "--batch_size 25 --parallel data --learning_rate 0.1",
-            ["data.train=known:digits", "data.validation=known:digits"],
+            f"mpirun -np 2 python3 -u benchmarks_CNN.py --model=simplemlp {OLD_FILES} "
+            "--test_as_validation=False --batch_size=16 --validation_split=0.2 --num_epochs=3 "
+            "--evaluate=True --optimizer=Adam --learning_rate=0.1 "
+            "--loss_func=categorical_accuracy,categorical_cross_entropy "
+            "--lr_schedulers=early_stopping,reduce_lr_on_plateau "
+            "--early_stopping_metric=val_categorical_cross_entropy --early_stopping_patience=10 "
+            "--reduce_lr_on_plateau_metric=val_categorical_cross_entropy --parallel=data "
+            "--dtype=float32",
+            ["model_arguments.hidden=[64]"],
+            0.9,
+        ),
+        # mpi_learn's
+        (
+            "mpidriver",
+            "mpirun -np 3 ./MPIDriver.py mnist_arch.json train_mnist.list test_mnist.list "
+            "--loss categorical_crossentropy --epochs 8 --batch 10",
+            ["metrics=['accuracy']"],
+            0.85,
+        ),
+        # Theano-MPI's, whose class has the data
+        (
+            "tmlauncher",
+            "tmlauncher -cfg=launch_session.cfg",
+            ["metrics=['accuracy']", "epochs=25"],
+            0.85,
         ),
         *thorough(
+            # as PyDTNN 1.1 documents it, without the 50 epochs
+            (
+                "pydtnn",
+                f"mpirun -np 2 python3 -Ou pydtnn_benchmark.py --model=simplecnn {OLD_FILES} "
+                "--test_as_validation=False --flip_images=True --batch_size=16 "
+                "--validation_split=0.2 --num_epochs=8 --evaluate=True --optimizer=adam "
+                "--learning_rate=0.01 --loss_func=categorical_cross_entropy "
+                "--lr_schedulers=warm_up,reduce_lr_every_nepochs --warm_up_epochs=2 "
+                "--reduce_lr_every_nepochs_factor=0.5 --reduce_lr_every_nepochs_nepochs=30 "
+                "--reduce_lr_every_nepochs_min_lr=0.001 --parallel=data --tracing=False "
+                "--profile=False --enable_gpu=False --dtype=float32",
+                [],
+                0.8,
+            ),
+            (
+                "pydtnn",
+                f"benchmarks_CNN.py --model=simplecnn {OLD_FILES} --batch_size=32 --num_epochs=4 "
+                "--validation_split=0.2 --optimizer=Adam --learning_rate=0.1",
+                [],
+                0.88,
+            ),
             (
                 "mpidriver",
-                "mpirun -n 3 python MPIDriver.py m.json train.list val.list --mode easgd "
-                "--epochs 8 --batch 25 --worker-optimizer adam",
-                ["optimizer.rate=0.02", "metrics=['accuracy']", "data.memory=true"],
+                "mpirun -n 3 python MPIDriver.py m.json train_mnist.list test_mnist.list "
+                "--mode easgd --epochs 8 --batch 25 --worker-optimizer adam",
+                ["optimizer.rate=0.02", "metrics=['accuracy']"],
+                0.85,
+            ),
+            (
+                "mpidriver",
+                "mpirun -n 3 python MPIDriver.py m.json train_mnist.list test_mnist.list "
+                "--synchronous --epochs 4 --batch 25 --optimizer adam --target-metric acc,>,0.9",
+                ["optimizer.rate=0.02"],
+                0.85,
+            ),
+            (
+                "mpidriver",
+                "mpirun -n 3 TrainingDriver.py --model m.py --train_data train_mnist.list "
+                "--val_data test_mnist.list --epochs 8 --batch 20 --worker-optimizer sgd",
+                ["metrics=['accuracy']", "optimizer.rate=0.1"],
+                0.8,
+            ),
+            (
+                "tmlauncher",
+                "tmlauncher -cfg=easgd.cfg",
+                ["metrics=['accuracy']", "member_batch=20", "epochs=10"],
+                0.85,
             ),
         ),
     ],
 )
-def test_old_lines_train_on_the_digits(
-    place: Path, capsys: Captured, system: str, line: str, values: list[str]
+def test_documented_lines_train_on_the_digits(
+    place: Path, capsys: Captured, system: str, line: str, values: list[str], least: float
 ) -> None:
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    """In the layout that the old program read; only sizes and epochs are others."""
     (place / "digits.py").write_text(DIGITS)
     (place / "mine.py").write_text("from digits import net")
-    (place / "a.cfg").write_text("RULE=BSP\nDEVICES=cuda0,cuda1\n")
-    if system == "mpidriver":
-        lists(place)
+    cfg = "MODELFILE=digits\nMODELCLASS=Mine\nDEVICES=cuda0,cuda1\n"
+    (place / "launch_session.cfg").write_text(f"RULE=BSP\n{cfg}")
+    (place / "easgd.cfg").write_text(f"RULE=EASGD\n{cfg}")
+    if system == "pydtnn":
+        mnist_files(place / "datasets" / "mnist")
+    elif system == "mpidriver":
+        hdf5_lists(place)
     translated(capsys, system, line)
-    more = ["progress=false", *values]
-    assert command_line.main(["train", "new.toml", *more]) == 0
+    assert trained(capsys, values) > least
+
+
+def trained(capsys: Captured, values: list[str]) -> float:
+    """The accuracy at the end of what new.toml says."""
+    with pytensor.config.change_flags(cxx=""):  # layers have graphs of their own
+        assert command_line.main(["train", "new.toml", "progress=false", *values]) == 0
     said = capsys.readouterr().out
-    assert float(said.partition("val_accuracy ")[2]) > 0.85, said
     assert np.isfinite(float(said.partition("val_loss ")[2].partition(",")[0]))
+    return float(said.partition("val_accuracy ")[2])
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_line_of_mpi_learn_with_its_model(
+    place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the JSON of Keras 1; nobody writes a line of Python."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    pytest.importorskip("keras", reason="Keras is not installed")
+    hdf5_lists(place)
+    first = {"batch_input_shape": [None, 8, 8, 1], "name": "flat"}
+    dense = {"output_dim": 10, "init": "glorot_uniform", "activation": "softmax", "name": "last"}
+    layers = [
+        {"class_name": "Flatten", "config": first},
+        {"class_name": "Dense", "config": dense},
+    ]
+    table = {"class_name": "Sequential", "config": layers, "keras_version": "1.2.2"}
+    (place / "mnist_arch.json").write_text(json.dumps(table))
+    line = (
+        "mpirun -np 3 ./MPIDriver.py mnist_arch.json train_mnist.list test_mnist.list "
+        "--loss categorical_crossentropy --epochs 12 --batch 10"
+    )
+    found, _, left = translated(capsys, "mpidriver", line)
+    assert (found["model"], found["mode"], left) == ("synkhronos.interop:from_keras", "JAX", [])
+    assert found["model_arguments"] == {
+        "model": str(place / "mnist_arch.json"),
+        "loss": "categorical_crossentropy",
+    }
+    assert trained(capsys, []) > 0.85
+
+
+def test_lines_of_a_platoon_worker_train_on_the_digits() -> None:
+    """The lines of the how-to in place of worker and controller: EASGD(0.5), every 10 batches."""
+    split = sources.known("digits")
+    x, y = pt.fmatrix("x"), pt.ivector("y")
+    w = pytensor.shared(np.zeros((64, 10), "float32"), name="w")
+    scores = x @ w
+    loss = -pt.special.log_softmax(scores, axis=1)[pt.arange(y.shape[0]), y].mean()
+    wrong = pytensor.function([x, y], pt.neq(scores.argmax(axis=1), y).mean(), mode=FAST)
+    best, waited, patience = np.inf, 0, 10
+    with synk.Group(2):
+        rule = rules.EASGD(period=10, alpha=0.5)
+        train = make_train_function(
+            loss, [w], x, y, updates.sgd, np.float32(0.1), rule=rule, mode=FAST
+        )
+        rows = train.build_inputs(*split.train)
+        with train.start(*rows, Batches(1297, 20), epochs=8) as run:
+            for point in run.every(rows=100 * 20):
+                with point.applied():
+                    error = float(wrong(*split.validation))
+                best, waited = (error, 0) if error < best else (best, waited + 1)
+                if waited == patience:
+                    run.stop()
+    assert best < 0.12
+    assert float(wrong(*split.validation)) < 0.15

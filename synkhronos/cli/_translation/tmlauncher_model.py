@@ -80,4 +80,5 @@ def _fits(name: str, value: Any) -> bool:
     if name not in _NUMBERS or isinstance(value, bool) or not isinstance(value, int | float):
         return False
     whole = name in ("n_epochs", "batch_size")
-    return math.isfinite(value) and (value > 0 or not whole) and (isinstance(value, int) or not whole)
+    least = 0 if name in ("momentum", "weight_decay") else math.ulp(0.0)
+    return least <= value < math.inf and (isinstance(value, int) or not whole)
