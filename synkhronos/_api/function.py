@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 
 from synkhronos._api.advice import Advised, Timing
 from synkhronos._api.data import Data
@@ -60,6 +61,11 @@ class Function(ProcessBound, Advised):
         function = self._function
         inputs = ", ".join(n or "?" for n in function.plan.names)
         return f"<synkhronos.Function {function.label}({inputs}) in {function.group!r}>"
+
+    @property
+    def graph(self) -> tuple[list[Variable], list[Variable]]:
+        """The inputs with rows, and the outputs as expressions of them."""
+        return self._function.plan.graph
 
     @property
     def output_modes(self) -> Any:

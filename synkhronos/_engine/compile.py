@@ -94,6 +94,12 @@ class Plan:
     pure: bool  # without updates of any kind
     whole: str  # why a new value cannot be computed from slices; empty if all can
 
+    @property
+    def graph(self) -> tuple[list[Variable], list[Variable]]:
+        """The inputs with rows, and the user's outputs as expressions of all inputs."""
+        pairs = zip(self.inputs, self.scattered, strict=True)
+        return [v for v, scattered in pairs if scattered], [o.variable for o in self.outputs]
+
     def undivided(self, subset: Sequence[int]) -> str:
         """Why these outputs, or an update, need undivided parts; empty if they do not."""
         return self.whole or next((w for i in subset if (w := self.outputs[i].whole)), "")

@@ -46,6 +46,9 @@ class Loader(ProcessBound):
 
     Attributes
     ----------
+    batches : Batches
+    sources : list
+        As they were given.
     waited : float
         Seconds that loops have waited for the sources.
     rows : numpy.ndarray of int64
@@ -115,6 +118,7 @@ class Loader(ProcessBound):
         if read not in ("master", "node"):
             raise InputError(f'Loader: read={shown(read)}: use "master" or "node"')
         self.batches = batches
+        self.sources = list(given)
         self.sort = bool(sort)
         self.waited = 0.0
         self.rows = np.zeros(0, np.int64)

@@ -143,8 +143,7 @@ class TrainFunction(ProcessBound, Advised):
                     f"the update rule depends on {leaf}, which is not an input of the function: "
                     "list it in bcast_inputs"
                 )
-        pairs = zip(plan_.inputs, plan_.scattered, strict=True)
-        self.inputs = [v for v, scattered in pairs if scattered]
+        self.inputs, _ = plan_.graph
         self.params = list(plan.params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
         self._exchange_states = self._states_of(plan.exchange)
@@ -201,6 +200,12 @@ class TrainFunction(ProcessBound, Advised):
     def mode(self) -> Any:
         """The compilation mode that it was made with; None: PyTensor's default."""
         return self._plan.function.recipe.mode
+
+    @property
+    def graph(self) -> tuple[list[Variable], list[Variable]]:
+        """The inputs with rows, and the loss and the outputs as expressions of them."""
+        inputs, outputs = self._plan.function.graph
+        return inputs, outputs[: self._plan.n_outputs]
 
     @property
     def on_gpus(self) -> bool:

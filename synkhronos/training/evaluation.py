@@ -16,6 +16,7 @@ from synkhronos._errors import InputError, InputTypeError, ReductionWarning, ref
 from synkhronos.nn import without_augmentation
 from synkhronos.training.feeds import Feed
 from synkhronos.training.metrics import Metric
+from synkhronos.training.shapes import check_network, check_rows, shapes_of
 
 _CURE = (
     'A metric must be exact for any split: name its reduction, as in (variable, "avg"), make it a '
@@ -106,6 +107,17 @@ class Evaluation:
             A float for each metric, or an array.
         """
         return self._finished(self._function(*data, num_slices="auto"))
+
+    def check(self, given: Sequence[Any]) -> None:
+        """Raise unless rows have the shapes that the inputs declare, and the metrics take.
+
+        Raises
+        ------
+        InputError, InputTypeError
+        """
+        inputs, outputs = self._function.graph
+        check_rows(given, inputs, "validation")
+        check_network(outputs, shapes_of(given, inputs, inputs), "validation")
 
     def over(self, feed: Feed) -> dict[str, Any]:
         """Evaluate the metrics over all batches of a feed, whose rows need not fit into memory.

@@ -37,6 +37,7 @@ from synkhronos.training.loop import Due, Loop, Options
 from synkhronos.training.optimizers import averages_of
 from synkhronos.training.position import Position
 from synkhronos.training.precision import check_precision, precision_of
+from synkhronos.training.shapes import check_network, check_rows, shapes_of
 
 
 class Trainer(ProcessBound):
@@ -295,6 +296,8 @@ class Trainer(ProcessBound):
     def _validation_feed(self, data: Any, batch: int | None) -> Feed:
         given, inputs = listed(data), self._inputs
         n = rows_of(given, inputs, "validation")
+        if self._evaluation is not None:
+            self._evaluation.check(given)
         return Feed(given, Batches(n, min(n, batch or 1024), shuffle=False), inputs)
 
     @options_checked
@@ -413,9 +416,11 @@ class Trainer(ProcessBound):
         if isinstance(data, Loader):
             if batch is not None or member_batch is not None:
                 raise InputError("fit: a Loader has its own batches: leave batch= out")
+            self._check(data.sources)
             return Feed([data], data.batches, inputs, augmented=self._augmented)
         given = listed(data)
         n = rows_of(given, inputs, "fit")
+        self._check(given)
         size = self._batch_size(batch, member_batch)
         made = Batches(n, size, seed, shuffle, last, blocks=blocks_of(given) if shuffle else None)
         before = self._batches
@@ -426,6 +431,17 @@ class Trainer(ProcessBound):
                 made.restore({**made.state(), "epoch": self.epoch})
         self._batches = made
         return Feed(given, made, inputs, prefetch, read, self._augmented)
+
+    def _check(self, given: Sequence[Any]) -> None:
+        """Raise unless rows have the shapes that the inputs declare, and the network takes."""
+        if len(given) != len(self._inputs):  # of a Loader, as its first step says
+            return
+        check_rows(given, self._inputs, "fit")
+        train = self.train
+        for part in train.parts if isinstance(train, Alternate) else [train]:
+            if isinstance(part, TrainFunction):  # in others, a row is one member's
+                inputs, outputs = part.graph
+                check_network(outputs, shapes_of(given, self._inputs, inputs), "fit")
 
     def _batch_size(self, batch: Any, member_batch: Any) -> Any:
         apart = isinstance(self.train, FreeFunction)
