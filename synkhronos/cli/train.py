@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fast-dev-run",
         action="store_true",
-        help="make 3 steps, and validate as many batches; write nothing",
+        help="make 3 steps, and validate as many batches; compile fast; write nothing",
     )
     add(
         "--verify",

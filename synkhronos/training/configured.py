@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytensor
 
+from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.group import Group, current_or_none, current_or_temporary, taking_turns
 from synkhronos._errors import InputError
 from synkhronos._host.launch_settings import launch_settings
@@ -32,6 +33,7 @@ from synkhronos.training.callbacks import Best, Plateau
 from synkhronos.training.config import Config, optimizer_of
 from synkhronos.training.fit import fit
 from synkhronos.training.net import Net, net_of
+from synkhronos.training.shapes import check_network, check_rows, shapes_of
 from synkhronos.training.trainer import Trainer
 
 __all__ = ["train"]
@@ -60,7 +62,8 @@ def train(
     verify : int, optional
         In place of the config's.
     quick : bool
-        Make 3 steps, and validate as many batches. Nothing is written.
+        Make 3 steps, and validate as many batches. Nothing is written. On cores, and unless the
+        mode is JAX, PyTensor compiles in mode FAST_COMPILE, if Python has all operations.
     callbacks : sequence
         As of `fit`, besides those of the config.
 
@@ -114,6 +117,9 @@ def train(
     """
     look_in(config.base)
     with taking_turns(), _settings(config), _group(config, members):
+        if quick and not runs_jax(None) and not _on_gpus():
+            with contextlib.suppress(NotImplementedError):  # an operation has no Python code
+                return _fitted(config, resume, verify, quick, callbacks, "FAST_COMPILE")
         return _fitted(config, resume, verify, quick, callbacks)
 
 
@@ -141,19 +147,29 @@ def _group(config: Config, members: int | None) -> AbstractContextManager[Group]
     return current_or_temporary("train", members or wanted, devices)
 
 
+def _on_gpus() -> bool:
+    group = current_or_none()
+    return group is not None and any(device.kind != "cpu" for device in group.devices)
+
+
 def _fitted(
-    config: Config, resume: Any, verify: int | None, quick: bool, given_callbacks: Sequence[Any]
+    config: Config,
+    resume: Any,
+    verify: int | None,
+    quick: bool,
+    given_callbacks: Sequence[Any],
+    mode: str | None = None,
 ) -> Trainer:
     net = _net(config)
     rule = rule_of(config.rule, "rule", config.base)
-    rows = rows_of(config, "train", net.inputs)
+    rows = _rows(config, "train", net)
     validation = None
     if config.data.split and config.data.validation is not None:
         raise InputError("data.split: data.validation names other rows: leave one of them out")
     if config.data.split:
         rows, validation = split(rows, config.data.split)
     elif config.data.validation is not None:
-        validation = rows_of(config, "validation", net.inputs)
+        validation = _rows(config, "validation", net)
     size = _step_size(config, rule)
     if _apart(rule) and not all(isinstance(v, np.ndarray) for v in rows):
         raise InputError(
@@ -221,6 +237,7 @@ def _fitted(
         compress=config.compress,
         exchange=exchange_of(config.exchange, "exchange"),
         config=config.table(),
+        mode=mode,
         export=() if quick else config.export,
         trace=0 if quick else config.trace,
         progress=config.progress,
@@ -251,6 +268,14 @@ def _net(config: Config) -> Net:
     function = function_of(config.model, config.base, "model")
     made = called(function, config.model_arguments, "model_arguments")
     return net_of(made, f"model: {config.model}")
+
+
+def _rows(config: Config, key: str, net: Net) -> tuple[Any, ...]:
+    """Rows that the network can take."""
+    found = rows_of(config, key, net.inputs)
+    check_rows(found, net.inputs, f"data.{key}")
+    check_network([net.loss], shapes_of(found, net.inputs, net.inputs), f"data.{key}")
+    return found
 
 
 def _optimizer(config: Config, steps: int) -> tuple[Any, list[Any]]:

@@ -112,6 +112,34 @@ def test_a_quick_run_writes_nothing(place: Path) -> None:
     assert [p for p in sorted(place.iterdir()) if p.name != "__pycache__"] == before
 
 
+def test_a_quick_run_compiles_fast(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless Python lacks an operation, or the mode is JAX."""
+    assert trained(place, quick=True).train.mode == "FAST_COMPILE"
+    assert trained(place, "epochs=1").train.mode is None
+    modes: list[Any] = []
+
+    def told(*args: Any, mode: Any, **options: Any) -> Any:
+        modes.append(mode)
+        if mode == "FAST_COMPILE":
+            raise NotImplementedError
+        return fit(*args, mode=mode, **options)
+
+    monkeypatch.setattr(configured, "fit", told)
+    assert trained(place, quick=True).step == configured.FEW
+    assert modes == ["FAST_COMPILE", None]
+    monkeypatch.setattr(configured, "runs_jax", lambda mode: True)
+    assert trained(place, quick=True).train.mode is None
+
+
+@pytest.mark.parametrize("key", ["train", "validation"])
+def test_rows_of_another_shape(place: Path, key: str) -> None:
+    """The message names the key; the network of the test declares no shape."""
+    np.save(place / "x.npy", np.zeros((40, 5)))
+    np.save(place / "y.npy", np.zeros(40))
+    with pytest.raises(synk.InputError, match=rf"^data.{key}: .*x: a vector of 5.*\(3, 1\)"):
+        trained(place, f'data.{key}=["x.npy", "y.npy"]')
+
+
 def test_a_run_is_verified(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = ("epochs=1", "progress=true", "folder=a", "resume=auto")
     trained(place, *values, verify=2)
