@@ -31,6 +31,7 @@ from typing import Any, Self
 
 from synkhronos._errors import InputError, InputTypeError, options_checked, shown
 from synkhronos._host.environment import environment
+from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets
 from synkhronos.training._plain import plain
 from synkhronos.training.run_folder import LOCK, METRICS, RUN
 
@@ -301,7 +302,7 @@ def _start(config: Mapping[str, Any]) -> dict[str, Any]:
         "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "pid": os.getpid(),
         "host": os.uname().nodename,
-        "argv": sys.orig_argv,
+        "argv": words_without_secrets(sys.orig_argv),
         "cwd": os.getcwd(),
         "config": _described(config),
         "environment": environment(),
@@ -309,15 +310,19 @@ def _start(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
-    """A value of the configuration; by its repr if JSON cannot hold it."""
+    """A value of the configuration, without secrets; by its repr if JSON cannot hold it."""
     if isinstance(value, Mapping):
-        return {str(key): _described(item) for key, item in value.items()}
+        return {
+            str(key): HIDDEN if isinstance(item, str) and is_telling(str(key)) else _described(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_described(item) for item in value]
     try:
-        return _json_value("", value)
+        found = _json_value("", value)
     except InputTypeError:
-        return shown(value)
+        found = shown(value)
+    return without_secrets(found) if isinstance(found, str) else found
 
 
 def _write_run(folder: Path, starts: list[Any]) -> None:

@@ -300,6 +300,20 @@ def test_which_hosts_are_tried_by_ssh(
     assert planned(*words, SCRIPT, environ=environ).remote == remote
 
 
+def test_secrets_are_not_shown() -> None:
+    """Values that the user has not typed, or of telling names; the script gets them."""
+    environ = {"MINE": "from here", "WANDB_API_KEY": "abc"}
+    plan = planned(
+        *("-x", "MINE", "-x", "WANDB_API_KEY", "-x", "HF_TOKEN=def", "-x", "A=b c"),
+        *("-c", "pass", "--password", "ghi", "s3://u:p@b/x?sig"),
+        environ=environ,
+    )
+    assert str(plan).startswith("MINE=*** WANDB_API_KEY=*** HF_TOKEN=*** A='b c' ")
+    assert str(plan).endswith(" -c pass --password *** s3://***@b/x?***")
+    assert plan.variables["WANDB_API_KEY"] == "abc"
+    assert plan.words[-1] == "s3://u:p@b/x?sig"
+
+
 @pytest.mark.parametrize(
     ("nodes", "wanted"),
     [

@@ -103,6 +103,21 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_secrets_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T12: of the command line and of the configuration."""
+    words = ["python", "train.py", "--token", "abc", "https://me:abc@host/x?sig=abc"]
+    monkeypatch.setattr(sys, "orig_argv", words)
+    config = {"data": {"train": ["s3://b/x?sig=abc"], "hub_token": "abc"}, "note": "x://abc@h"}
+    with Recorder(tmp_path, config) as made:
+        made.write("start", step=0)
+    text = (tmp_path / "run.json").read_text()
+    assert "abc" not in text
+    [entry] = json.loads(text)["starts"]
+    assert entry["argv"] == ["python", "train.py", "--token", "***", "https://***@host/x?***"]
+    assert entry["config"]["data"] == {"train": ["s3://b/x?***"], "hub_token": "***"}
+
+
+@pytest.mark.usefixtures("quick")
 def test_arguments_and_values_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(synk.InputTypeError, match="give the path of the run's folder"):
         Recorder(3)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from synkhronos._errors import StartFailed
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
+from synkhronos._host.secrets import HIDDEN, is_telling, words_without_secrets
 from synkhronos.cli import _mpi_round_trip
 from synkhronos.cli._running.hosts import Host, allocation, listed_hosts, named_hosts
 from synkhronos.cli._running.launchers import (
@@ -79,6 +80,8 @@ class Plan:
         What the user has asked to set, and what the launch needs.
     settings : LaunchSettings
         For the script.
+    hidden : frozenset of str
+        Variables whose values are not shown: the user has not typed them, or the name is telling.
     remote : tuple of str
         Hosts to try by ssh first.
     shown : frozenset of int, or None
@@ -90,6 +93,7 @@ class Plan:
     base: Mapping[str, str] = field(repr=False)
     variables: Mapping[str, str]
     settings: LaunchSettings
+    hidden: frozenset[str] = frozenset()
     remote: tuple[str, ...] = ()
     shown: frozenset[int] | None = None
     max_restarts: int = 0
@@ -116,10 +120,14 @@ class Plan:
         return {**self.base, **self.variables, **self.settings.environment()}
 
     def __str__(self) -> str:
-        """The line, as a shell takes it."""
+        """The line, as a shell takes it; without secrets."""
         added = {**self.variables, **self.settings.environment()}
-        given = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
-        return " ".join([*given, shlex.join(self.words)])
+        given = [
+            f"{name}={HIDDEN if name in self.hidden else shlex.quote(value)}"
+            for name, value in added.items()
+        ]
+        words = [w if HIDDEN in w else shlex.quote(w) for w in words_without_secrets(self.words)]
+        return " ".join([*given, *words])
 
 
 @dataclass(frozen=True)
@@ -244,6 +252,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
         base=base,
         variables=variables,
         settings=settings,
+        hidden=_hidden(options.exported),
         remote=tuple(n for n in place.names if by_ssh and not machine.is_here(n)),
         shown=options.tee,
         max_restarts=options.max_restarts,
@@ -275,6 +284,12 @@ def _exported(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
             raise UsageError(f"-x {entry}: it is not set here; give a value, as in -x {entry}=1")
         found[name] = value if equals else environ[name]
     return found
+
+
+def _hidden(given: Sequence[str]) -> frozenset[str]:
+    """The variables of the options -x whose values are not shown."""
+    names = [(entry.partition("=")[0], "=" in entry) for entry in given]
+    return frozenset(name for name, typed in names if not typed or is_telling(name))
 
 
 def _program(options: argparse.Namespace) -> list[str]:

@@ -23,7 +23,8 @@ from synkhronos._errors import (
     SourceError,
     shown,
 )
-from synkhronos.training.sources._paths import listed, on_this_machine
+from synkhronos._host.secrets import without_secrets
+from synkhronos.training.sources._paths import is_remote, listed, on_this_machine
 
 log = logging.getLogger("synkhronos")
 
@@ -147,7 +148,8 @@ class FileSource:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        files = f"{len(self.paths)} files" if len(self.paths) > 1 else self.paths[0]
+        one = without_secrets(self.paths[0])
+        files = f"{len(self.paths)} files" if len(self.paths) > 1 else one
         return f"<{self._format.name} {self.dtype} {self.shape} of {files}>"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -274,11 +276,11 @@ class FileSource:
         except (BackendMissing, MemoryError):
             raise
         except Exception as exc:
-            opened.damaged[block] = f"cannot be read: {type(exc).__name__}: {exc}"
+            opened.damaged[block] = f"cannot be read: {_said(exc)}"
             error = self._error(block, opened.damaged[block])
             if self._options.skip:
                 log.warning("%s; they are left out", error)
-            raise error from exc
+            raise error from _cause(path, exc)
         wanted = (int(stop - start), *self.shape[1:])
         if found.shape != wanted or found.dtype.newbyteorder("=") != self.dtype:
             raise SourceError(
@@ -295,7 +297,7 @@ class FileSource:
         file = self._file_of[block]
         start, stop = self._starts[block : block + 2]
         inside = start - self._file_starts[file]
-        name = f"{self._format.name}: {self.paths[file]}"
+        name = f"{self._format.name}: {without_secrets(self.paths[file])}"
         if len(self.blocks) == len(self.paths) and stop - start == 1:  # as of images
             return f"{name}: row {start} of the source"
         return (
@@ -327,8 +329,9 @@ class FileSource:
         row = int(rows[place[0]])
         file = int(np.searchsorted(self._file_starts, row, "right")) - 1
         raise SourceError(
-            f"{self._format.name}: {self.paths[file]}: row {row - self._file_starts[file]} of the "
-            f"file (row {row} of the source) has {what}: {out[place]!r}{more}"
+            f"{self._format.name}: {without_secrets(self.paths[file])}: row "
+            f"{row - self._file_starts[file]} of the file (row {row} of the source) has {what}: "
+            f"{out[place]!r}{more}"
         )
 
     def _opened(self) -> _Opened:
@@ -389,21 +392,33 @@ def _described(
         except (BackendMissing, MemoryError, InputError):
             raise
         except Exception as exc:
-            error = SourceError(f"{kind.name}: {path} cannot be read: {type(exc).__name__}: {exc}")
+            name = without_secrets(path)
+            error = SourceError(f"{kind.name}: {name} cannot be read: {_said(exc)}")
             if not options.skip:
-                raise error from exc
+                raise error from _cause(path, exc)
             log.warning("%s; it is left out", error)
             left_out.append(path)
             continue
         first, it = next(iter(found.values())), found[path]
         if (it.row, it.dtype) != (first.row, first.dtype):
+            names = [without_secrets(p) for p in (path, next(iter(found)))]
             raise SourceError(
-                f"{kind.name}: the rows of {path} are {it.dtype} of shape {it.row}, and those of "
-                f"{next(iter(found))} are {first.dtype} of shape {first.row}"
+                f"{kind.name}: the rows of {names[0]} are {it.dtype} of shape {it.row}, and those "
+                f"of {names[1]} are {first.dtype} of shape {first.row}"
             )
     if not found:
-        raise SourceError(f"{kind.name}: no file of {shown(list(paths))} can be read")
+        names = [without_secrets(path) for path in paths]
+        raise SourceError(f"{kind.name}: no file of {shown(names)} can be read")
     return found, tuple(left_out)
+
+
+def _said(exc: Exception) -> str:
+    return without_secrets(f"{type(exc).__name__}: {exc}")
+
+
+def _cause(path: str, exc: Exception) -> Exception | None:
+    """The cause to show; that of a remote file repeats its address, which may be signed."""
+    return None if is_remote(path) else exc
 
 
 _MOST_BLOCKS = 1 << 22  # 1 TB in blocks of 256 KB; a list of them takes some 150 MB

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
+from synkhronos._host.secrets import without_secrets
 
 # What a line of a list may ask for. A list may come from a stranger, and other protocols read files
 # of the user, open connections by his keys, or render templates.
@@ -50,8 +51,8 @@ def _lines(what: str, path: str) -> list[str]:
             name = os.path.join(folder, name)
         elif not _is_usual(name):
             raise InputError(
-                f"{what}: line {number} of {path}, {name!r}: a line may begin with "
-                f"{', '.join(f'{p}://' for p in sorted(_PROTOCOLS))}, after at most one of "
+                f"{what}: line {number} of {path}, {without_secrets(name)!r}: a line may begin "
+                f"with {', '.join(f'{p}://' for p in sorted(_PROTOCOLS))}, after at most one of "
                 f"{', '.join(_KEEPING)}. Give other paths in a Python list"
             )
         found.append(name)
@@ -81,7 +82,8 @@ def on_this_machine(path: str, cache: str | None) -> str:
     keeps = path.startswith(_KEEPING)
     if not keeps and cache is None:
         raise InputError(
-            f"{path} is not on this machine: give cache=folder, into which it is copied whole"
+            f"{without_secrets(path)} is not on this machine: give cache=folder, into which it is "
+            "copied whole"
         )
     options: dict[str, Any] = {}
     if not keeps:
