@@ -181,16 +181,30 @@ def with_exact_checks(array: Any) -> Any:
         return array
     made: dict[Variable, Any] = {}
     for node in toposort([array]):
-        inputs: list[Any] = [made.get(v, v) for v in node.inputs]
         if node.outputs[0] in inside:
-            value, *conditions = inputs
+            value, *conditions = [made.get(v, v) for v in node.inputs]
             holds = pt.all(conditions) if len(conditions) > 1 else conditions[0]
             chosen: Any = pt.switch(holds, value, -np.inf)
             made[node.outputs[0]] = pt.cast(chosen, value.type.dtype)
-        elif inputs != list(node.inputs):
-            again = node.clone_with_new_inputs(inputs, strict=False)
-            made.update(zip(node.outputs, again.outputs, strict=True))
+        else:
+            _rebuild(node, made)
     return made.get(array, array)
+
+
+def rebuilt(array: Any, made: dict[Variable, Any]) -> Any:
+    """The array with other variables in the place of some; what does not depend on them stays."""
+    for node in toposort([array]):
+        if not any(v in made for v in node.outputs):
+            _rebuild(node, made)
+    return made.get(array, array)
+
+
+def _rebuild(node: Apply, made: dict[Variable, Any]) -> None:
+    """Apply a node's operation to what has been made of its inputs, if something has."""
+    inputs: list[Any] = [made.get(v, v) for v in node.inputs]
+    if inputs != list(node.inputs):
+        again = node.clone_with_new_inputs(inputs, strict=False)
+        made.update(zip(node.outputs, again.outputs, strict=True))
 
 
 def _not_added(array: Any) -> list[Any]:

@@ -75,6 +75,8 @@ class Reading:
         Operations that are read as the user declares them.
     computed : set of Variable
         What members compute. It may contain a source: one that they need by row and whole.
+    values : tuple of Variable
+        Each of the terms, by row.
     """
 
     rows: int
@@ -84,6 +86,7 @@ class Reading:
     sources: dict[Place, Variable] = field(default_factory=dict)
     beliefs: tuple[Belief, ...] = ()
     computed: frozenset[Variable] = frozenset()
+    values: tuple[Any, ...] = ()
 
 
 class Reader:
@@ -113,6 +116,7 @@ class Reader:
         self._shapes = shapes
         self._free = free
         self._ways: dict[Place, tuple[int | None, ...] | None] = {}
+        self._pruned: dict[Place, tuple[tuple[int | None, ...] | None, frozenset[Place]]] = {}
         self._reasons: dict[Place, str] = {}
         self._built: dict[Place, Variable] = {}
         self._lengths: dict[Variable, tuple[int | None, ...] | None] = {}
@@ -139,13 +143,23 @@ class Reader:
         for place in conditions:
             self._follow(place)
             self._prune(place)
+        self._restore([*bare, *conditions])
         values = [self._build(place) for place in bare]
         total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
         checks = [pt.all(self._build(place)) for place in conditions]
         holds = functools.reduce(pt.and_, checks) if checks else None
         computed = frozenset(v for v, axis in self._built if self._ways[v, axis] is not None)
         beliefs = tuple(self._beliefs.values())
-        return Reading(self._rows, total, holds, refuses_nan, self.sources, beliefs, computed)
+        return Reading(
+            rows=self._rows,
+            total=total,
+            holds=holds,
+            refuses_nan=refuses_nan,
+            sources=self.sources,
+            beliefs=beliefs,
+            computed=computed,
+            values=tuple(values),
+        )
 
     def _conditions(self, terms: Sequence[Variable]) -> tuple[list[Place], bool]:
         """The conditions, and whether some that only nan can fail are left out."""
@@ -187,20 +201,33 @@ class Reader:
         """Stop at a place that is much smaller than the parameters with rows in its graph.
 
         Example: the product of a covariance's square root (n x n) with a vector. Scattering the
-        product moves n numbers, scattering its inputs n * n.
+        product moves n numbers, scattering its inputs n * n. What has rows of data in its graph is
+        divided all the same: it may be the density.
         """
-        below: dict[Place, frozenset[Place]] = {}
+        below: dict[Place, tuple[frozenset[Place], bool]] = {}
         for place in self._order(root, below):
-            found = frozenset[Place]().union(*[below[p] for p in self._inputs(place)])
+            inner = [below[p] for p in self._inputs(place)]
+            found = frozenset[Place]().union(*[places for places, _ in inner])
+            data = any(has_data for _, has_data in inner)
             variable, axis = place
-            if self._ways[place] is None and axis not in _ROWLESS and variable in self._free:
-                found = frozenset([place])
+            if self._ways[place] is None and axis not in _ROWLESS:
+                found = frozenset([place]) if variable in self._free else found
+                data = variable not in self._free
             size = _size(self._shapes.get(variable, ()))
             total = sum(_size(self._shapes[v]) for v, _ in found)
-            if place != root and axis not in _ROWLESS and total > _MUCH_SMALLER * size:
+            if place != root and not data and axis not in _ROWLESS and total > _MUCH_SMALLER * size:
+                self._pruned[place] = self._ways[place], found
                 self._ways[place] = None
                 found = frozenset([place])
-            below[place] = found
+            below[place] = found, data
+    def _restore(self, roots: Sequence[Place]) -> None:
+        """Read on at pruned places whose parameters are scattered for other places anyway."""
+        for place, (way, found) in self._pruned.items():
+            done: dict[Place, None] = {}
+            for root in roots:
+                done.update(dict.fromkeys(self._order(root, done)))
+            if found <= done.keys():
+                self._ways[place] = way
 
     def _way(self, place: Place) -> tuple[int | None, ...] | None:
         """The row axis of each input of the place's node; None: reading stops here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 from pytensor.tensor.type import TensorType
 
 from synkhronos._engine.python_mode import python_mode
@@ -26,6 +27,7 @@ from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
 from synkhronos.pymc._declared import Declared, check
 from synkhronos.pymc._rewrites import stable, without_parameter_checks
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
+from synkhronos.pymc._selections import with_chosen_sources
 
 _PLAIN = python_mode("none")
 _SHORT = 8  # a part is short if the longest term has more than this many times its rows
@@ -309,7 +311,8 @@ class Candidates:
 
     def _term(self, name: str, part: Part, rows: int | None, observed: Any = None) -> Term | None:
         """The part as a term along its longest axis that can be divided; None if none can be."""
-        for array in part.arrays:
+        as_written = ((array, False) for array in part.arrays)
+        for array, moved in itertools.chain(self._moved(name, part.arrays), as_written):
             kind: Any = array.type
             if array not in self.free or not kind.dtype.startswith("float"):
                 continue
@@ -324,17 +327,40 @@ class Candidates:
                         self._refuse_mixed(observed, term, reading)
                 except InputError:
                     continue
-                if any(a is not None and self._is_data(v) for v, a in reading.sources):
+                if any(a is not None and self._is_data(v, moved) for v, a in reading.sources):
                     return term
         return None
 
-    def _is_data(self, variable: Any) -> bool:
-        """Whether an array is data, or imputed values beside data."""
+    def _moved(self, name: str, arrays: Sequence[Any]) -> Iterator[tuple[Any, bool]]:
+        """The arrays that choose rows, with the choice moved to their sources."""
+        for array in arrays:
+            with contextlib.suppress(InputError):
+                exact = self._exact(Term(name, array, 0, 0)).variable
+                moved = with_chosen_sources(exact, self.shapes, self.free, self._declared)
+                if moved is not exact:
+                    self._know(name, moved)
+                    yield moved, True
+
+    def _know(self, name: str, array: Any) -> None:
+        """Find the shapes in another form of a term, and what is free in it."""
+        self.shapes = {**self.shapes, **shapes_of(self._model, [array])}
+        self.free |= dependent([array], self._model.value_vars)
+        self._declared.note(name, [array])
+
+    def _is_data(self, variable: Any, moved: bool) -> bool:
+        """Whether an array is data, or imputed values beside data.
+
+        Or rows that data choose, where the choice was `moved` to the sources.
+        """
         if variable not in self.free:
             return True
         node = variable.owner
-        joins = node is not None and isinstance(node.op, IncSubtensor | AdvancedIncSubtensor)
-        return joins and any(v not in self.free for v in node.inputs[:2])
+        if node is None:
+            return False
+        joins = isinstance(node.op, IncSubtensor | AdvancedIncSubtensor)
+        if joins and any(v not in self.free for v in node.inputs[:2]):
+            return True
+        return moved and isinstance(node.op, AdvancedSubtensor)
 
     def _exact(self, term: Term) -> Term:
         """The term with checks as choices where they have to be."""
@@ -343,9 +369,7 @@ class Candidates:
         exact = with_exact_checks(term.variable)
         if exact is term.variable:
             return term
-        self.shapes = {**self.shapes, **shapes_of(self._model, [exact])}
-        self.free |= dependent([exact], self._model.value_vars)
-        self._declared.note(term.name, [exact])
+        self._know(term.name, exact)
         return replace(term, variable=exact)
 
     def _read(self, term: Term) -> Reading:

@@ -23,6 +23,9 @@ TYPICAL = (
     "several observed, two lengths, a potential",
     "custom density, share of the total",
     "data of another length set",
+    "multinomial, shares of each row",
+    "caught again, other chances, in a potential",
+    "caught, effects of animals, in potentials",
 )
 TYPICAL_REFUSALS = (
     "Minibatch",

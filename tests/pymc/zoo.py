@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import zoo_animals
 import zoo_forms
 import zoo_latent
 import zoo_regressions
@@ -480,6 +481,7 @@ FAMILIES = {
         "latent classes (one discrete parameter per row)": Kind(latent_classes),
         "Dirichlet-multinomial": Kind(dirichlet_multinomial),
         **zoo_latent.MIXTURES,
+        **zoo_animals.KINDS,
     },
     "Survival, times and places": {
         "Weibull survival, censored": Kind(censored_survival),

@@ -381,6 +381,16 @@ def dirichlet_multinomial_groups() -> pm.Model:
     return model
 
 
+def shares_of_rows() -> pm.Model:
+    """Counts in 12 categories, whose shares are parameters of each row."""
+    r = rng()
+    with pm.Model() as model:
+        concentration = pm.Exponential("concentration", 1)
+        shares = pm.Dirichlet("shares", a=concentration * np.ones((N, 12)))
+        pm.Multinomial("y", n=20, p=shares, observed=r.multinomial(20, np.ones(12) / 12, N))
+    return model
+
+
 GROUPS = {
     "item response, persons by items (1PL)": Kind(rasch_panel),
     "item response with guessing (3PL)": Kind(guessing),
@@ -414,4 +424,5 @@ MIXTURES = {
     "customers' lifetimes (BG/NBD)": Kind(customers),
     "ordered multinomial": Kind(ordered_multinomial),
     "Dirichlet-multinomial by group": Kind(dirichlet_multinomial_groups),
+    "multinomial, shares of each row": Kind(shares_of_rows),
 }
