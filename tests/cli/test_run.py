@@ -649,7 +649,7 @@ def test_hosts_are_tried_before_a_launch(
         "synk run: 3 of 4 hosts cannot be reached by ssh: slow: no answer; "
         "bad: ssh: bad: no route; silent: ssh ended with code 255. `ssh -o BatchMode=yes"
     )
-    assert "-o BatchMode=yes -o ConnectTimeout=1 good true" in (tmp_path / "words").read_text()
+    assert "-o BatchMode=yes -o ConnectTimeout=1 -- good true" in (tmp_path / "words").read_text()
     assert main(["run", "-H", "good", "-c", "pass"]) == 0
     assert capfd.readouterr().out == "started\n"
     monkeypatch.setenv("PATH", "/nowhere")
