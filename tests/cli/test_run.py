@@ -335,6 +335,37 @@ def test_a_question_is_shown_before_it_is_answered() -> None:
         assert process.wait(LIMIT) == 130
 
 
+SPAM = """
+import os, sys, time
+sys.stderr.write("begun\\n"); sys.stderr.flush()
+while True:
+    os.write(1, b"x" * 99 + b"\\n")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_while_nobody_reads_the_output(number: signal.Signals) -> None:
+    """A stopped pager, or a full pipe of a supervisor: the script ends as it would alone."""
+    with started("--tee", "0", "-c", SPAM) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "begun\n"
+        time.sleep(1.0)  # all pipes and buffers are full
+        process.send_signal(number)
+        assert process.wait(LIMIT) == 128 + number
+
+
+def test_a_slow_reader_gets_everything() -> None:
+    """More than all pipes and buffers hold, of a script that has ended."""
+    code = "for i in range(60_000): print(i, 'x' * 60)"
+    with started("--tee", "0", "-c", code) as process:
+        assert process.stdout is not None
+        time.sleep(1.0)
+        lines = process.stdout.read().splitlines()
+        assert process.wait(LIMIT) == 0
+    assert len(lines) == 60_000
+    assert lines[-1].startswith("59999 x")
+
+
 RESTARTS = """
 import os, sys
 print("start", os.environ["SYNKHRONOS_START"], os.environ.get("SYNKHRONOS_RESUME"), flush=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import select
 from collections.abc import Collection
 
 from synkhronos._host.rank_logs import RankLogs
 
 _RELAYED = re.compile(rb"\[rank (\d+)\] ")  # in front of what the master shows of a worker
 _LONGEST = 1 << 16  # bytes of a line that are kept
+_PIECE = select.PIPE_BUF  # what a pipe takes without a wait if poll says that it can be written
+_MOST_WAITING = 1 << 20  # bytes that a reader has not taken; at more, the script waits for it
 
 
 class Output:
     """The way of the script's standard output and error output to those of this process.
 
-    What is not relayed from a worker belongs to rank 0.
+    What is not relayed from a worker belongs to rank 0. No write waits for a reader: a signal would
+    have to wait for him, too.
 
     Parameters
     ----------
@@ -31,6 +34,7 @@ class Output:
         self._logs = logs
         self._lines = {1: b"", 2: b""}  # the beginning of the next line of each stream
         self._done = {1: 0, 2: 0}  # bytes of the unfinished line that are shown already
+        self._waiting = {1: bytearray(), 2: bytearray()}  # for the readers of this process's output
 
     def feed(self, stream: int, data: bytes) -> None:
         """Take what the script has written to its descriptor 1 or 2."""
@@ -72,7 +76,28 @@ class Output:
         rank = int(relayed[1]) if relayed else 0
         if self._shown is not None and rank not in self._shown:
             return
-        rest = line[self._done[stream] :]
-        with contextlib.suppress(OSError):  # the reader of this process's output has ended
-            while rest:
-                rest = rest[os.write(stream, rest) :]
+        self._waiting[stream] += line[self._done[stream] :]
+        self.flush()
+
+    @property
+    def blocked(self) -> list[int]:
+        """The streams whose reader has not taken everything."""
+        return [stream for stream, waiting in self._waiting.items() if waiting]
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits for readers that no more should be fed."""
+        return max(map(len, self._waiting.values())) > _MOST_WAITING
+
+    def flush(self) -> None:
+        """Write as much as the readers take now."""
+        for stream, waiting in self._waiting.items():
+            poller = select.poll()
+            poller.register(stream, select.POLLOUT)
+            while waiting and poller.poll(0):
+                try:
+                    del waiting[: os.write(stream, waiting[:_PIECE])]
+                except BlockingIOError:
+                    break
+                except OSError:  # the reader has ended
+                    waiting.clear()

@@ -84,14 +84,11 @@ class Process:
 
     def wait(self) -> int:
         """Pass signals and output on until the process ends; returns its status as of Popen."""
-        poller = select.poll()
         ended = os.pidfd_open(self._popen.pid)
         try:
-            for descriptor in (ended, self._signals.fileno(), *self._pipes):
-                poller.register(descriptor, select.POLLIN)
             while self._popen.returncode is None:
-                ready = [descriptor for descriptor, _ in poller.poll(self._patience())]
-                self._pass_on(ready, poller)
+                ready = self._ready(self._patience(), ended)
+                self._pass_on(ready)
                 if self._signals.fileno() in ready:
                     for received in self._signals.read():
                         self._take(received)
@@ -99,8 +96,8 @@ class Process:
                     self._popen.wait()
                 elif self._until is not None and time.monotonic() > self._until:
                     self._popen.kill()
-            self.asked_to_end |= {received.number for received in self._signals.read()}
-            self._read_rest(poller)
+            self._note_signals([self._signals.fileno()])
+            self._read_rest()
         finally:
             os.close(ended)
             self._end()
@@ -120,7 +117,19 @@ class Process:
             waits.append(_IDLE_MS)
         return min(waits, default=None)
 
-    def _pass_on(self, ready: Collection[int], poller: select.poll) -> None:
+    def _ready(self, milliseconds: float | None, *more: int) -> list[int]:
+        """Wait for signals, output of the script, readers of it, and more descriptors."""
+        poller = select.poll()
+        for descriptor in (self._signals.fileno(), *more):
+            poller.register(descriptor, select.POLLIN)
+        for descriptor in () if self._output.full else self._pipes:
+            poller.register(descriptor, select.POLLIN)
+        for stream in self._output.blocked:
+            poller.register(stream, select.POLLOUT)
+        return [descriptor for descriptor, _ in poller.poll(milliseconds)]
+
+    def _pass_on(self, ready: Collection[int]) -> None:
+        self._output.flush()
         if not ready:
             self._output.idle()
         for descriptor in set(ready) & self._pipes.keys():
@@ -128,19 +137,34 @@ class Process:
             if data := os.read(descriptor, 1 << 16):
                 self._output.feed(stream, data)
             else:
-                poller.unregister(descriptor)
                 del self._pipes[descriptor]
                 pipe.close()
 
-    def _read_rest(self, poller: select.poll) -> None:
-        """Read what is left; a process that the script has left behind may keep the pipes open."""
+    def _read_rest(self) -> None:
+        """Read what is left; a process that the script has left behind may keep the pipes open.
+
+        As a script itself would, this waits for a slow reader of the output; after a signal only
+        for a moment.
+        """
         until = time.monotonic() + _LAST_SECONDS
         while self._pipes and time.monotonic() < until:
-            ready = {descriptor for descriptor, _ in poller.poll(_IDLE_MS)} & self._pipes.keys()
-            if not ready:
+            waits = self._output.full and not self.asked_to_end
+            ready = self._ready(None if waits else _IDLE_MS)
+            self._note_signals(ready)
+            if not (ready or waits):
                 break
-            self._pass_on(ready, poller)
+            if waits:
+                until = time.monotonic() + _LAST_SECONDS
+            self._pass_on(ready)
         self._output.end()
+        until = time.monotonic() + _LAST_SECONDS
+        while self._output.blocked and not (self.asked_to_end and time.monotonic() > until):
+            self._note_signals(self._ready(_IDLE_MS))
+            self._output.flush()
+
+    def _note_signals(self, ready: Collection[int]) -> None:
+        if self._signals.fileno() in ready:
+            self.asked_to_end |= {received.number for received in self._signals.read()}
 
     def _take(self, received: Received) -> None:
         """Pass a signal on, once; SIGTERM, SIGHUP and a second one set a limit."""
