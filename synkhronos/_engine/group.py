@@ -35,6 +35,7 @@ from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import cancelling, described, follow, launched, start_members
 from synkhronos._engine.trace import Trace, check_path
 from synkhronos._engine.transactions import Transactions
+from synkhronos._engine.turns import Turns
 from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
     GroupClosed,
@@ -67,11 +68,11 @@ LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its comman
 # The group of module functions: this thread's own, else that of `fork`, else the one that any
 # thread has entered last.
 _own: ContextVar[Group | None] = ContextVar("_own", default=None)
-_forked: Group | None = None
+_current: Group | None = None
 _entered: list[Group] = []
 
-# Held by a thread that may start a group for a time.
-_temporary = threading.RLock()
+# Taken by a thread that may start a group for a time: groups of two compete for the cores.
+temporary = Turns()
 
 
 class Group(ProcessBound):
@@ -851,12 +852,7 @@ def _tell_other_groups(member: Member, changed: list[Entry]) -> None:
 
 
 def _disown_groups() -> None:
-    """In a fork of the master: this process must neither use nor end the master's groups.
-
-    Another thread of the master, which is not here, may have held the lock.
-    """
-    global _temporary
-    _temporary = threading.RLock()
+    """In a fork of the master: this process must neither use nor end the master's groups."""
     for group in list(_groups):
         group._ended = "belongs to another process"
         _groups.discard(group)
@@ -873,9 +869,9 @@ def _close_all() -> None:
 
 def _found() -> Group | None:
     own = _own.get()
-    if own is not None or (_forked is not None and _forked.alive):
-        return own or _forked
-    return _entered[-1] if _entered else _forked
+    if own is not None or (_current is not None and _current.alive):
+        return own or _current
+    return _entered[-1] if _entered else _current
 
 
 def current(what: str = "this") -> Group:
@@ -895,13 +891,6 @@ def current_or_none() -> Group | None:
 
 
 @contextlib.contextmanager
-def taking_turns() -> Iterator[None]:
-    """A context that one thread at a time is in: groups of two threads compete for the cores."""
-    with _temporary:
-        yield
-
-
-@contextlib.contextmanager
 def current_or_temporary(what: str, members: int | None, devices: Any = None) -> Iterator[Group]:
     """The current group; or one of this thread only, for the time of this context.
 
@@ -912,7 +901,7 @@ def current_or_temporary(what: str, members: int | None, devices: Any = None) ->
     InputError
         The current group has another number of members.
     """
-    with taking_turns():
+    with temporary.taken():
         group = current_or_none()
         if group is not None:
             if members not in (None, group.size):
@@ -976,7 +965,7 @@ def fork(
     2
     >>> synk.close()
     """
-    global _forked
+    global _current
     del use_gpu, max_n_var, max_dim
     check_options("synk.fork", options, Group)
     options["profile_workers"] = profile_workers
@@ -986,10 +975,10 @@ def fork(
     alive = current_or_none()
     if alive is not None:
         return alive._kept_by_fork(asked)
-    _forked = Group(n_parallel, devices, master_rank, **options)
-    _forked._forked_with = asked
+    _current = Group(n_parallel, devices, master_rank, **options)
+    _current._forked_with = asked
     _own.set(None)  # a closed one
-    return _forked.size
+    return _current.size
 
 
 def close() -> None:
@@ -998,15 +987,15 @@ def close() -> None:
     >>> import synkhronos as synk
     >>> synk.close()
     """
-    global _forked
+    global _current
     group = _found()
     if group is None:
         return
     group.close()
     if group is _own.get():
         _own.set(None)
-    if group is _forked:
-        _forked = None
+    if group is _current:
+        _current = None
 
 
 def retried[**P, R](call: Callable[P, R]) -> Callable[P, R]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +32,7 @@ from synkhronos._backends.machine_code import repeated
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
+from synkhronos._engine.turns import Turns
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
@@ -463,20 +462,11 @@ def configured(config: dict[str, Any]) -> Iterator[None]:
 
     One thread at a time is in it, since PyTensor has one configuration for all threads.
     """
-    with _configuring, pytensor.config.change_flags(**config):
+    with _configuring.taken(), pytensor.config.change_flags(**config):
         yield
 
 
-_configuring = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """In a worker: another thread of the master, which is not here, may have held the lock."""
-    global _configuring
-    _configuring = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_configuring = Turns()
 
 
 # Settings that may change in a running process (workers have the others from the environment).

@@ -13,7 +13,7 @@ import numpy as np
 import pytensor
 
 from synkhronos._backends.jax import runs_jax
-from synkhronos._engine.group import Group, current_or_none, current_or_temporary, taking_turns
+from synkhronos._engine.group import Group, current_or_none, current_or_temporary, temporary
 from synkhronos._errors import InputError
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos.extensions.updates import total_norm_constraint
@@ -116,7 +116,7 @@ def train(
     (10, True)
     """
     look_in(config.base)
-    with taking_turns(), _settings(config), _group(config, members):
+    with temporary.taken(), _settings(config), _group(config, members):
         if quick and not runs_jax(None) and not _on_gpus():
             with contextlib.suppress(NotImplementedError):  # an operation has no Python code
                 return _fitted(config, resume, verify, quick, callbacks, "FAST_COMPILE")

@@ -150,7 +150,7 @@ WAYS = {
         thing = Thing()
         weakref.finalize(thing, synk.close)
         del thing
-        assert synk._engine.group._forked is None
+        assert synk._engine.group._current is None
     """,
     "by a generator that is dropped": """
         def rows():
