@@ -129,7 +129,7 @@ _ENDS = ("input_layers", "output_layers")
 
 def _layer(keras: Any, each: Layer) -> Any:
     """A layer of Keras 3."""
-    name = _CLASSES.get(each["class_name"], each["class_name"])
+    name = str(_CLASSES.get(each["class_name"], each["class_name"]))
     kind: Any = getattr(keras.layers, name, None)
     if kind is None:
         known = keras.saving.get_registered_object(name)

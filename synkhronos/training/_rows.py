@@ -66,9 +66,7 @@ def rows_of(config: Config, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(_fitted(rows, variable) for rows, variable in zip(found, inputs, strict=True))
 
 
-def split(
-    rows: tuple[Any, ...], share: float
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def split(rows: tuple[Any, ...], share: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The rows before the last ones, and this share of all rows, which are the last ones.
 
     Raises

@@ -38,9 +38,9 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     validation: Paths | None = None
     arrays: list[str | list[str]] | None = None
     split: Share | None = None
-    format: (
-        Literal["npy", "npz", "hdf5", "zarr", "parquet", "images", "idx", "cifar10"] | None
-    ) = None
+    format: Literal["npy", "npz", "hdf5", "zarr", "parquet", "images", "idx", "cifar10"] | None = (
+        None
+    )
     memory: bool = False
     cache: str | None = None
     skip: bool = False

@@ -257,15 +257,62 @@ def test_theano_mpi(place: Path, capsys: Captured) -> None:
 def test_rules_of_theano_mpi(
     place: Path, capsys: Captured, rule: str, wanted: dict[str, Any]
 ) -> None:
-    Path("a.cfg").write_text("DEVICES=cuda0,cuda1\nMODELCLASS=Other\n")
-    line = f"tmlauncher -cfg=a.cfg -file=models.mine -class=Mine {rule}"
+    Path("a.cfg").write_text("DEVICES=cuda0,cuda1\nMODELCLASS=Mine\n")
+    line = f"tmlauncher -cfg=a.cfg -file=models.mine -class=Other {rule}"
     found, _, left = translated(capsys, "tmlauncher", line)
     assert found["model"] == "models.mine:Mine"
-    assert left == ["MODELCLASS=Other: the line has another one, Mine"]
+    assert left == ["MODELCLASS=Other: the config file goes before it: Mine"]  # it was sourced
     assert found["members"] == 2
     runs(found)
     keys = ("batch", "member_batch", "rule", "compress")
     assert {key: found[key] for key in keys if key in found} == wanted
+
+
+MODEL = """
+n_epochs = 12
+batch_size = 64
+learning_rate = 0.05
+momentum = 0.8
+
+class Other(object):
+    pass
+
+class Mine(object):
+    def __init__(self, config): pass
+    def train_iter(self): pass
+    def adjust_hyperp(self, epoch): pass
+    def scale_lr(self, size): pass
+"""
+
+
+def test_a_model_class_says_what_is_left_out(place: Path, capsys: Captured) -> None:
+    """Its file is parsed: its numbers are taken, and each method's content has a place."""
+    (place / "models").mkdir()
+    (place / "models" / "mine.py").write_text(MODEL)
+    (place / "a.cfg").write_text("RULE=EASGD\nDEVICES=cuda0,cuda1\n")
+    line = "tmlauncher -cfg=a.cfg -file=models.mine -class=Mine"
+    found, text, left = translated(capsys, "tmlauncher", line)
+    runs(found)
+    assert (found["members"], found["member_batch"], found["epochs"]) == (2, 64, 12)
+    assert found["optimizer"]["rate"] == 0.05
+    assert found["optimizer"]["momentum"] == 0.8
+    assert left == []
+    said = [t.removeprefix("# - ").partition(":")[0] for t in text.splitlines() if "# - " in t]
+    assert said == ["train_iter", "adjust_hyperp", "scale_lr", "data"]
+    assert "# - adjust_hyperp: optimizer.rate" in text
+    (place / "models" / "mine.py").write_text("print 'of Python 2'")
+    Path("new.toml").unlink()
+    found, text, _ = translated(capsys, "tmlauncher", line)
+    assert found["epochs"] == 70
+    assert "# - compile_iter_fns: left out" in text
+
+
+def test_the_models_of_theano_mpi_are_in_the_zoo(place: Path, capsys: Captured) -> None:
+    line = "tmlauncher -file=theanompi.models.alex_net -class=AlexNet -r=BSP"
+    found, _, left = translated(capsys, "tmlauncher", line)
+    runs(found)
+    assert found["model"] == "synkhronos.zoo:alexnet"
+    assert (found["data"]["train"], left) == ("mine:train_rows", [])
 
 
 @pytest.mark.parametrize(
@@ -382,7 +429,8 @@ def test_each_option_of_pydtnn_is_known_or_named(place: Path, capsys: Captured) 
     line = (
         "pydtnn_benchmark --optimizer oktopk --metrics categorical_hinge --validation_split 0.2 "
         "--lr_schedulers warm_up,reduce_lr_on_plateau,other --flip_images True --nonsense 3 "
-        "--enable_best_of True --tracing True --evaluate=False --profile False --threads_per_process 4 --density 0.1"
+        "--enable_best_of True --tracing True --evaluate=False --profile False "
+        "--threads_per_process 4 --density 0.1"
     )
     _, _, left = translated(capsys, "pydtnn", line)
     assert [text.partition(":")[0] for text in left] == [

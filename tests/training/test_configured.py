@@ -503,6 +503,63 @@ def test_rows_take_the_dtype_of_their_input(place: Path) -> None:
     assert (len(few), few.blocks) == (7, None)
 
 
+def test_the_last_rows_may_be_for_validation(place: Path) -> None:
+    """Of arrays and of sources; both parts together are all rows, in their order."""
+    np.savez(place / "a.npz", x=X, y=Y)
+    text = 'data={ train = "a.npz", arrays = ["x", "y"], split = 0.25 }'
+    kept = len(X) - len(X) // 4
+    for memory in ("data.memory=true", "data.memory=false"):
+        found = config.read(place / "config.toml", [text, memory])
+        rows = _rows.rows_of(found, "train", [pt.dmatrix("x"), pt.dvector("y")])
+        parts = _rows.split(rows, 0.25)
+        for whole, first, last in zip((X, Y), *parts, strict=True):
+            assert (len(first), len(last)) == (kept, len(X) - kept)
+            order = np.array([3, 0, len(last) - 1])
+            np.testing.assert_array_equal(np.asarray(last[order]), whole[kept:][order])
+            np.testing.assert_array_equal(np.asarray(first[:]), whole[:kept])
+    run = configured.train(config.read(place / "config.toml", [text, "epochs=2"]), members=2)
+    assert len(run.history["val_loss"]) == 2
+    assert run.history["rows"][0] == kept
+    both = 'data={ train = "mine:rows", validation = "mine:others", split = 0.25 }'
+    with pytest.raises(synk.InputError, match=r"data.split: data.validation names other rows"):
+        configured.train(config.read(place / "config.toml", [both]), members=1)
+    with pytest.raises(synk.InputError, match=r"data.split: 0.1 of 3 rows leaves one part"):
+        _rows.split((X[:3],), 0.1)
+
+
+def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
+    """The first input only; sources stay sources."""
+    pixels = np.arange(5 * 4 * 6, dtype="u1").reshape(5, 4, 6)
+    np.savez(place / "a.npz", x=pixels, y=np.arange(5))
+    text = 'data={ train = "a.npz", arrays = ["x", "y"], shape = [6, 4, 1], scale = 255 }'
+    x = pt.tensor("x", dtype="float32", shape=(None, 6, 4, 1))
+    for memory in ("data.memory=true", "data.memory=false"):
+        found = config.read(place / "config.toml", [text, memory])
+        images, labels = _rows.rows_of(found, "train", [x, pt.ivector("y")])
+        assert (images.shape, images.dtype) == ((5, 6, 4, 1), np.float32)
+        wanted = pixels.reshape(5, 6, 4, 1).astype("float32") / np.float32(255)
+        np.testing.assert_array_equal(images[np.array([4, 1])], wanted[[4, 1]])
+        assert labels[np.array([3])].tolist() == [3]
+    for values, variable, message in (
+        ([text, "data.shape=[5, 5]"], x, r"data.shape: \[5, 5\] has 25 values, and rows have"),
+        ([text], pt.tensor4("x", dtype="uint8"), "data.scale: the input x is uint8"),
+    ):
+        found = config.read(place / "config.toml", values)
+        with pytest.raises(synk.InputError, match=message):
+            _rows.rows_of(found, "train", [variable, pt.ivector("y")])
+
+
+def test_members_that_train_apart_need_rows_in_memory(place: Path) -> None:
+    """It is said before anything compiles."""
+    np.savez(place / "a.npz", x=X, y=Y)
+    values = ['data={ train = "a.npz", arrays = ["x", "y"] }', "rule=EASGD", "batch="]
+    read = config.read(place / "config.toml", [*values, "member_batch=5"])
+    with pytest.raises(synk.InputError, match=r"data.memory: with EASGD.*data.memory = true"):
+        configured.train(read, members=2)
+    held = config.read(place / "config.toml", [*values, "member_batch=5", "data.memory=true"])
+    assert configured.train(held, members=2).step > 0
+
+
 def test_images_and_known_rows(place: Path) -> None:
     """Given to a network of images and labels; the parts of known data by their keys."""
     pytest.importorskip("PIL", reason="Pillow is not installed")

@@ -39,6 +39,7 @@ LEARNS: dict[str, tuple[Callable[[], Net], int, float, int, float]] = {
         lambda: zoo.vgg(11, size=32, channels=1, classes=10, width=4, units=64, dropout=0.2),
         *(32, 3e-3, 12, 0.95),
     ),
+    "cnn": (lambda: zoo.cnn(units=(32,), size=8, dropout=0.2), 8, 1e-2, 4, 0.9),
     "resnet": (
         lambda: zoo.resnet(18, blocks=(1, 1), size=16, channels=1, classes=10, width=8),
         *(16, 1e-2, 8, 0.95),

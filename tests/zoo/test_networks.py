@@ -39,6 +39,10 @@ COUNTS: list[tuple[str, tuple[Any, ...], dict[str, Any], int]] = [
     ("alexnet", (), {"towers": 2}, 60_965_224),
     ("googlenet", (), {"auxiliary": True}, 13_378_280),
     ("inception_v3", (), {"auxiliary": True}, 27_161_264),
+    (
+        *("cnn", ([[64], [192], [384, 256, 256]], [4096, 4096])),
+        *({"size": 32, "channels": 3, "stride": 2}, 23_272_266),
+    ),
     ("vgg", (11,), {}, 132_863_336),
     ("vgg", (13,), {}, 133_047_848),
     ("vgg", (19,), {}, 143_667_240),
@@ -154,6 +158,7 @@ SMALL: dict[str, Callable[[], Net]] = {
     "lstm of words": lambda: zoo.lstm(2, 4, classes=3, vocabulary=5, summary="mean"),
     "transformer": lambda: zoo.transformer(5, length=6, width=4, heads=2, layers=2, dropout=0.0),
 }
+SMALL["cnn"] = lambda: zoo.cnn([[2, 3], [2]], (4,), size=9, channels=2, classes=3, dropout=0.0)
 DEFAULT = ("mlp", "resnet")
 
 

@@ -275,7 +275,9 @@ def _metrics(out: Translation, old: argparse.Namespace, own: bool) -> None:
     for name in names:
         here = _NAMES.get(name)
         if here in ("mse", "mae") and not own:
-            out.leave(f"{option} {name}", "the network's outputs are scores, its labels are classes")
+            out.leave(
+                f"{option} {name}", "the network's outputs are scores, its labels are classes"
+            )
         elif here is None:
             out.leave(f"{option} {name}", "give it as a metric of the Net")
         elif here != "loss":

@@ -106,9 +106,7 @@ def _named(out: Translation, old: argparse.Namespace) -> Rows:
     return Rows(None, _validation(out, old, test, others=True))
 
 
-def _validation(
-    out: Translation, old: argparse.Namespace, test: Any, others: bool = False
-) -> bool:
+def _validation(out: Translation, old: argparse.Namespace, test: Any, others: bool = False) -> bool:
     """Set the rows for validation; whether the old program had some."""
     if old.test_as_validation or (others and test is not None and not old.validation_split):
         if test is not None:

@@ -66,9 +66,9 @@ def translate(out: Translation, line: list[str]) -> None:
             out.leave(f"{name}={' '.join(words_of)}", "not known")
     for name in _NAMES:
         if (text := getattr(given, name, None)) is not None:
-            if found.get(name, [text]) != [text]:
-                out.leave(f"{name}={' '.join(found[name])}", f"the line has another one, {text}")
-            found[name] = [text]
+            there = found.setdefault(name, [text])
+            if there != [text]:
+                out.leave(f"{name}={text}", f"the config file goes before it: {' '.join(there)}")
     devices = [d for each in found.get("DEVICES", []) for d in _devices(each)]
     rule = "".join(found.get("RULE", ["BSP"])).upper()
     kind = "".join(found.get("BSP_SYNC_TYPE", ["cdd"]))
@@ -174,7 +174,9 @@ def _members(out: Translation, devices: list[str], rule: str) -> int | None:
     members = len(devices)
     text = f"The old devices were {', '.join(devices)}"
     server = rule == "EASGD" and members > 1
-    text += ". The first was for a server, which is not needed: a member uses it." if server else "."
+    text += (
+        ". The first was for a server, which is not needed: a member uses it." if server else "."
+    )
     text += ' Members use cores; for GPUs: mode = "JAX", devices = "cuda".'
     nodes = {d.rpartition(":")[0] for d in devices if ":" in d}
     if len(nodes) > 1:
