@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
-from synkhronos._engine.exit_codes import INTERRUPTED, code_of
+from synkhronos._engine.exit_codes import FAILED, INTERRUPTED, code_of
 from synkhronos._errors import SynkhronosError
-from synkhronos.cli._parser import parsers_for
+from synkhronos.cli._files import sentence
+from synkhronos.cli._parser import meant, parsers_for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,15 +26,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options, unknown = parser.parse_known_args(given)
         if unknown:
-            verbs.get(chosen, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+            verb = verbs.get(chosen, parser)
+            verb.error(f"unrecognized arguments: {' '.join(unknown)}{meant(unknown[0], verb)}")
         if options.verb is None:
             parser.print_help()
             return 0
-        return int(options.verb_main(options))
+        code = int(options.verb_main(options))
+        sys.stdout.flush()  # here, so that a full disk is told of
+        return code
     except SystemExit as ended:  # of argparse: after help, version or wrong usage
         return int(ended.code or 0)
     except SynkhronosError as exc:
         sys.stderr.write(f"synk {chosen}: {exc}\n")
         return code_of(type(exc))
+    except BrokenPipeError:  # such as by `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return FAILED
+    except OSError as exc:
+        if (said := sentence(exc)) is None:
+            raise
+        sys.stderr.write(f"synk {chosen}: {said}\n")
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

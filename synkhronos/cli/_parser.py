@@ -5,15 +5,92 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import synkhronos
+from synkhronos._errors import closest
 
 _EPILOG = """\
 exit codes: 0 done, 1 failed, 2 wrong usage
 `synk VERB --help` explains a verb.
 """
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says which word may have been meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Name the verb or the choice that is nearest to a wrong one."""
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if found is not None:
+            message += _hint(found[1], re.findall(r"[^\s,']+", found[2]))
+        super().error(message)
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as it is written, wrapped where the terminal is narrower (COLUMNS)."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(f"{indent}{line}" for line in wrapped(text, width - len(indent)))
+
+
+def wrapped(text: str, width: int) -> Iterator[str]:
+    r"""The lines of a text; a paragraph with a longer one is filled anew.
+
+    A line that begins with spaces stands for itself. If it has two columns, the second one stays.
+
+    >>> list(wrapped("one two\nthree\n  a   words of a", 9))
+    ['one two', 'three', '  a   words', '      of a']
+    """
+    lines = text.split("\n")
+    while lines:
+        taken = [lines.pop(0)]
+        while lines and _is_plain(taken[0]) and _is_plain(lines[0]):
+            taken.append(lines.pop(0))
+        if max(map(len, taken)) <= width:
+            yield from taken
+        elif _is_plain(taken[0]):
+            yield from textwrap.wrap(" ".join(taken), width, break_on_hyphens=False)
+        else:
+            yield from _in_columns(taken[0], width)
+
+
+def _is_plain(line: str) -> bool:
+    return bool(line) and not line.startswith(" ")
+
+
+def _in_columns(line: str, width: int) -> Iterator[str]:
+    found = re.match(r"( +)(?:\S+(?: \S+)* {2,})?", line)
+    assert found is not None
+    first, margin = found[0], found[1]
+    hanging = " " * len(first)
+    if len(first) > width // 2:
+        yield first.rstrip()
+        first = hanging = f"{margin}    "
+    elif first == margin:
+        hanging = f"{margin}    "
+    yield from textwrap.wrap(
+        line[found.end() :],
+        width,
+        initial_indent=first,
+        subsequent_indent=hanging,
+        break_on_hyphens=False,
+    )
+
+
+def meant(word: str, parser: argparse.ArgumentParser) -> str:
+    """The end of a message about an option that a parser does not have."""
+    return _hint(word.partition("=")[0], parser._option_string_actions)
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    found = closest(word, list(known))
+    return f"; did you mean {found}?" if found else ""
 
 
 @dataclass(frozen=True)
@@ -49,25 +126,24 @@ def parsers_for(
     chosen : str or None
         Name or alias of a verb; None: all verbs get their arguments.
     """
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "synk",
         description="Synkhronos: all your cores, for PyTensor functions.",
         epilog=_EPILOG,
-        formatter_class=raw,
+        formatter_class=Formatter,
     )
     parser.add_argument(
         "--version", action="version", version=f"synkhronos {synkhronos.__version__}"
     )
     known = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb")
-    children = {}
+    children: dict[str, argparse.ArgumentParser] = {}
     for verb in verbs():
         child = children[verb.name] = known.add_parser(
             verb.name,
             aliases=verb.aliases,
             help=verb.text.partition("\n")[0],
             description=verb.text,
-            formatter_class=raw,
+            formatter_class=Formatter,
         )
         if chosen is None or chosen in (verb.name, *verb.aliases):
             module = importlib.import_module(f"synkhronos.cli.{verb.name}")

@@ -5,6 +5,7 @@ The script is static: a Tab imports nothing. It has to be printed again after an
 Examples:
   synk completion bash > ~/.local/share/bash-completion/completions/synk
   synk completion zsh > ~/.zfunc/_synk          # ~/.zfunc must be in fpath
+  synk completion fish > ~/.config/fish/completions/synk.fish
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ _FILES = ("FILE", "FOLDER", "CONFIG", "SCRIPT", "RUN")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    from synkhronos.cli._parser import parsers_for
+    from synkhronos.cli._fish import script
+    from synkhronos.cli._parser import parsers_for, verbs
 
+    parser, children = parsers_for(None)
+    if options.shell == "fish":
+        sys.stdout.write(script(parser, children, verbs(), _FILES) + "\n")
+        return 0
     try:
         import shtab
     except ImportError:
         raise BackendMissing("shtab") from None
-    parser, children = parsers_for(None)
     for child in children.values():
         for action in child._actions:
             if str(action.metavar or "").strip(".[] ") in _FILES:

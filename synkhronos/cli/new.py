@@ -55,6 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         metavar="KIND",
         nargs="*",
+        default=[],
         help=f"{', '.join(KINDS)}; with --from, after --, the old line",
     )
     add("--from", dest="system", choices=SYSTEMS, help="translate a line of this system")

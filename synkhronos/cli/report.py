@@ -22,7 +22,7 @@ import sys
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("folders", metavar="RUN", nargs="*", help="the folders of runs")
+    parser.add_argument("folders", metavar="RUN", nargs="*", default=[], help="the folders of runs")
     parser.add_argument(
         "-o", "--out", metavar="FILE", help="the page (default: report.html, of one run there)"
     )

@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from synkhronos.cli._files import check_place
 from synkhronos.cli._order import in_any_order
 
 
@@ -81,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
         objective.check()
         if not Path(options.best).absolute().parent.is_dir():
             raise InputError(f"--best {options.best}: there is no such folder: make it first")
+        check_place(options.best)
         study = _study(options)
     except InputError as exc:
         sys.stderr.write(f"synk search: {exc}\n")

@@ -28,7 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
     add("config", metavar="CONFIG", help="a TOML file")
-    add("values", metavar="KEY=VALUE", nargs="*", help="in place of a value of the file")
+    add(
+        "values", metavar="KEY=VALUE", nargs="*", default=[], help="in place of a value of the file"
+    )
     add("-n", "--members", type=int, metavar="N", help="members of the group, on each node")
     add("--resume", action="store_true", help="go on from the latest checkpoint, if there is one")
     add(

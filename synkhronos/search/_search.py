@@ -188,5 +188,5 @@ def _folder(given: Any) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise InputError(f"search: log_dir={shown(given)}: {exc.strerror}") from None
+        raise InputError(f"search: log_dir={str(folder)!r}: {exc.strerror}") from None
     return folder

@@ -124,6 +124,8 @@ def _storage(given: Any) -> Any:
     folder = Path(text).absolute().parent
     if not folder.is_dir():
         raise InputError(f"storage={shown(given)}: there is no folder {folder}: make it first")
+    with open(text, "ab"):  # SQLite's own error does not say why it cannot write
+        pass
     if suffix in JOURNAL:
         backend = library.storages.journal.JournalFileBackend(text)
         return library.storages.JournalStorage(backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -93,6 +94,66 @@ def test_each_verb_shows_examples_and_explains_its_arguments() -> None:
         assert f"  synk {verb.name}" in verb.text.partition("Examples:\n")[2], verb.name
         for action in parsers[verb.name]._actions:
             assert action.help, (verb.name, action.dest)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("trian config.toml", "did you mean train?"),
+        ("launhc script.py", "did you mean launch?"),
+        ("report --bnech a.csv", "did you mean --bench?"),
+        ("report --bnech=a.csv", "did you mean --bench?"),
+        ("export runs/a --to tensorbord", "did you mean tensorboard?"),
+        ("train", "are required: CONFIG\n"),
+    ],
+)
+def test_a_wrong_word(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(line.split()) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_usage_says_what_is_optional() -> None:
+    _, parsers = parsers_for(None)
+    assert parsers["train"].format_usage().endswith("CONFIG [KEY=VALUE ...]\n")
+    for verb, parser in parsers.items():
+        for action in parser._actions:
+            assert action.nargs != "*" or not action.required, verb
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_is_as_wide_as_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer, no word is lost, and what fits is as it was written."""
+    monkeypatch.setenv("COLUMNS", "200")
+    _, parsers = parsers_for(None)
+    whole = {verb: "".join(each.format_help().split()) for verb, each in parsers.items()}
+    for verb in verbs():
+        assert verb.text in parsers[verb.name].format_help()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for verb_, parser in parsers.items():
+        text = parser.format_help()
+        # argparse does not break the names of an option
+        lines = [line for line in text.splitlines() if not line.startswith("  -")]
+        assert max(map(len, lines)) <= columns, verb_
+        assert "".join(text.split()) == whole[verb_]
+
+
+def test_completion_for_fish(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each verb, and one for each option of each verb; quotes are closed."""
+    assert command_line.main(["completion", "fish"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    _, parsers = parsers_for(None)
+    for verb in verbs():
+        words = shlex.quote(" ".join((verb.name, *verb.aliases)))
+        named = words if " " in words else f"'{words}'"
+        assert [line for line in lines if f" -n '__fish_use_subcommand' -a {named} " in line]
+        seen = f"-n '__fish_seen_subcommand_from {' '.join((verb.name, *verb.aliases))}'"
+        for option in parsers[verb.name]._option_string_actions:
+            flag = f" -l {option[2:]} " if option.startswith("--") else f" -s {option[1:]} "
+            assert [line for line in lines if seen in line and flag in f"{line} "], option
+    for line in lines:
+        assert line.replace("\\\\", "").replace("\\'", "").count("'") % 2 == 0, line
+    [kinds] = [line for line in lines if " -l to " in line and "_from export'" in line]
+    assert "-x -a 'tensorboard csv mlflow'" in kinds
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

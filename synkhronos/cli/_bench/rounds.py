@@ -25,6 +25,7 @@ from synkhronos.cli._bench.scaling import (
     curves_of,
     write_csv,
 )
+from synkhronos.cli._files import check_place
 
 _BOOTSTRAP = """
 import json, signal, sys
@@ -104,6 +105,7 @@ def bench(options: argparse.Namespace) -> int:
         if not Path(path).absolute().parent.is_dir():  # before minutes of measuring
             sys.stderr.write(f"synk bench: {path}: there is no such folder\n")
             return USAGE
+        check_place(path)
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         raise BackendMissing("matplotlib", "report")
     sizes = sorted(set(options.members or default_sizes(cores.physical())))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from synkhronos._errors import BackendMissing, InputError
 from synkhronos.cli._bench.scaling import curves_of, read_csv
+from synkhronos.cli._files import check_place
 from synkhronos.cli._report.summary import read_run
 
 _LIBRARIES = ("jinja2", "matplotlib")
@@ -27,6 +28,7 @@ def report(folders: Sequence[str], tables: Sequence[str], out: str | None) -> Pa
     path = Path(out or (Path(folders[0]) if len(folders) == 1 else Path()) / "report.html")
     if out and not path.absolute().parent.is_dir():
         raise InputError(f"{path}: there is no such folder for the page: make it first")
+    check_place(path)
     for library in _LIBRARIES:
         if importlib.util.find_spec(library) is None:
             raise BackendMissing(library, "report")

@@ -13,6 +13,7 @@ from synkhronos._engine.exit_codes import AGAIN, DEATH, INTERRUPTED, NO_START, S
 from synkhronos._errors import InputError, StartFailed
 from synkhronos._host.rank_logs import RankLogs
 from synkhronos._host.system import trouble
+from synkhronos.cli._files import check_place
 from synkhronos.cli._running.plan import Machine, Plan, plan_of
 from synkhronos.cli._running.process import Process
 from synkhronos.cli._running.reach import check_reached
@@ -55,6 +56,7 @@ def _logs(plan: Plan) -> RankLogs | None:
         return None
     try:
         plan.log_dir.mkdir(parents=True, exist_ok=True)
+        check_place(plan.log_dir / "rank-0.log")
     except OSError as exc:
         raise UsageError(f"--log-dir {plan.log_dir}: {exc.strerror}") from None
     return RankLogs(plan.log_dir)
