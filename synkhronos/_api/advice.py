@@ -106,9 +106,10 @@ class Timing:
         (low, first), (high, last) = known[0], known[-1]
         return (last - first) / (high - low) / 2 if high > low else last / 2
 
-    def speedup(self, members: int) -> float:
-        """The speed-up over plain PyTensor in the same mode with one thread."""
-        return (self.plain + self.around) / (self.seconds(members) + self.around)
+    @property
+    def undivided(self) -> float:
+        """The time of a plain call, with one thread or with all, and of the work around it."""
+        return min(self.plain, self.plain_threads) + self.around
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,6 +127,8 @@ class Advice:
     modes : tuple of Timing
     load : float
         The machine's load in the last minute, as it was before the measurement.
+    left_out : tuple of str
+        Modes that were not measured, to save time.
     """
 
     names: tuple[str, ...]
@@ -133,11 +136,17 @@ class Advice:
     cores: int
     modes: tuple[Timing, ...]
     load: float = 0.0
+    left_out: tuple[str, ...] = ()
 
     @property
     def best(self) -> Timing:
         """The mode that is fastest on these cores."""
         return min(self.modes, key=lambda m: m.seconds(self.members_in(m)))
+
+    @property
+    def plain(self) -> Timing:
+        """The mode in which the plain function is fastest: all speed-ups compare with it."""
+        return min(self.modes, key=lambda m: m.undivided)
 
     @property
     def members(self) -> int:
@@ -158,15 +167,16 @@ class Advice:
         return {m.mode: m for m in self.modes}[mode] if mode else self.best
 
     def speedup(self, members: int, mode: str | None = None) -> float:
-        """Predict the speed-up over plain PyTensor in the same mode with one thread.
+        """Predict the speed-up over plain PyTensor in its best mode and number of threads.
 
         Parameters
         ----------
         members : int
         mode : str, optional
-            Default: the fastest mode.
+            The mode of the members. Default: the fastest.
         """
-        return self.in_mode(mode).speedup(members)
+        timing = self.in_mode(mode)
+        return self.plain.undivided / (timing.seconds(members) + timing.around)
 
     def table(self) -> Table:
         """For each mode the times in milliseconds, and speed-ups."""
@@ -177,10 +187,11 @@ class Advice:
                 m.mode,
                 *(f"{1e3 * t:.3f}" for t in (m.plain, m.plain_threads)),
                 *self._cells(m),
-                *(f"{m.speedup(k):.2f}" for k in members),
+                *(f"{self.speedup(k, m.mode):.2f}" for k in members),
             ]
             for m in self.modes
         ]
+        rows += [[mode, *["-"] * (len(columns) - 1)] for mode in self.left_out]
         return Table(self._headline(), columns, rows, self._verdict())
 
     _columns = ("round",)
@@ -199,7 +210,7 @@ class Advice:
         of = f" ({rows} rows)" if rows else ""
         return (
             f"{', '.join(self.names)}{of}: time of a call, and speed-up over plain PyTensor with "
-            "1, 2, ... members"
+            f"{self._threads()} with 1, 2, ... members"
         )
 
     def _verdict(self) -> str:
@@ -207,13 +218,16 @@ class Advice:
         if members == 1:
             return self._why_one() + self._busy()
         seconds = best.seconds(members)
-        plain = min(best.plain, best.plain_threads)
-        threads = "all threads" if plain < best.plain else "one thread"
         each = ", one for each core" if members == self.cores else ""
         return (
             f"Fastest with {members} members{each}: {1e3 * seconds:.3f} ms. That is "
-            f"{plain / seconds:.2f} times as fast as plain PyTensor with {threads}.{self._busy()}"
+            f"{self.speedup(members):.2f} times as fast as plain PyTensor with {self._threads()}."
+            f"{self._busy()}"
         )
+
+    def _threads(self) -> str:
+        """With how many threads the plain function is fastest."""
+        return "all threads" if self.plain.plain_threads < self.plain.plain else "one thread"
 
     def _busy(self) -> str:
         found = busy(self.load)

@@ -21,7 +21,6 @@ from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, sec
 from synkhronos._api.advice import Advice as FunctionAdvice
 from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
-from synkhronos._engine.replicas import compiled
 from synkhronos._errors import InputError
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
@@ -87,6 +86,8 @@ class Advice(FunctionAdvice):
     cores : int
         The number of cores that this process may use.
     modes : tuple of ModeAdvice
+    left_out : tuple of str
+        Modes that were not measured, to save time.
 
     Examples
     --------
@@ -127,20 +128,26 @@ class Advice(FunctionAdvice):
     def _headline(self) -> str:
         rows = ", ".join(f"{n:,}" for n in self.rows)
         return (
-            f"{', '.join(self.names)} ({rows} rows): time of a gradient, and speed-up with "
-            "1, 2, ... members"
+            f"{', '.join(self.names)} ({rows} rows): time of a gradient, and speed-up over the "
+            f"plain model in its best mode ({self.plain.mode}, {self._threads()}) with 1, 2, ... "
+            "members"
         )
 
     def _verdict(self) -> str:
-        best = self.best
-        fastest = min(min(m.plain, m.plain_threads) + m.around for m in self.modes)
-        seconds, members = best.seconds(self.members), self.members
-        gain = fastest / (seconds + best.around)
+        best, members = self.best, self.members
+        gain = self.speedup(members)
+        left_out = ", ".join(self.left_out)
+        listed = ", ".join(f'"{mode}"' for mode in self.left_out)
         return (
-            f"fastest divided: {best.mode}, {1e3 * seconds:.3f} ms with {members} "
+            f"fastest divided: {best.mode}, {1e3 * best.seconds(members):.3f} ms with {members} "
             f"member{'s' if members > 1 else ''}. Sampling is {gain:.2f} times as fast as with the "
-            "plain model in its best mode.\n"
+            f"plain model in its best mode.{self._busy()}\n"
             f"{_NO if gain < _LEAST_GAIN else ''}{self.chains(4)}"
+            + (
+                f"\nnot measured: {left_out}; modes=[{listed}] does, or says why not"
+                if listed
+                else ""
+            )
         )
 
 
@@ -229,7 +236,7 @@ def measure_mode(
     with evaluator.stubbed():
         rest = seconds_of(divided)
     inner = max(whole - rest, 1e-7)
-    parts = _parts(evaluator.likelihood, evaluator.mode) if not runs_jax(mode_of(mode)) else {}
+    parts = _parts(evaluator) if not runs_jax(mode_of(mode)) else {}
     if not parts:  # scale the measured time of one member's rows
         parts = {k: inner * size / k for k in PARTS}
     between = max(inner - parts.get(size, parts[1] / size), 5e-6) if size > 1 else ROUND_SECONDS
@@ -238,39 +245,43 @@ def measure_mode(
     return ModeAdvice(name, alone, threads, rest, parts, between, sampler)
 
 
-def _parts(likelihood: Likelihood, mode: Any) -> dict[int, float]:
+def _parts(evaluator: Evaluator) -> dict[int, float]:
     """Seconds for all, 1/2, 1/4 and 1/8 of the rows, of all divided terms."""
+    likelihood = evaluator.likelihood
     found = dict.fromkeys(PARTS, 0.0)
-    rng = np.random.default_rng(0)
-    theta = rng.normal(size=likelihood.size) * 0.1
-    for part in likelihood.parts:
-        outputs, member_mode = part.compiled_for(mode)
+    theta, latents = somewhere(likelihood)
+    for part, function in zip(likelihood.parts, evaluator.alone(), strict=True):
         rows, whole = part.arrays()
-        function = compiled([*part.scattered, *part.broadcast], outputs, mode=member_mode)
-        function.trust_input = True
-        latents = [
-            rng.normal(size=(len(rows[0]), *likelihood.latent_shapes[i][1:])) * 0.1
-            for i in part.latents
-        ]
-        kinds = [likelihood.latents[i].type.dtype for i in part.latents]
-        latents = [v.astype(kind) for v, kind in zip(latents, kinds, strict=True)]
+        mine = [latents[i] for i in part.latents]
 
         def call_of(
-            k: int, f: Any = function, arrays: Any = (*latents, *rows), whole: Any = whole
+            k: int, f: Any = function, arrays: Any = (*mine, *rows), whole: Any = whole
         ) -> Callable[[], Any]:
             cut = [np.ascontiguousarray(a[: max(1, len(a) // k)]) for a in arrays]
-            return functools.partial(f, *cut, theta, *whole)
+            return functools.partial(f, [*cut, theta, *whole])
 
         for k, seconds in seconds_of_parts(call_of).items():
             found[k] += seconds
     return found
 
 
-def available_modes() -> tuple[str, ...]:
-    """NUMBA; C if there is a compiler; JAX if it is installed."""
-    found = ["NUMBA"]
-    if pytensor.config.cxx:
-        found.append("C")
+def somewhere(likelihood: Likelihood) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Theta and latents to compute with: small random numbers."""
+    rng = np.random.default_rng(0)
+    latents = [
+        (0.1 * rng.normal(size=shape)).astype(v.type.dtype)
+        for v, shape in zip(likelihood.latents, likelihood.latent_shapes, strict=True)
+    ]
+    return 0.1 * rng.normal(size=likelihood.size), latents
+
+
+def modes_to_measure() -> tuple[list[str], list[str]]:
+    """The modes that are worth their time, the best first; and those measured only if asked for.
+
+    C is one of the latter: a C compiler takes minutes for some models, while code of NUMBA
+    vectorises more, and members have own code for it.
+    """
+    tried = ["NUMBA"]
     if importlib.util.find_spec("jax") is not None:
-        found.append("JAX")
-    return tuple(found)
+        tried.append("JAX")
+    return tried, ["C"] if pytensor.config.cxx else []

@@ -138,6 +138,11 @@ class Evaluator:
         """Let a worker compile while this process does `work`, in which evaluations are zeros."""
         self._round.compile_beside(theta, latents, self.stubbed()(work))
 
+    def alone(self) -> list[Callable[[Sequence[Any]], Any]]:
+        """The function of each part, as this process has compiled it as a member."""
+        found: list[Callable[[Sequence[Any]], Any]] = self._round.alone()
+        return found
+
     @contextlib.contextmanager
     def stubbed(self) -> Iterator[None]:
         """Evaluate to zeros, to measure the time of the rest of the model."""

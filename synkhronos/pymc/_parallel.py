@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc import modelcontext
 from pymc import sample as pm_sample
@@ -35,9 +38,11 @@ from synkhronos.pymc._advice import (
     Advice,
     ChainPlan,
     Gradient,
-    available_modes,
+    ModeAdvice,
     gradient_of,
     measure_mode,
+    modes_to_measure,
+    somewhere,
 )
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
@@ -48,6 +53,8 @@ from synkhronos.pymc._serial import prove_parts, tell_what_stays
 from synkhronos.pymc._terms import Terms, read_model
 
 log = logging.getLogger("synkhronos")
+
+_SECONDS = 30.0  # of `advise`: it begins no further mode that might take longer
 
 
 class Divided:
@@ -185,14 +192,18 @@ class Parallel(ProcessBound):
 
     def _value_of(self, terms: Terms) -> tuple[Any, Evaluator]:
         """The log-density of these terms' variables, divided, and what evaluates it."""
-        mode, group, members_per_chain = self._made_for
         likelihood = Likelihood(terms, point_of(self.model))
+        made = self._evaluated(likelihood, terms)
+        prove_parts(self.model, terms)
+        return made
+
+    def _evaluated(self, likelihood: Likelihood, terms: Terms) -> tuple[Any, Evaluator]:
+        mode, group, members_per_chain = self._made_for
         evaluator = Evaluator(likelihood, mode, group, members_per_chain)
         self._more.append(evaluator)
         if self._evaluator is None:
             self._evaluator = evaluator
         value = DividedLogp(evaluator)(likelihood.theta, *likelihood.latents)[0]
-        prove_parts(self.model, terms)
         rests = list(terms.rests.values())
         return pt.add(value, *rests) if rests else value, evaluator
 
@@ -268,15 +279,23 @@ class Parallel(ProcessBound):
 
     def _measured(self, mode: Any, cores: int) -> Advice:
         """The advice for this model, measured with its group."""
+        timing = self._timing(mode, self._plain_gradient(mode))
+        return Advice(tuple(self.names), (), cores, (timing,))
+
+    def _timing(self, mode: Any, plain: Gradient) -> ModeAdvice:
         assert self._evaluator is not None
         assert self.group is not None
+        return measure_mode(self.model, self._evaluator, self.group.size, mode, plain)
+
+    def _plain_gradient(self, mode: Any) -> Gradient:
+        """The gradient of the model as it was before it was divided."""
         divided = vars(self.model).pop("logp")
+        _forget_compiled(self.model)
         try:
-            plain = gradient_of(self.model, mode)
+            return gradient_of(self.model, mode)
         finally:
             self.model.logp = divided
-        timing = measure_mode(self.model, self._evaluator, self.group.size, mode, plain)
-        return Advice(tuple(self.names), (), cores, (timing,))
+            _forget_compiled(self.model)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -315,6 +334,44 @@ class Parallel(ProcessBound):
         self.close()
 
 
+class _Measured(Parallel):
+    """A division that is measured, in one mode after another.
+
+    Its graphs are read and proved once. The plain gradient of the first mode is compiled while a
+    worker compiles the divided likelihood.
+    """
+
+    _plain: Gradient | None = None
+
+    def _compile_gradient(self) -> None:
+        self._plain = self._plain_gradient(self._made_for[0])
+
+    def timing(self) -> ModeAdvice:
+        """The times in the mode that it is divided for."""
+        mode = self._made_for[0]
+        return self._timing(mode, self._plain or self._plain_gradient(mode))
+
+    def change_mode(self, mode: Any) -> None:
+        """Divide the same terms for another mode; raises what compiling in it raises."""
+        divided, before = vars(self.model)["logp"], self._evaluator
+        assert before is not None
+        assert self.group is not None
+        self._made_for = mode, self.group, 1
+        value, evaluator = self._evaluated(before.likelihood, divided._terms)
+        with np.errstate(all="ignore"):
+            evaluator(*somewhere(before.likelihood))
+        before.leave()
+        self._plain, self._evaluator = None, evaluator
+        _forget_compiled(self.model)
+        self.model.logp = Divided(self.model, divided._terms, value, self._proved_value_of)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The number of rows of each part."""
+        assert self._evaluator is not None
+        return tuple(p.rows for p in self._evaluator.likelihood.parts)
+
+
 def _forget_compiled(model: Any) -> None:
     """Clear a frozen model's cache: it holds functions compiled for another log-density."""
     vars(model).pop("_cache", None)
@@ -331,7 +388,7 @@ def model_of(model: Any, what: str = "parallel") -> Any:
                 "or call it inside of `with model:`"
             ) from None
     if not isinstance(model, BaseModel):
-        count = "members" if what == "parallel" else "draws"
+        count = "draws" if what == "sample" else "members"
         also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
         raise InputTypeError(
             f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
@@ -474,15 +531,16 @@ def advise(
     members : int, optional
         The size of the group that measures. Default: the current group, else one per core.
     modes : sequence of str, optional
-        PyTensor's modes to try, out of NUMBA, C and JAX. Default: all that are available. Trying
-        JAX starts it in this process.
+        PyTensor's modes to try, out of NUMBA, C and JAX. Default: NUMBA, then JAX if it is
+        installed and 30 seconds suffice. Trying JAX starts it in this process.
     row_wise : sequence, optional
         As for `parallel`.
 
     Returns
     -------
     Advice
-        Times, divisible share, predictions; `show` prints them.
+        Times, divisible share, predictions; `show` prints them. Speed-ups compare with the plain
+        model in its best mode.
 
     Raises
     ------
@@ -491,7 +549,8 @@ def advise(
 
     Notes
     -----
-    Cost: for each mode the model's gradient is compiled twice and runs for about a second.
+    Cost: the model is read and proved once. For each mode the plain gradient and the members'
+    likelihood are compiled, at the same time where there are two cores, and run for two seconds.
     Predictions assume an idle machine whose cores do not slow one another down: cores that share
     memory bandwidth or a turbo clock reach less.
 
@@ -507,19 +566,37 @@ def advise(
     >>> 0 < advice.best.share < 1
     True
     """
-    found = []
+    tried, left_out = (list(modes), []) if modes else modes_to_measure()
+    target, found, load = model_of(model, "advise"), [], os.getloadavg()[0]
+    began, dearest = time.monotonic(), 0.0  # seconds of a mode
     with contextlib.ExitStack() as stack:
         group, ours = group_for(members)
         if ours:
             stack.callback(group.close)
-        for mode in modes or available_modes():
-            with group.active(), telling(f"measuring the model in mode {mode}"):
-                target = model_of(model)
-                plain = gradient_of(target, mode)
-                with Parallel(target, dim, mode=mode, row_wise=row_wise) as divided:
-                    evaluator = divided._evaluator
-                    assert evaluator is not None
-                    found.append(measure_mode(target, evaluator, group.size, mode, plain))
-                    names = tuple(divided.names)
-                    rows = tuple(p.rows for p in evaluator.likelihood.parts)
-    return Advice(names, rows, len(_cores.available()), tuple(found))
+        stack.enter_context(group.active())
+        stack.enter_context(telling("measuring the model"))
+        divided = stack.enter_context(_Measured(target, dim, mode=tried[0], row_wise=row_wise))
+        for number, mode in enumerate(tried):
+            since = time.monotonic()
+            if number and not modes and since - began + dearest > _SECONDS:
+                left_out = [*tried[number:], *left_out]
+                break
+            try:
+                with telling(f"measuring the model in mode {mode}"):
+                    if number:
+                        divided.change_mode(mode)
+                    found.append(divided.timing())
+            except Exception as exc:
+                if modes or not number:
+                    raise
+                left_out = [mode, *left_out]
+                log.info("advise: mode %s cannot compute the model: %s", mode, exc)
+            dearest = max(dearest, time.monotonic() - (since if number else began))
+        return Advice(
+            tuple(divided.names),
+            divided.rows,
+            len(_cores.available()),
+            tuple(found),
+            load,
+            tuple(left_out),
+        )

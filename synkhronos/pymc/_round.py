@@ -21,6 +21,7 @@ from synkhronos._engine.commands.call import Call, compile_alone, compute_call
 from synkhronos._engine.compile import plan
 from synkhronos._engine.group import Group, Task
 from synkhronos._engine.progress import telling
+from synkhronos._engine.replicas import Variant
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, WorkerError
@@ -221,6 +222,19 @@ class Round:
             command = self._prepare(latents)
             self._evaluates.keep(places, command)
         return places, command
+
+    def alone(self) -> list[Callable[[Sequence[Any]], Any]]:
+        """The function of each part, compiled in this process since it evaluated its own rows.
+
+        Each takes the part's arrays with rows, theta, and the arrays that members need whole.
+        """
+        replicas = [self.group.member.replicas[f.number] for f in self._functions]
+
+        def of(replica: Any) -> Callable[[Sequence[Any]], Any]:
+            variant = Variant(tuple(range(len(replica.recipe.outputs))))
+            return lambda arguments: replica.run(variant, arguments, (), (1,))
+
+        return [of(replica) for replica in replicas]
 
     def compile_beside(
         self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]

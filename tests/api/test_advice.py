@@ -47,6 +47,7 @@ def test_the_verdict_compares_with_all_threads() -> None:
     assert (advice.members, advice.mode) == (2, "NUMBA")
     text = str(advice)
     assert text.splitlines()[0].startswith("function f (100 rows): time of a call, and speed-up")
+    assert text.splitlines()[2].split()[5] == "1.18"  # of 2 members: as the sentence says
     assert text.splitlines()[-1] == (
         "Fastest with 2 members, one for each core: 510.000 ms. That is 1.18 times as fast as "
         "plain PyTensor with all threads."
@@ -78,7 +79,7 @@ def test_a_function(group: synk.Group) -> None:
     assert set(found.parts) == {1, 2, 4, 8}
     assert found.plain == found.parts[1] > 0
     assert found.round >= 5e-6
-    assert advice.speedup(1) == pytest.approx(1.0)
+    assert 0 < advice.speedup(1) <= 1.0  # the plain function may gain from threads
     np.testing.assert_allclose(f(data)[3, 3], np.e)
     assert s.get_value() == 1
 
