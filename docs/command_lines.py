@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from docutils import nodes
@@ -35,7 +35,7 @@ def described(parser: argparse.ArgumentParser, aliases: tuple[str, ...]) -> Iter
     yield from (parser.prog, "-" * len(parser.prog), "")
     parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=100)
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
-    yield from ("::", "", *(f"   {line.strip()}" for line in usage.splitlines()), "")
+    yield from literal((line.strip() for line in usage.splitlines()), "shell")
     yield from block(parser.description or "")
     if aliases:
         yield from (f"Also called {', '.join(f'``{a}``' for a in aliases)}.", "")
@@ -62,11 +62,17 @@ def block(text: str) -> Iterator[str]:
     for paragraph in text.split("\n\n"):
         first, *rest = paragraph.splitlines() or [""]
         if first.endswith(":") and rest:
-            yield from (f"{first}:", "", *(f"   {line}" for line in rest), "")
+            kind = "shell" if first == "Examples:" else "text"
+            yield from (first, "", *literal(rest, kind))
         elif first.startswith("  "):
-            yield from ("::", "", *(f"   {line}" for line in paragraph.splitlines()), "")
+            yield from literal(paragraph.splitlines(), "text")
         else:
             yield from (*paragraph.splitlines(), "")
+
+
+def literal(lines: Iterable[str], kind: str) -> Iterator[str]:
+    """A block of text, or of command lines."""
+    yield from (f".. code-block:: {kind}", "", *(f"   {line}" for line in lines), "")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

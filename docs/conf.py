@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "command_lines",
     "mistakes_list",
 ]
@@ -28,7 +29,10 @@ intersphinx_mapping = {
     "python": ("https://docs.python.org/3/", "inventories/python.inv"),
 }
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 pygments_style = "tango"  # has colours for the lines of a diff
+highlight_language = "text"  # a block says what it is; Python by `code-block` or `highlight`
 html_title = f"Synkhronos {release}"
 
 autodoc_typehints = "none"

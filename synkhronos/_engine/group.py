@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import itertools
 import logging
 import math
@@ -920,6 +921,20 @@ def current_or_temporary(what: str, members: int | None, devices: Any = None) ->
             group.close()
 
 
+_SHARED = "n_parallel, devices, master_rank, profile_workers, **options\n    As for `Group`.\n"
+
+
+def _with_parameters_of_group[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Write the parameters of `Group` where the docstring refers to them; ``-OO`` removes both."""
+    if function.__doc__ and Group.__doc__:
+        _, _, text = inspect.cleandoc(Group.__doc__).partition("Parameters\n----------\n")
+        parameters, _, _ = text.partition("\n\nAttributes\n")
+        own = inspect.cleandoc(function.__doc__)
+        function.__doc__ = own.replace(_SHARED, f"{parameters}\n")
+    return function
+
+
+@_with_parameters_of_group
 def fork(
     n_parallel: int | None = None,
     devices: Any = None,

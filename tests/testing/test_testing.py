@@ -22,7 +22,9 @@ PAGES = [DOCS / "howto" / "test_programs.rst", DOCS / "testing.rst"]
 @pytest.mark.parametrize("step", [1500, *thorough(300)])
 def test_the_examples_run(tmp_path: Path, step: int) -> None:
     """With fewer deaths than on the page by default."""
-    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", "\n".join(page.read_text() for page in PAGES))
+    blocks = re.findall(
+        r"code-block:: python\n\n((?:    .*\n|\n)+)", "\n".join(page.read_text() for page in PAGES)
+    )
     for block in map(textwrap.dedent, blocks):
         name = re.match(r"# (\w+\.py)\n", block)
         assert name is not None, block
