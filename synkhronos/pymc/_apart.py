@@ -192,7 +192,10 @@ def with_exact_checks(array: Any) -> Any:
 
 
 def rebuilt(array: Any, made: dict[Variable, Any]) -> Any:
-    """The array with other variables in the place of some; what does not depend on them stays."""
+    """The array with other variables in the place of some; what does not depend on them stays.
+
+    `made` takes up what is rebuilt.
+    """
     for node in toposort([array]):
         if not any(v in made for v in node.outputs):
             _rebuild(node, made)

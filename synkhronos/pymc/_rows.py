@@ -220,6 +220,7 @@ class Reader:
                 self._ways[place] = None
                 found = frozenset([place])
             below[place] = found, data
+
     def _restore(self, roots: Sequence[Place]) -> None:
         """Read on at pruned places whose parameters are scattered for other places anyway."""
         for place, (way, found) in self._pruned.items():

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 
@@ -36,11 +35,11 @@ def with_chosen_sources(
             continue
         found = Reader(rows, shapes, free, declared).read([(whole, axis)], checked=False)
         if isinstance(found, Reading):
-            sources = {
+            sources: dict[Variable, Any] = {
                 placeholder: v if a is None else pt.moveaxis(v[(slice(None),) * a + (entry,)], a, 0)
                 for (v, a), placeholder in found.sources.items()
             }
-            [made[some]] = clone_replace([*found.values], replace=sources, rebuild_strict=False)
+            made[some] = rebuilt(found.values[0], sources)
     return rebuilt(array, made)
 
 
@@ -48,7 +47,7 @@ def _selection(node: Apply, free: set[Variable]) -> tuple[int, Any] | None:
     """The axis of which a node chooses entries, and its index, if it is data; None otherwise."""
     if not isinstance(node.op, Subtensor | AdvancedSubtensor):
         return None
-    array, *indices = node.inputs
+    indices = node.inputs[1:]
     if any(v in free for v in indices):
         return None
     entries = indices_from_subtensor(indices, node.op.idx_list)
@@ -56,4 +55,4 @@ def _selection(node: Apply, free: set[Variable]) -> tuple[int, Any] | None:
     if len(chosen) != 1:
         return None
     [(axis, entry)] = chosen
-    return chosen[0] if isinstance(entry, slice) or entry.type.ndim == 1 else None
+    return (axis, entry) if isinstance(entry, slice) or entry.type.ndim == 1 else None

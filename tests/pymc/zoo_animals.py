@@ -111,7 +111,10 @@ def chains_by_scan() -> pm.Model:
 
         first = sign.T[y[:, 0]] - np.log(2)
         forward = pytensor.scan(
-            step, sequences=[y.T[1:]], outputs_info=first, non_sequences=[move, sign],
+            step,
+            sequences=[y.T[1:]],
+            outputs_info=first,
+            non_sequences=[move, sign],
             return_updates=False,
         )
         pm.Potential("chains", pt.logsumexp(forward[-1], axis=1).sum())
