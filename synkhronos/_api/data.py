@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from synkhronos._api.unusable import is_masked, why_unusable
 from synkhronos._engine.group import Group, current
 from synkhronos._errors import InputError, InputTypeError, shown
-from synkhronos._host.arena import ArrayRef, FileRef
+from synkhronos._host.arena import ArrayRef, FileRef, inode_of
 
 _stamps = itertools.count()
 
@@ -342,10 +343,12 @@ class Data:
             and value.dtype == self._dtype
             and value.flags.c_contiguous
             and value.size > 0
+            and os.path.exists(value.filename)  # members find it by its name
         )
 
     def _map(self, value: np.memmap) -> None:
         self.group.check("Data")
+        inode = inode_of(str(value.filename))
         self.group.arena.generation += 1
         self._memory = np.empty(0, self._dtype)
         self._view = value
@@ -362,6 +365,7 @@ class Data:
             # copy-on-write: a read-only array would make numba compile every function anew
             "c",
             self._generation,
+            inode,
         )
 
 

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from synkhronos._errors import InputError
 from synkhronos._host.atomic import AtomicReference
 from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
@@ -88,7 +89,13 @@ class ArrayRef:
 
 @dataclass(frozen=True)
 class FileRef:
-    """A reference to an array in a file, which each member maps itself (numpy.memmap)."""
+    """A reference to an array in a file, which each member maps itself (numpy.memmap).
+
+    Attributes
+    ----------
+    inode : tuple of (str, int, int)
+        Machine, device and inode of the file: another one may get its name.
+    """
 
     path: str
     offset: int
@@ -96,6 +103,7 @@ class FileRef:
     dtype: str
     mode: str
     generation: int
+    inode: tuple[str, int, int]
 
 
 class _Finalizer(weakref.ref):
@@ -446,9 +454,29 @@ class _FreeList:
 
 
 def open_file(ref: FileRef) -> np.ndarray:
-    """Map the array of a FileRef."""
+    """Map the array of a FileRef.
+
+    Raises
+    ------
+    InputError
+        Another file has the name now. Members that opened it before have the rows of the old one.
+    """
     mode: Any = ref.mode
-    return np.asarray(np.memmap(ref.path, ref.dtype, mode, ref.offset, ref.shape))
+    with open(ref.path, "r+b" if mode == "r+" else "rb") as file:
+        machine, *_ = found = inode_of(file.fileno())
+        if machine == ref.inode[0] and found != ref.inode:
+            raise InputError(
+                f"{ref.path} is not the file any more that Data were made of: another one has its "
+                "name. Map that one, and give it to the Data: d.set_value(np.memmap(...)). To "
+                "change rows, write into the file and do not replace it"
+            )
+        return np.asarray(np.memmap(file, ref.dtype, mode, ref.offset, ref.shape))
+
+
+def inode_of(file: str | int) -> tuple[str, int, int]:
+    """Machine, device and inode of a file, or of a descriptor's."""
+    found = os.stat(file)
+    return os.uname().nodename, found.st_dev, found.st_ino
 
 
 class Views:

@@ -702,3 +702,36 @@ def test_masked_arrays_are_refused(group2: synk.Group) -> None:
         with pytest.raises(synk.InputTypeError, match="masked array"):
             call()
     assert d.data.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("after_a_call", [False, True])
+def test_a_mapped_file_that_another_one_replaces(
+    group2: synk.Group, tmp_path: Path, after_a_call: bool
+) -> None:
+    """Members would have other rows than the master; new Data of the new file are right."""
+    path, x = tmp_path / "rows", pt.dvector("x")
+    np.full(1000, 1.0).tofile(path)
+    f = synk.function([x], (x.sum(), "sum"), mode="FAST_COMPILE")
+    d = synk.data(np.memmap(path, "float64", "r"))
+    if after_a_call:
+        assert f(d) == 1000
+    np.full(1000, 100.0).tofile(tmp_path / "new")
+    os.replace(tmp_path / "new", path)
+    if after_a_call:
+        assert f(d) == 1000, "all members have it open"
+        assert f(d, batch=slice(0, 10)) == 10
+    else:
+        with pytest.raises((synk.InputError, synk.WorkerError), match="is not the file any more"):
+            f(d)
+    d.set_value(np.memmap(path, "float64", "r"))
+    assert f(d) == 100_000
+
+
+def test_a_mapped_file_whose_name_is_gone(group2: synk.Group, tmp_path: Path) -> None:
+    """It is copied."""
+    path, x = tmp_path / "rows", pt.dvector("x")
+    np.full(1000, 1.0).tofile(path)
+    mapped = np.memmap(path, "float64", "r")
+    path.unlink()
+    f = synk.function([x], x.sum(), mode="FAST_COMPILE")
+    assert f(synk.data(mapped)) == 1000
