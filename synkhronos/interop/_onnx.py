@@ -11,10 +11,12 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import declared_dtypes
+from synkhronos._engine.compile import roots
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
 
@@ -111,7 +113,7 @@ def to_onnx(
 
 
 def _graph(net: Any, inputs: Sequence[Any] | None) -> tuple[list[Any], list[Any]]:
-    """The outputs, and the inputs that they depend on."""
+    """The outputs, and the inputs that they depend on, at which the graph ends."""
     outputs = getattr(net, "outputs", net)
     found = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     if not found or not all(isinstance(v, Variable) for v in found):
@@ -119,7 +121,9 @@ def _graph(net: Any, inputs: Sequence[Any] | None) -> tuple[list[Any], list[Any]
             f"to_onnx: {shown(net)} has no outputs: give a Net with outputs, or a variable"
         )
     if inputs is not None:
-        return found, list(inputs)
+        places = roots(inputs)
+        cut = [(v, place) for v, place in zip(inputs, places, strict=True) if v is not place]
+        return (clone_replace(found, cut) if cut else found), places
     used = set(ancestors(found))
     if hasattr(net, "inputs"):
         return found, [v for v in net.inputs if v in used]

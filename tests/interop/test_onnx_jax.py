@@ -15,6 +15,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos import interop, zoo
+from synkhronos.interop import _onnx
 
 MISSING = [n for n in ("jax2onnx", "onnxruntime") if find_spec(n) is None]
 needs = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
@@ -40,6 +41,20 @@ def agrees(file: Path, net: Any, x: np.ndarray) -> None:
     assert found.dtype == wanted.dtype == "float32"
     np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
     assert np.ptp(wanted) > 0.1
+
+
+def test_a_model_ends_at_its_inputs() -> None:
+    """What an input is computed from is no part of the model: neither draws nor float64."""
+    x = pt.tensor("x", shape=(None, 3), dtype="float64")
+    _, noise = pytensor.shared(np.random.default_rng(0)).normal(size=x.shape)
+    hidden = (x + noise).astype("float32")
+    scores = pt.tanh(hidden)
+    [found], [given] = _onnx._graph(scores, [hidden])
+    _onnx._check([found], [given], None)
+    rows = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(found.eval({given: rows}, mode="FAST_COMPILE"), np.tanh(rows))
+    with pytest.raises(synk.InputError, match="random numbers"):
+        _onnx._check([scores], [hidden], None)
 
 
 def cnn() -> Any:
