@@ -162,20 +162,8 @@ def _fitted(
 ) -> Trainer:
     net = _net(config)
     rule = rule_of(config.rule, "rule", config.base)
-    rows = _rows(config, "train", net)
-    validation = None
-    if config.data.split and config.data.validation is not None:
-        raise InputError("data.split: data.validation names other rows: leave one of them out")
-    if config.data.split:
-        rows, validation = split(rows, config.data.split)
-    elif config.data.validation is not None:
-        validation = _rows(config, "validation", net)
+    rows, validation = _rows(config, net, rule)
     size = _step_size(config, rule)
-    if _apart(rule) and not all(isinstance(v, np.ndarray) for v in rows):
-        raise InputError(
-            f"data.memory: with {rule} each member takes batches by itself, from memory: give "
-            "data.memory = true"
-        )
     whole = -(-len(rows[0]) // size)
     optimizer, callbacks = _optimizer(config, whole * config.epochs)
     callbacks += given_callbacks
@@ -244,6 +232,21 @@ def _fitted(
     )
 
 
+def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:
+    """What is trained on, and what is validated with, if anything."""
+    rows = _fitting_rows(config, "train", net)
+    if _apart(rule) and not all(isinstance(v, np.ndarray) for v in rows):
+        raise InputError(
+            f"data.memory: with {rule} each member takes batches by itself, from memory: give "
+            "data.memory = true"
+        )
+    if config.data.validation is None:
+        return split(rows, config.data.split) if config.data.split else (rows, None)
+    if config.data.split:
+        raise InputError("data.split: data.validation names other rows: leave one of them out")
+    return rows, _fitting_rows(config, "validation", net)
+
+
 def _step_size(config: Config, rule: Rule | None) -> int:
     """The rows of a step: of all members, or of one if each makes steps of its own."""
     apart = _apart(rule)
@@ -270,7 +273,7 @@ def _net(config: Config) -> Net:
     return net_of(made, f"model: {config.model}")
 
 
-def _rows(config: Config, key: str, net: Net) -> tuple[Any, ...]:
+def _fitting_rows(config: Config, key: str, net: Net) -> tuple[Any, ...]:
     """Rows that the network can take."""
     found = rows_of(config, key, net.inputs)
     check_rows(found, net.inputs, f"data.{key}")
