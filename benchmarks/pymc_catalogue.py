@@ -1,0 +1,247 @@
+"""A folder of PyMC models: each divided, and compared with the plain model near and far.
+
+Each file runs in a process of its own, with bounded time and memory. A file offers its model as
+`build_model()`, maybe with a starting point (pymc-model-catalogue); as `make_model(data)`,
+with the data of the folders around it (posteriordb); or as a variable `model`.
+
+    python benchmarks/pymc_catalogue.py FOLDER [MODEL ...] [--members 2] [--modes default,python]
+        [--scales 10,40,300,1000] [--seconds 600] [--gigabytes 8] [--csv FILE]
+
+The value and the gradient are compared at the start, at three points near it, and at multiples of a
+unit normal in the unconstrained space. Mode "python" needs no compiler. The outcomes are:
+
+    equal      at every point, in every mode, to 1e-8 (value) and 1e-6 (gradient)
+    differs    with the points, and what differs there
+    refused    with the reason
+    crashed    with the error, also if there was no result in time
+    not built  the file or the plain model fails, with the error
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import importlib.util
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import describe_machine, show
+
+Point = dict[str, np.ndarray]
+
+NEAR = 0.1  # half the width of the box around the start
+_WIDTH = 300  # characters of a reason; --csv has all of it
+RELATIVE_VALUE, RELATIVE_GRADIENT = 1e-8, 1e-6
+
+
+def load(path: Path) -> tuple[Any, Point]:
+    """The model of a file, and a starting point."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    vars(module).update(pm=pm, pt=pt, np=np)  # posteriordb's annotations need these names
+    spec.loader.exec_module(module)
+    if hasattr(module, "build_model"):
+        found = module.build_model()
+    elif hasattr(module, "make_model"):
+        found = module.make_model(data_of(path))
+    else:
+        found = module.model
+    model, *more = found if isinstance(found, tuple) else (found,)
+    start = more[0] if more and isinstance(more[0], dict) else model.initial_point(0)
+    return model, {k: np.asarray(v) for k, v in start.items()}
+
+
+def data_of(path: Path) -> Any:
+    """The data of a model of posteriordb: the first posterior with this model names them."""
+    base = path.parents[2]
+    for file in sorted((base / "posteriors").glob("*.json")):
+        entry = json.loads(file.read_text())
+        packed = base / "data" / "data" / f"{entry['data_name']}.json.zip"
+        if entry["model_name"] == path.stem and packed.exists():
+            with zipfile.ZipFile(packed) as folder:
+                return json.loads(folder.read(folder.namelist()[0]))
+    raise FileNotFoundError(f"no posterior of {base} has data for {path.stem}")
+
+
+def points(start: Mapping[str, np.ndarray], scales: list[float]) -> dict[str, Point]:
+    """The start, points near it, and multiples of a unit normal; discrete values stay."""
+    rng = np.random.default_rng(17)
+
+    def moved(of: Any) -> Point:
+        return {k: of(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in start.items()}
+
+    found = {"start": dict(start)}
+    for i in range(3):
+        found[f"near {i}"] = moved(lambda v: v + rng.uniform(-NEAR, NEAR, v.shape))
+    for scale in scales:
+        found[f"x{scale:g}"] = moved(lambda v, scale=scale: scale * rng.normal(size=v.shape))
+    return found
+
+
+def evaluated(model: Any, mode: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.ndarray]]:
+    """Value and gradient at each point, as the model is now."""
+    wrt = model.continuous_value_vars
+    outputs = [model.logp(), *([model.dlogp()] if wrt else [])]
+    function = model.compile_fn(outputs, mode=mode)
+    found = {}
+    for name, point in at.items():
+        with np.errstate(all="ignore"):
+            value, *gradient = function(point)
+        found[name] = float(value), np.array(gradient[0] if gradient else [], "float64")
+    return found
+
+
+def difference(plain: tuple[float, Any], divided: tuple[float, Any]) -> str:
+    """What differs, in words; empty if nothing does.
+
+    Values that are -inf or nan have no gradient that anybody uses.
+    """
+    (value, gradient), (other, other_gradient) = plain, divided
+    if not np.isfinite(value):
+        same = other == value or (np.isnan(value) and np.isnan(other))
+        return "" if same else f"value {other:g} for {value:g}"
+    if not abs(other - value) <= RELATIVE_VALUE * abs(value) + RELATIVE_VALUE:
+        return f"value {other!r} for {value!r}"
+    finite = np.isfinite(gradient)
+    if not np.isfinite(other_gradient[finite]).all():
+        return "gradient not finite"
+    scale = np.abs(gradient[finite]).max(initial=1.0)
+    gap = np.abs(other_gradient - gradient)[finite].max(initial=0.0)
+    return "" if gap <= RELATIVE_GRADIENT * scale else f"gradient by {gap / scale:.0e} of its size"
+
+
+def child(path: Path, members: int, modes: list[str], scales: list[float]) -> dict[str, Any]:
+    """Divide the model of a file and compare it: what the parent prints."""
+    import synkhronos as synk
+    from synkhronos._engine.python_mode import python_mode
+
+    kinds = {"default": None, "python": python_mode("canonicalize", "stabilize")}
+    try:
+        model, start = load(path)
+        at = points(start, scales)
+        plain = {name: evaluated(model, kinds[name], at) for name in modes}
+    except Exception as exc:
+        return {"outcome": "not built", "why": said(exc)}
+    found: dict[str, Any] = {"outcome": "equal", "why": ""}
+    for name in modes:
+        try:
+            with synk.pymc.parallel(model, members=members, mode=kinds[name]) as divided:
+                found["divided"] = divided.names
+                other = evaluated(model, kinds[name], at)
+        except synk.InputError as exc:
+            return {"outcome": "refused", "why": said(exc)}
+        except Exception as exc:
+            return {"outcome": "crashed", "why": f"mode {name}: {said(exc)}"}
+        wrong = {k: difference(plain[name][k], other[k]) for k in at}
+        if any(wrong.values()):
+            found["outcome"] = "differs"
+            listed = "; ".join(f"{k}: {v}" for k, v in wrong.items() if v)
+            found["why"] += f"[mode {name}] {listed} "
+    return found
+
+
+def said(exc: BaseException) -> str:
+    kind = type(exc).__name__
+    return f"{kind}: {exc}" if kind != "InputError" else str(exc)
+
+
+def run(path: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The outcome of a file, found by a process of its own."""
+    command = [sys.executable, __file__, "--child", str(path)]
+    command += ["--members", str(args.members), "--modes", args.modes, "--scales", args.scales]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (args.gigabytes << 30,) * 2),
+    )
+    try:
+        out, err = process.communicate(timeout=args.seconds)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        found = json.loads(lines[-1]) if lines else died(process.returncode, err)
+    except subprocess.TimeoutExpired:
+        found = {"outcome": "crashed", "why": f"no result after {args.seconds} s"}
+    finally:
+        end(process)
+    return {"model": path.stem, **found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def died(code: int, err: str) -> dict[str, Any]:
+    last = (err.strip().splitlines() or [""])[-1]
+    return {"outcome": "crashed", "why": f"exit code {code}: {last}"}
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End what is left of the process and its members."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def results(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    files = sorted(p for p in args.folder.glob("*.py") if not p.name.startswith("_"))
+    wanted = [p for p in files if not args.models or p.stem in args.models]
+    if missing := set(args.models) - {p.stem for p in files}:
+        raise SystemExit(f"{args.folder} has no {', '.join(sorted(missing))}")
+    for path in wanted:
+        yield run(path, args)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--members", type=int, default=2)
+    parser.add_argument("--modes", default="default,python")
+    parser.add_argument("--scales", default="10,40,300,1000")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--gigabytes", type=int, default=8)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_intermixed_args()
+    modes = args.modes.split(",")
+    scales = [float(s) for s in args.scales.split(",") if s]
+    if args.child:
+        warnings.filterwarnings("ignore")
+        print(json.dumps(child(args.folder, args.members, modes, scales)), flush=True)
+        return
+    describe_machine()
+    found = []
+    for result in results(args):
+        found.append(result)
+        why = textwrap.shorten(result["why"], _WIDTH, placeholder=" ...")
+        print(f"{result['model']:45} {result['outcome']:9} {why}", flush=True)
+    if args.csv:
+        with args.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["model", "outcome", "why", "divided", "seconds"])
+            writer.writeheader()
+            writer.writerows(found)
+    counts = Counter(result["outcome"] for result in found)
+    show("Models of each outcome", ["outcome", "models"], sorted(counts.items()))
+
+
+if __name__ == "__main__":
+    main()

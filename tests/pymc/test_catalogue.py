@@ -1,0 +1,121 @@
+"""The benchmark that runs folders of models: each kind of file, and each outcome."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+FILES = {
+    "started": """
+        import numpy as np
+        import pymc as pm
+
+        def build_model():
+            with pm.Model() as model:
+                pm.Normal("y", pm.Normal("mu", initval=3.0), 1, observed=np.arange(9.0))
+            start = model.initial_point()
+            model.rvs_to_initial_values = {rv: None for rv in model.free_RVs}
+            return model, start
+        """,
+    "joint": """
+        import numpy as np
+        import pymc as pm
+
+        with pm.Model() as model:
+            pm.MvNormal("y", pm.Normal("mu") * np.ones(9), np.eye(9), observed=np.arange(9.0))
+        """,
+    "broken": "model = 1 / 0",
+    "dying": "import os; os._exit(3)",
+}
+OF_DATA = """
+def make_model(data) -> pm.Model:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1, observed=data["y"])
+    return model
+"""
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("pymc_catalogue")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files of each kind, with the data of one beside them."""
+    base = tmp_path / "database"
+    models, data, posteriors = base / "models" / "pymc", base / "data" / "data", base / "posteriors"
+    for made in (models, data, posteriors):
+        made.mkdir(parents=True)
+    for name, text in FILES.items():
+        lines = text.split("\n        ")
+        (models / f"{name}.py").write_text("\n".join(lines))
+    (models / "of_data.py").write_text(OF_DATA)
+    with zipfile.ZipFile(data / "nine.json.zip", "w") as packed:
+        packed.writestr("nine.json", json.dumps({"y": list(range(9))}))
+    entry = {"model_name": "of_data", "data_name": "nine"}
+    (posteriors / "nine-of_data.json").write_text(json.dumps(entry))
+    return models
+
+
+@pytest.mark.parametrize(("name", "start"), [("started", 3), ("joint", 0), ("of_data", 0)])
+def test_each_kind_of_file_offers_its_model(
+    catalogue: ModuleType, folder: Path, name: str, start: int
+) -> None:
+    model, point = catalogue.load(folder / f"{name}.py")
+    assert [rv.name for rv in model.observed_RVs] == ["y"]
+    assert point == {"mu": start}
+    at = catalogue.points(point, [10.0])
+    assert list(at) == ["start", "near 0", "near 1", "near 2", "x10"]
+    assert abs(at["near 2"]["mu"] - start) <= 0.1
+
+
+def test_what_counts_as_a_difference(catalogue: ModuleType) -> None:
+    one, inf, nan = np.ones(2), np.inf, np.nan
+    assert catalogue.difference((5.0, one), (5.0 + 1e-9, one)) == ""
+    assert catalogue.difference((nan, one), (nan, nan * one)) == ""
+    assert "value" in catalogue.difference((5.0, one), (5.1, one))
+    assert catalogue.difference((nan, one), (inf, one)) == "value inf for nan"
+    assert "value -inf" in catalogue.difference((5.0, one), (-inf, one))
+    assert catalogue.difference((5.0, one), (5.0, nan * one)) == "gradient not finite"
+    assert "gradient by 1e-05" in catalogue.difference((5.0, one), (5.0, one + 1e-5))
+
+
+@pytest.mark.thorough  # a process for each file
+def test_a_folder_gives_a_table(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    options = ["--modes", "python", "--scales", "10", "--csv", str(table), "--seconds", "120"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "pymc_catalogue.py"), str(folder), *options],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+        env=os.environ,
+    )
+    with table.open() as file:
+        found = {row["model"]: (row["outcome"], row["why"]) for row in csv.DictReader(file)}
+    assert {name: outcome for name, (outcome, _) in found.items()} == {
+        "broken": "not built",
+        "dying": "crashed",
+        "joint": "refused",
+        "of_data": "equal",
+        "started": "equal",
+    }
+    assert found["broken"][1] == "ZeroDivisionError: division by zero"
+    assert "exit code 3" in found["dying"][1]
+    assert "cannot be divided by row" in found["joint"][1]
+    for name, (outcome, _) in found.items():
+        assert f"{name:45} {outcome:9} " in done.stdout
