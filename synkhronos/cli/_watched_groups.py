@@ -7,6 +7,7 @@ shows states only.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from synkhronos._engine.commands.base import (
     AT,
     BETWEEN,
     CALLS,
+    CELLS,
     COMPUTE,
     COPY,
     LAST,
@@ -28,7 +30,7 @@ from synkhronos._engine.commands.base import (
     SIGNED,
 )
 from synkhronos._transport.channels.control_words import progress_of
-from synkhronos._transport.channels.status import GroupStatus, MemberStatus, read_status
+from synkhronos._transport.channels.status import GroupStatus, MemberStatus, printable, read_status
 
 WINDOW_SECONDS = 5.0  # over which rates and shares are taken
 LATE_SECONDS = 5.0  # that a member computes while all others wait, from which on it is "late"
@@ -236,7 +238,11 @@ def _state(
 
 def _valid(m: MemberStatus) -> list[tuple[float, ...]]:
     """Clocks that are still there, not the memory of something else by now."""
-    return [cells for cells in m.clocks if cells[SIGN] == SIGNED]
+    return [cells for cells in m.clocks if _is_clock(cells)]
+
+
+def _is_clock(cells: tuple[float, ...]) -> bool:
+    return len(cells) == CELLS and cells[SIGN] == SIGNED and all(map(math.isfinite, cells))
 
 
 def _current(status: GroupStatus) -> list[tuple[float, ...]]:
@@ -256,7 +262,7 @@ def _deltas(before: GroupStatus, after: GroupStatus) -> list[list[float]]:
     for old, new in zip(before.members, after.members, strict=False):
         total = [0.0] * (ROWS + 1)
         for a, b in zip(old.clocks, new.clocks, strict=False):
-            if a[SIGN] == b[SIGN] == SIGNED and b[CALLS] >= a[CALLS]:
+            if _is_clock(a) and _is_clock(b) and b[CALLS] >= a[CALLS]:
                 total = [t + b[i] - a[i] for i, t in enumerate(total)]
         found.append(total)
     return found if any(sum(d) for d in found) else []
@@ -294,4 +300,4 @@ def _command(pid: int) -> str:
     except OSError:
         return ""
     first, *others = [w.decode(errors="replace") for w in words if w] or [""]
-    return " ".join([os.path.basename(first), *others])
+    return printable(" ".join([os.path.basename(first), *others]))

@@ -320,7 +320,9 @@ def optimizer_of(value: str | Mapping[str, Any], path: str, what: str = "") -> O
     known = Optimizer.__struct_fields__
     table: dict[str, Any] = {k: v for k, v in value.items() if k in known}
     others = {k: v for k, v in value.items() if k not in known}
-    table["arguments"] = {**table.get("arguments", {}), **others}
+    given = table.get("arguments", {})
+    if isinstance(given, dict):  # else it is refused with its place
+        table["arguments"] = {**given, **others}
     return _converted(table, Optimizer, what, path, "optimizer")
 
 

@@ -22,6 +22,7 @@ import pytest
 from modes import FAST
 
 import synkhronos as synk
+from synkhronos._transport.channels.control_words import STATUS, STATUS_BYTES
 from synkhronos._transport.channels.status import GroupStatus, MemberStatus, read_status
 from synkhronos.cli import _live_view, _watched_groups
 from synkhronos.cli._command_line import main
@@ -126,6 +127,33 @@ def test_one_look(
     assert main(["top", "1", "--interval", "0.05"]) == 1
     assert "no group of this user" in capsys.readouterr().out
     assert main(["top", "--interval", "0"]) == 2
+
+
+@pytest.mark.parametrize("header", [False, True], ids=["any bytes", "a group's first words"])
+def test_memory_of_that_name_with_other_contents(
+    group2: synk.Group, header: bool, trials: Callable[[int, int], int]
+) -> None:
+    """Another program of this user may have such a memory; it is left out, or its figures are."""
+    draw = np.random.default_rng(3)
+    page = os.pread(group2.arena.fd, STATUS + STATUS_BYTES, 0)
+    told = set()
+    for _ in range(trials(100, 20_000)):
+        raw = bytearray(page if header else draw.bytes(len(page)))
+        for _ in range(int(draw.integers(1, 40))):
+            word = int(draw.integers(STATUS // 8, len(raw) // 8))
+            some = [draw.bytes(8), np.int64(draw.integers(-2, 40)).tobytes(), b"\xff" * 8]
+            raw[8 * word : 8 * word + 8] = some[int(draw.integers(3))]
+        memory = os.memfd_create("synkhronos")
+        try:
+            os.ftruncate(memory, os.fstat(group2.arena.fd).st_size)
+            os.write(memory, raw)
+            status, seen = read_status(memory), _watched_groups._Seen()
+        finally:
+            os.close(memory)
+        for _ in range(2 if status else 0):
+            _watched_groups._watched(status, seen)
+        told.add(status is not None)
+    assert told == ({True, False} if header else {False})
 
 
 def test_drawings(group2: synk.Group) -> None:

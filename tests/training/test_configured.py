@@ -552,7 +552,11 @@ def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
 def test_members_that_train_apart_need_rows_in_memory(place: Path) -> None:
     """It is said before anything compiles."""
     np.savez(place / "a.npz", x=X, y=Y)
-    values = ['data={ train = "a.npz", arrays = ["x", "y"] }', "rule={ name = 'EASGD', period = 2 }", "batch="]
+    values = [
+        'data={ train = "a.npz", arrays = ["x", "y"] }',
+        "rule={ name = 'EASGD', period = 2 }",
+        "batch=",
+    ]
     read = config.read(place / "config.toml", [*values, "member_batch=5"])
     with pytest.raises(synk.InputError, match=r"data.memory: with EASGD.*data.memory = true"):
         configured.train(read, members=2)

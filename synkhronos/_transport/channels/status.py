@@ -32,6 +32,7 @@ _MAGIC = int.from_bytes(b"synktop1", "little")  # the last character is the vers
 _KNOWN, _REGION_BYTES, _REGIONS, _MASTER, _OWNER, _FIRST, _CLOCKS = range(7)
 _SLOTS = 8  # first word of the places of clocks: offset, number of cells of a member
 _MAX_CLOCKS = 16
+_MAX_CELLS = 1024  # of a member; a reader believes no more
 _WHAT, _WHAT_BYTES = 1024, 128  # offset in the page, and length
 _NOTE, _NOTE_BYTES = 2048, 512
 
@@ -139,15 +140,26 @@ def read_status(fd: int) -> GroupStatus | None:
     GroupStatus or None
         None: this is not the memory of a group, or the group has not started yet.
     """
+    try:
+        return _read(fd)
+    except (struct.error, IndexError, OSError, OverflowError):  # another program's memory
+        return None
+
+
+def _read(fd: int) -> GroupStatus | None:
     first = _words(fd, STATUS, 8)
     if len(first) < 8 or first[_KNOWN] != _MAGIC:
         return None
     stride, regions, master = first[_REGION_BYTES], first[_REGIONS], first[_MASTER]
+    if not (0 <= master < regions and 0 < stride * regions <= os.fstat(fd).st_size):
+        return None
     home = master * stride
     page = _words(fd, home + STATUS, _SLOTS + 2 * _MAX_CLOCKS)
     if page[_KNOWN] != _MAGIC:
         return None
     places = [(page[i], page[i + 1]) for i in range(_SLOTS, len(page), 2) if page[i]]
+    if any(not (0 <= cells <= _MAX_CELLS and offset >= 0) for offset, cells in places):
+        return None
     clocks = [_reals(fd, offset, cells * regions) for offset, cells in places]
     members = []
     for region in range(regions):
@@ -184,4 +196,13 @@ def _reals(fd: int, offset: int, count: int) -> tuple[float, ...]:
 
 
 def _text(fd: int, offset: int, most: int) -> str:
-    return os.pread(fd, most, offset).rstrip(b"\0").decode(errors="replace")
+    return printable(os.pread(fd, most, offset).rstrip(b"\0").decode(errors="replace"))
+
+
+def printable(text: str) -> str:
+    """A text without control characters, which a terminal would obey.
+
+    >>> printable("red: \x1b[31m")
+    'red: �[31m'
+    """
+    return "".join([c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text])
