@@ -211,7 +211,6 @@ def make_local_train_function(
     check_loss(loss)
     places = roots(inputs)
     [loss], changes = substituted([loss], updates, givens, inputs, places)
-    inputs = places
     if has_collectives([loss]):
         raise InputError(
             f"make_local_train_function: the loss {loss} contains collectives over members (of "
@@ -224,6 +223,6 @@ def make_local_train_function(
     streams = [(c.shared, c.new) for c in changes if isinstance(c.shared.type, RandomType)]
     others = [(c.shared, c.new) for c in changes if not isinstance(c.shared.type, RandomType)]
     own = [(v, value, "avg", "local") for v, value in (*new.items(), *others)]
-    made = function(inputs, (loss, "avg"), updates=[*own, *streams], mode=mode, name=label)
+    made = function(places, (loss, "avg"), updates=[*own, *streams], mode=mode, name=label)
     state = [v for v, *_ in own if v not in kept]
     return LocalFunction(group, label, inputs, kept, state, made, mode)

@@ -193,7 +193,10 @@ def make_train_function(
             )
             _check_used(function.inputs, [loss, *_variables(outputs)], partition)
             n, names = 1 + len(outputs), tuple(_aliases(x, y))
-            return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, sent, names)
+            rows = tuple(v for v in _inputs(x, y) if v.type.ndim)
+            return TrainPlan(
+                function, n, tuple(kept), goal, partition, optimizer, sent, rows, names
+            )
 
         if rule is not None:
             _check_rule(rule, group, mode, compress, exchange)

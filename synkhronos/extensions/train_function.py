@@ -68,6 +68,8 @@ class TrainPlan:
     partition : Partition
     rule : UpdateRule
     exchange : Exchange, or None
+    inputs : tuple of Variable
+        Those with rows, as the user gave them.
     aliases : tuple of str
         Other names of the first inputs.
     """
@@ -79,6 +81,7 @@ class TrainPlan:
     partition: Partition
     rule: UpdateRule
     exchange: Exchange | None
+    inputs: tuple[Variable, ...]
     aliases: tuple[str, ...]
 
 
@@ -143,7 +146,7 @@ class TrainFunction(ProcessBound, Advised):
                     f"the update rule depends on {leaf}, which is not an input of the function: "
                     "list it in bcast_inputs"
                 )
-        self.inputs, _ = plan_.graph
+        self.inputs = list(plan.inputs)
         self.params = list(plan.params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
         self._exchange_states = self._states_of(plan.exchange)

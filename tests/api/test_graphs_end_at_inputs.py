@@ -115,6 +115,8 @@ def trained(make: Callable[..., Any]) -> tuple[Any, ...]:
     if not options:
         loss = ((w * x - 1.0) ** 2).mean()
     train = make(loss, [w], x, None, updates.sgd, 0.01, mode=MODE, **options)
+    if make is not make_train_function_pytensor:
+        assert train.inputs == [x]  # by which metrics are computed
     args = [] if not options else [3.0]
     losses = [float(train(np.ones(4), *args)) for _ in range(2)]
     return losses, float(w.get_value()), float(k.get_value())

@@ -200,7 +200,7 @@ def _text(fd: int, offset: int, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without control characters, which a terminal would obey.
+    r"""A text without control characters, which a terminal would obey.
 
     >>> printable("red: \x1b[31m")
     'red: �[31m'
