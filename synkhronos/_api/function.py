@@ -123,7 +123,8 @@ class Function(ProcessBound, Advised):
         Returns
         -------
         object
-            Reduced outputs in the structure of the outputs: one array, a list, or a dict.
+            Reduced outputs in the structure of the outputs: one array, a list, or a dict. Without
+            outputs an empty list. Values of other types than arrays are those of PyTensor.
 
         Raises
         ------
@@ -348,7 +349,8 @@ def function(
     Parameters
     ----------
     inputs : list of Variable or In
-        Each member gets some of the rows of these. 0-d inputs are broadcast.
+        Each member gets some of the rows of these. 0-d inputs are broadcast. The graph ends at the
+        inputs: nothing above one is computed or updated.
     outputs : Variable, list or dict of them, or pairs (variable, reduction)
         reduction is "avg" (or "mean"), "sum", "prod", "min", "max", "gather" (concatenate over
         members) or None (the master's own value). Default: the reduction that is proved from the
