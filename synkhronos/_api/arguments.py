@@ -102,7 +102,10 @@ class Arguments:
                 allow_downcast=option.allow_downcast,
             )
         except (TypeError, ValueError, AttributeError, OverflowError, NotImplementedError) as exc:
-            why = _why(kind, value, exc) if dense else str(exc)
+            allow = "give the function allow_input_downcast=True"
+            if not self._plan.bare[index]:
+                allow = "allow the cast, In(..., allow_downcast=True)"
+            why = _why(kind, value, exc, allow) if dense else str(exc)
             if dense and option.strict and not why_unusable(value):
                 why = f"In(..., strict=True) takes only an array of numpy of this dtype. {why}"
             raise InputTypeError(
@@ -221,7 +224,7 @@ def _kind(kind: Any) -> str:
     return f"is {kind.dtype} with {kind.ndim} dimension{'s' * (kind.ndim != 1)}"
 
 
-def _why(kind: Any, value: Any, exc: Exception | None = None) -> str:
+def _why(kind: Any, value: Any, exc: Exception | None = None, allow: str = "") -> str:
     """What is wrong with an argument of this type, and what to do."""
     unusable = why_unusable(value)
     if unusable:
@@ -237,11 +240,7 @@ def _why(kind: Any, value: Any, exc: Exception | None = None) -> str:
         if isinstance(value, Data):
             return f"make it by {made}"
         array = "value" if isinstance(value, np.ndarray) else "np.asarray(value)"
-        return (
-            f'cast it, {array}.astype("{kind.dtype}"); make Data of it once, {made}; or allow the '
-            "cast: In(..., allow_downcast=True), and allow_input_downcast=True for inputs that "
-            "are given as variables"
-        )
+        return f'cast it, {array}.astype("{kind.dtype}"); make Data of it once, {made}; or {allow}'
     return str(exc)
 
 

@@ -85,6 +85,7 @@ class Plan:
     types: tuple[Any, ...]  # of the inputs that the user has passed
     names: tuple[str | None, ...]
     options: tuple[In, ...]
+    bare: tuple[bool, ...]  # the user has passed the variable itself, and no `In`
     scattered: tuple[bool, ...]
     structure: Structure
     keys: tuple[str, ...]
@@ -207,6 +208,7 @@ def plan(
         types=tuple(v.type for v in asked),
         names=tuple(i.name for i in every),
         options=tuple(every),
+        bare=tuple(not isinstance(v, In) for v in (*(inputs or ()), *(bcast_inputs or ()))),
         scattered=tuple(scattered),
         structure=structure,
         keys=keys,
