@@ -496,7 +496,7 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
             },
             ["--loss_func categorical_hinge", "--loss_func categorical_mse"],
         ),
-        # flags without a value; words that were False; defaults are not lost
+        # flags without a value; defaults are not lost
         (
             f"pydtnn_benchmark {FILES} --test_as_validation --nesterov --tracing --profile=no",
             {
@@ -507,10 +507,10 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
             ["--tracing"],
         ),
         (
-            f"pydtnn_benchmark {FILES} --test_as_validation on --validation_split 0.1 "
+            f"pydtnn_benchmark {FILES} --test_as_validation False --validation_split 0.1 "
             "--evaluate=False --enable_memory_cache=True --tensor_format nhwc --history h",
             {"data.split": 0.1, "folder": "runs/pydtnn"},
-            ["--test_as_validation on"],
+            [],
         ),
         # without rows for validation the old schedulers saw zeros
         (
@@ -610,6 +610,7 @@ def test_values_of_pydtnn(
         ("--num_epochs 0", "argument --num_epochs: found '0', give an integer of at least 1"),
         ("--learning_rate 0", "argument --learning_rate: found '0', give a number of more than 0"),
         ("--validation_split 1", "argument --validation_split: found '1', give a number from 0"),
+        ("--nesterov maybe", "argument --nesterov: found 'maybe', give True or False"),
         ("--dtype float16", "argument --dtype: invalid choice: 'float16'"),
     ],
 )

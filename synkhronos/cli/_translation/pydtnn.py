@@ -16,6 +16,7 @@ from synkhronos.cli._translation.translation import (
     parsed,
     positive,
     share,
+    truth,
 )
 
 PROGRAMS = ("pydtnn_benchmark", "pydtnn_benchmark.py", "benchmarks_CNN.py")
@@ -86,7 +87,6 @@ _NEEDLESS: dict[str, tuple[Any, str]] = {
     "density": ("None", _DENSE),
     "steps_per_epoch": ("0", "an epoch has all rows; name fewer files"),
 }
-_YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def translate(out: Translation, line: list[str]) -> None:
@@ -101,7 +101,6 @@ def translate(out: Translation, line: list[str]) -> None:
     parser = OldParser(program)
     _arguments(parser)
     old, unknown = parsed(parser, words)
-    _truths(out, old)
     old.first = _is_first(program, old)
     started = out.launch(launcher) or old.mpi_processes
     members = started if old.parallel == "data" else 1
@@ -162,23 +161,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("early_stopping", "reduce_lr_on_plateau", "model_checkpoint"):
         add(f"--{name}_metric", default="val_categorical_cross_entropy")
     add("--stop_at_loss_metric", default="val_accuracy")
-    for name in _TRUTHS:
-        add(f"--{name}", nargs="?", const="True")
+    for name, flag in _TRUTHS.items():
+        add(f"--{name}", nargs="?", const=True, default=flag, type=truth)
     for name, (default, _) in _NEEDLESS.items():
         if isinstance(default, bool):
-            add(f"--{name}", nargs="?", const="True")
+            add(f"--{name}", nargs="?", const=True, default=default, type=truth)
         else:
             add(f"--{name}")
-
-
-def _truths(out: Translation, old: argparse.Namespace) -> None:
-    """True and False: without a value True; all words but true, 1 and yes were False."""
-    defaults = {name: d for name, (d, _) in _NEEDLESS.items() if isinstance(d, bool)}
-    for name, default in {**_TRUTHS, **defaults}.items():
-        given = getattr(old, name)
-        if given is not None and given.lower() not in (*_YES, *_NO):
-            out.leave(f"--{name} {given}", "False for the old program; it took true, 1 and yes")
-        setattr(old, name, default if given is None else given.lower() in _YES)
 
 
 def _is_first(program: str, old: argparse.Namespace) -> bool:

@@ -188,9 +188,13 @@ def parsed(parser: OldParser, words: Sequence[str]) -> tuple[argparse.Namespace,
 
 def count(text: str) -> int:
     """An integer of at least 1."""
-    if not text.isdecimal() or not int(text):
+    try:
+        found = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {shown(text)}") from None
+    if found < 1:
         raise argparse.ArgumentTypeError(f"found {shown(text)}, give an integer of at least 1")
-    return int(text)
+    return found
 
 
 def positive(text: str) -> float:
@@ -199,6 +203,14 @@ def positive(text: str) -> float:
     if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"found {shown(text)}, give a number of more than 0")
     return found
+
+
+def truth(text: str) -> bool:
+    """True or False, as old programs took them; other words, which were False, are refused."""
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"found {shown(text)}, give True or False")
+    return known[text.lower()]
 
 
 def share(text: str) -> float:
