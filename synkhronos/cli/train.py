@@ -81,4 +81,4 @@ def _summary(trainer: Any) -> str:
     last = trainer.history[-1]
     left_out = ("epoch", "step", "rows", "seconds")
     values = [f"{k} {v:.6g}" for k, v in last.items() if k not in left_out and v is not None]
-    return f"epoch {last['epoch'] + 1}, step {last['step']}: {', '.join(values)}"
+    return f"epoch {last['epoch']}, step {last['step']}: {', '.join(values)}"

@@ -75,6 +75,7 @@ class FreeFunction(ApartFunction):
         self.rule: Any = rule and rule.for_members(group.size)
         self._members_rule: Any = self.rule  # with the recipe of an optimizer, not its callable
         self._at_centre: ElementwiseRecipe | None = None
+        self._warned = False
         if getattr(rule, "centre", None) is not None:
             self._add_optimizer()
         name = f"rows and exchanges ({type(rule).__name__})"
@@ -231,6 +232,9 @@ class FreeFunction(ApartFunction):
         centre = getattr(rule, "centre", None)
         while isinstance(centre, functools.partial):
             centre = centre.func
+        if self._warned:
+            return
+        self._warned = True  # else each epoch of a run would tell it again
         if size > 1 and getattr(centre, "__name__", "") in _NESTEROV:
             log.warning(
                 "%s: Nesterov's momentum at the centre looks ahead by displacements that are stale "

@@ -30,8 +30,8 @@ class Event:
     values : dict
         "start": columns, the names of the values of an epoch. "step": loss, rows. "validated":
         val_loss and the other metrics, with the prefix ``val_``. "epoch": loss (the mean over the
-        rows of the epoch, each before its update), rows, seconds (of steps, without one that
-        compiles), and the values of the validation.
+        rows of the epoch, each before its update), rows, seconds (of steps, with the
+        compiling of the first one), and the values of the validation.
         "saved": path. "end": reason.
     seconds : float
         Since the start of the run.

@@ -241,14 +241,15 @@ class Loop:
         clock, row = time.monotonic(), batches.row
         if self._left is not None:
             self._shows.aside(clock - self._left)
-        compiled = self._trainer.train.compiled
+        compiles = not self._trainer.train.compiled
         self._guard.before_step()
         try:
             for report in reports:
                 now, row = time.monotonic(), batches.row
-                # a step that compiles would say nothing of the others
-                position.add(report.rows, report.steps, now - clock if compiled else 0.0)
-                clock, compiled = now, True
+                position.add(report.rows, report.steps, now - clock)
+                if compiles and self._split is not None:
+                    self._split.compiling += now - clock
+                clock, compiles = now, False
                 left_out = engine.repeatable and self._guard.left_out(
                     report, position, engine.latest, self.say
                 )
@@ -259,7 +260,7 @@ class Loop:
                 self._shows.step()
                 if now - self._recorded >= _RECORD_SECONDS:
                     self._recorded = now
-                    self._record("step", **position.losses, rows=position.rows)
+                    self._record("step", **position.known_losses, rows=position.rows)
                     self._group.note(self._shows.note())
                 if self._ending():
                     engine.stop()
@@ -301,7 +302,8 @@ class Loop:
         if self._guard.counts:
             values["skipped"] = self._guard.skipped
         numbers = {name: value for name, value in values.items() if not np.ndim(value)}
-        trainer.history.append(epoch=position.epoch, step=position.step, **numbers)
+        # counted as in the line that is shown
+        trainer.history.append(epoch=position.epoch + 1, step=position.step, **numbers)
         self._tell("epoch", values)
         self._record("epoch", **values, **({} if self._split is None else self._split.epoch()))
         self._shows.epoch(values)

@@ -25,7 +25,7 @@ class Position:
     loss, counted : float, int
         The sum of the losses of rows, and the rows in it: those of steps with a finite loss.
     seconds : float
-        Of training, in the epoch so far, without a step that compiles.
+        Of training, in the epoch so far, with the compiling of its first step.
     parts : dict of str to [float, int]
         Of functions that take turns, by name: as `loss` and `counted`, of each one's steps.
     """
@@ -51,6 +51,11 @@ class Position:
             f"loss_{part}": loss / n if n else math.nan for part, (loss, n) in self.parts.items()
         }
         return {"loss": self.mean, **each}
+
+    @property
+    def known_losses(self) -> dict[str, float]:
+        """`losses` without those of which no step has told: free rules do so at an epoch's end."""
+        return {name: loss for name, loss in self.losses.items() if not math.isnan(loss)}
 
     def add(self, rows: int, steps: int, seconds: float) -> None:
         """Count steps."""

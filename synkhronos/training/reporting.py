@@ -112,7 +112,7 @@ class Reporting:
         self._aside += seconds
 
     def _values(self) -> Mapping[str, float]:
-        losses = self._position.losses
+        losses = self._position.known_losses
         if len(losses) > 1:
             del losses["loss"]  # a mean of different functions
         return {**losses, **self._validated}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -69,7 +70,8 @@ class Signals:
     def act(self) -> None:
         """Raise what the signal means, at the end of the run."""
         if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
+            _hide_told()
+            raise _Told
         if self.received:
             raise SystemExit(AGAIN)
 
@@ -90,6 +92,26 @@ class Signals:
         _say(f"the step has not ended within {GRACE:.0f} s: the run ends without a checkpoint")
         signal.signal(self.received, signal.SIG_DFL)
         signal.raise_signal(self.received)
+
+
+class _Told(KeyboardInterrupt):
+    """A Ctrl-C of which the run has told: no traceback follows if nobody catches it."""
+
+
+def _hide_told() -> None:
+    """From now on, Python shows no traceback of `_Told`; its exit code stays that of a Ctrl-C."""
+    shown_by = sys.excepthook
+    if getattr(shown_by, "hides_told", False):
+        return
+
+    def show(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
+    ) -> None:
+        if not issubclass(kind, _Told):
+            shown_by(kind, error, trace)
+
+    show.hides_told = True  # type: ignore[attr-defined]
+    sys.excepthook = show
 
 
 def _say(text: str) -> None:

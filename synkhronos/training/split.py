@@ -22,12 +22,18 @@ class Split:
     feed : Feed
     position : Position
         Its seconds are those of the epoch.
+
+    Attributes
+    ----------
+    compiling : float
+        Seconds of the epoch's step that compiles, which no member's clock counts.
     """
 
     def __init__(self, train: TrainFunction | Alternate, feed: Feed, position: Position) -> None:
         self._train = train
         self._feed = feed
         self._position = position
+        self.compiling = 0.0
         self._measured = position.seconds  # of an epoch that is resumed: by an earlier process
         self._before = train.seconds()
         self._waited = feed.waited
@@ -36,14 +42,19 @@ class Split:
         """What the line of an epoch says of its time; nothing if members have no clocks.
 
         ``phases``: seconds of each member by phase, which together are the seconds of the epoch.
+        One of them is ``compile``, in an epoch with a step that compiles.
         ``reading``: seconds of them in which all members waited for the rows of a source.
         """
         now, waited = self._train.seconds(), self._feed.waited
-        phases = phases_of(self._before, now, self._position.seconds - self._measured)
+        compiling, self.compiling = self.compiling, 0.0
+        seconds = self._position.seconds - self._measured - compiling
+        phases = phases_of(self._before, now, seconds)
         reading = waited - self._waited
         self._before, self._waited, self._measured = now, waited, 0.0
         if not phases:
             return {}
+        if compiling:
+            phases["compile"] = [round(compiling, 6)] * len(phases["between"])
         return {"phases": phases, "reading": round(reading, 6)}
 
 

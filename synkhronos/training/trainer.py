@@ -90,7 +90,9 @@ class Trainer(ProcessBound):
     ----------
     train : TrainFunction or Alternate
     history : History
-        A row for each epoch. Metrics that are arrays are in events and ``metrics.jsonl`` only.
+        A row for each epoch, which counts them from 1. Its seconds are those of the epoch's steps,
+        with the compiling of the first one. Metrics that are arrays are in events and
+        ``metrics.jsonl`` only.
     trace : Trace
         Of the steps that `fit` has traced, with its ``trace=``.
     step, epoch : int

@@ -88,5 +88,5 @@ def test_values_of_validation(
     last = run.history[-1]
     found = {name: value for name, value in last.items() if name.startswith("val_")}
     assert found == pytest.approx(expected)
-    assert [last["rows"], last["epoch"], len(run.history)] == [30, 1, 2]
+    assert [last["rows"], last["epoch"], len(run.history)] == [30, 2, 2]
     assert np.isfinite(run.history["loss"]).all()

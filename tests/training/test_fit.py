@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from synkhronos.training import (
     evaluation,
     fit,
     guarded,
+    loop,
     metrics,
     read_metrics,
     scheduled,
@@ -240,7 +242,8 @@ def test_events_and_history(group2: synk.Group) -> None:
     )
     epoch = ["step", "step", "validated", "epoch"]
     assert seen == ["start", *epoch, *epoch, "end"]
-    assert [e for e, _ in epochs] == [0, 1] == run.history["epoch"]
+    assert [e for e, _ in epochs] == [0, 1]
+    assert run.history["epoch"] == [1, 2]  # as the line that is shown
     assert [loss for _, loss in epochs] == run.history["loss"]
     assert run.history["rows"] == [103, 103]
     assert run.reason == "epochs"
@@ -605,6 +608,68 @@ def test_rules(group2: synk.Group, rule: Any) -> None:
     assert run.history["val_accuracy"][-1] > 0.6
     assert run.history.repeatable is not free
     assert np.isfinite(run.history["loss"]).all()
+
+
+def test_what_members_that_train_apart_show(
+    group2: synk.Group,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """No loss before it is known, all seconds of each epoch, and a warning once."""
+    monkeypatch.setattr(loop, "_RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(group2, "cores", [{0}, {0}])
+    looks: list[float] = [time.perf_counter()]
+
+    def look(event: Event) -> None:
+        if event.kind == "epoch":
+            looks.append(time.perf_counter())
+
+    run = fit(
+        *Net().given,
+        (ROWS, LABELS),
+        optimizer=ADAM,
+        rule=rules.EASGD(period=4),
+        member_batch=10,
+        epochs=3,
+        callbacks=[look],
+        folder=tmp_path / "run",
+    )
+    assert run.history["epoch"] == [1, 2, 3]
+    out = "".join(capfd.readouterr())
+    assert re.findall(r"epoch (\d)/3:", out) == ["1", "2", "3"]
+    assert "nan" not in out
+    lines = read_metrics(tmp_path / "run")
+    assert not [line for line in lines if np.isnan(line.get("loss", 0.0))]
+    assert [line for line in lines if line["kind"] == "step"]
+    for seconds, (before, after) in zip(run.history["seconds"], pairwise(looks), strict=True):
+        assert 0 < seconds < after - before
+    told = [r.getMessage() for r in caplog.records if "more members" in r.getMessage()]
+    assert len(told) == 1
+
+
+def test_the_first_epoch_contains_compiling(group2: synk.Group, tmp_path: Path) -> None:
+    """Of the history, and of the record, whose phases are the same seconds."""
+    net, looks = Net(), [0.0, 0.0]
+
+    def look(event: Event) -> None:
+        if event.kind == "step" and event.step == 1:
+            looks[1] = time.perf_counter()
+
+    looks[0] = time.perf_counter()
+    run = fit(
+        *net.given, (ROWS, LABELS), optimizer=ADAM, batch=20, epochs=2, callbacks=[look],
+        folder=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    first, second = (line for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch")
+    assert [first["seconds"], second["seconds"]] == run.history["seconds"]
+    [compiling, other] = first["phases"]["compile"]
+    assert 0 < compiling == other < first["seconds"]
+    for times in zip(*first["phases"].values(), strict=True):
+        assert sum(times) == pytest.approx(first["seconds"], rel=0.05, abs=1e-4)
+    assert compiling < looks[1] - looks[0]
+    assert "compile" not in second["phases"]
 
 
 def test_rows_of_sources(group2: synk.Group) -> None:

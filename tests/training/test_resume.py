@@ -184,6 +184,26 @@ def test_back_to_a_checkpoint_after_a_torn_update(
     same(run(tmp_path / "run", torn="restore"), unbroken)
 
 
+def test_an_interrupt_leaves_no_traceback(tmp_path: Path) -> None:
+    """The run has said where it ended; Python's exit is that of a Ctrl-C. Others are shown."""
+    code = (
+        "import os, signal, sys\n"
+        "from synkhronos.training.signals import Signals\n"
+        "with Signals(False) as signals:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "if len(sys.argv) > 1: raise KeyError('a defect')\n"
+        "try: signals.act()\n"
+        "except KeyboardInterrupt: pass\n"
+        "signals.act()\n"
+    )
+    for words, ends, shown in (([], -signal.SIGINT, False), (["1"], 1, True)):
+        command = [sys.executable, "-P", "-c", code, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert done.returncode == ends
+        assert "SIGINT: the run ends after this step" in done.stderr
+        assert ("Traceback" in done.stderr) == shown
+
+
 def test_a_second_interrupt_is_at_once(tmp_path: Path) -> None:
     def twice(event: Event) -> None:
         if event.step == 3 and event.kind == "step":

@@ -28,7 +28,6 @@ def report(folders: Sequence[str], tables: Sequence[str], out: str | None) -> Pa
     path = Path(out or (Path(folders[0]) if len(folders) == 1 else Path()) / "report.html")
     if out and not path.absolute().parent.is_dir():
         raise InputError(f"{path}: there is no such folder for the page: make it first")
-    check_place(path)
     for library in _LIBRARIES:
         if importlib.util.find_spec(library) is None:
             raise BackendMissing(library, "report")
@@ -36,6 +35,7 @@ def report(folders: Sequence[str], tables: Sequence[str], out: str | None) -> Pa
 
     runs = [read_run(f, i, n) for i, (f, n) in enumerate(zip(folders, names(folders), strict=True))]
     measured = curves_of(m for table in tables for m in read_csv(table))
+    check_place(path)
     path.write_text(page(runs, measured), encoding="utf-8", errors="backslashreplace")
     return path
 
