@@ -5,7 +5,7 @@ from pathlib import Path
 
 import synkhronos
 
-sys.path.append(str(Path(__file__).parent))  # of command_lines and mistakes_list
+sys.path.append(str(Path(__file__).parent))  # of command_lines and others
 
 project = "Synkhronos"
 author = "Synkhronos developers"
@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "command_lines",
     "mistakes_list",
+    "source_links",
 ]
 exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of benchmarks.rst
 default_role = "py:obj"
