@@ -45,6 +45,7 @@ POSITION = -1  # instead of an axis: the variable holds the row numbers, 0 to n 
 
 _INLINE_BYTES = 1 << 12  # constants up to this size stay in the graph and can be folded
 _ROWLESS = (None, POSITION)
+_FEW = 8  # numbers, of which a member computes others at no cost
 _MUCH_SMALLER = 8  # ratio of sizes
 _MAX_TRIES = 128  # combinations of row axes tried for the inputs of one node
 
@@ -255,8 +256,8 @@ class Reader:
     def _goes_on(self, variable: Variable, node: Apply) -> bool:
         """Whether members shall compute a value that they need whole, instead of receiving it.
 
-        They do if it costs little and its inputs are not longer than it. Terms that use a parameter
-        in several forms then receive the parameter once.
+        They do if it costs little and its inputs are few or not longer than it. Terms that use a
+        parameter in several forms then receive the parameter once, and rewrites see all of its way.
         """
         if not isinstance(variable.type, TensorType):
             return True
@@ -267,7 +268,8 @@ class Reader:
         if _is_logarithm(node) and not self._goes_on_below(node.inputs[0]):
             return False
         inputs = {v for v in node.inputs if v in self._free}
-        return sum(_size(self._shapes[v]) for v in inputs) <= _size(self._shapes[variable])
+        given = sum(_size(self._shapes[v]) for v in inputs)
+        return given <= max(_FEW, _size(self._shapes[variable]))
 
     def _goes_on_below(self, variable: Variable) -> bool:
         """Whether members compute what a logarithm is of, or it is a parameter.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from exact import truth
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
@@ -26,10 +27,31 @@ def points(model: pm.Model, count: int, seed: int = 5) -> list[dict[str, np.ndar
     ]
 
 
-def evaluated(model: pm.Model, at: list[dict[str, np.ndarray]]) -> list[tuple[Any, Any]]:
+def far_points(model: pm.Model, seed: int = 7) -> list[dict[str, np.ndarray]]:
+    """Points far from the initial one: of all values, and of one value of each variable."""
+    rng = np.random.default_rng(seed)
+    start = model.initial_point(0)
+    smooth = [k for k, v in start.items() if v.dtype.kind == "f" and v.size]
+    moved = [
+        start | {k: start[k] + scale * rng.normal(size=start[k].shape) for k in smooth}
+        for scale in (10, 40, 300, 1000)
+    ]
+    alone = []
+    for k in smooth:
+        for value in (-720.0, -25.0, 25.0, 36.0, 720.0):
+            there = start[k].astype("float64")
+            there.reshape(-1)[rng.integers(there.size)] = value
+            alone.append(start | {k: there})
+    return moved + alone
+
+
+def evaluated(
+    model: pm.Model, at: list[dict[str, np.ndarray]], mode: Any = IN_PYTHON
+) -> list[tuple[Any, Any]]:
     """(log-density, gradient) at each point, as the model is now."""
-    logp, dlogp = model.compile_logp(mode=IN_PYTHON), model.compile_dlogp(mode=IN_PYTHON)
-    return [(logp(p), dlogp(p)) for p in at]
+    logp, dlogp = model.compile_logp(mode=mode), model.compile_dlogp(mode=mode)
+    with np.errstate(all="ignore"):
+        return [(logp(p), dlogp(p)) for p in at]
 
 
 def check_equal(
@@ -44,3 +66,46 @@ def check_equal(
             np.testing.assert_allclose(
                 other_gradient, gradient, rtol=rtol, atol=1e-2 * rtol * scale
             )
+
+
+def check_not_worse(
+    model: pm.Model,
+    at: list[dict[str, np.ndarray]],
+    plain: list[tuple[Any, Any]],
+    divided: list[tuple[Any, Any]],
+) -> None:
+    """The divided log-density is as near to the true one as the plain one; so is its gradient.
+
+    The gradient counts where the plain log-density is finite: no sampler uses it elsewhere. Errors
+    of both are rounding errors, of which one may be a few times as large as the other.
+    """
+    exact = None
+    for point, (value, slope), (other, other_slope) in zip(at, plain, divided, strict=True):
+        given = f"{point}: plain {value}, {slope}; divided {other}, {other_slope}"
+        assert other != np.inf or value == np.inf, given
+        assert np.isfinite(other) or not np.isfinite(value), given
+        if not np.isfinite(value):
+            continue
+        if _distance(other, value) <= 1e-9 and _distance(other_slope, slope) <= 1e-7:
+            continue
+        exact = exact or truth(model)
+        true = exact(point)
+        assert true is not None, f"the true value is not known at {given}"
+        expected, expected_slope = true
+        allowed = max(1e-9, 10 * _distance(value, expected))
+        assert _distance(other, expected) <= allowed, f"true {expected} at {given}"
+        allowed = max(1e-7, 10 * _distance(slope, expected_slope))
+        assert _distance(other_slope, expected_slope) <= allowed, f"true {expected_slope} at {given}"
+
+
+def _distance(found: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest number that is expected."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    if np.array_equal(np.isfinite(found), np.isfinite(expected)):
+        there = np.isfinite(expected)
+        found, expected = found[there], expected[there]
+        return float(
+            np.abs(found - expected).max(initial=0) / np.abs(expected).max(initial=1e-300)
+        )
+    return np.inf
+

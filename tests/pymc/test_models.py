@@ -8,7 +8,7 @@ from typing import Any
 
 import pymc as pm
 import pytest
-from comparing import check_equal, evaluated, points
+from comparing import check_equal, check_not_worse, evaluated, far_points, points
 from zoo import KINDS
 
 import synkhronos as synk
@@ -57,6 +57,7 @@ def check_divided(name: str, sizes: Iterable[int]) -> None:
     kind = KINDS[name]
     model = kind.make()
     at = points(model, 3)
+    far = far_points(model)
     divided = []
     for size in sizes:
         with (
@@ -68,11 +69,12 @@ def check_divided(name: str, sizes: Iterable[int]) -> None:
                 assert sorted(parallel.names) == sorted(kind.names)
             else:
                 assert set(parallel.names) <= {rv.name for rv in model.observed_RVs}
-            divided.append(evaluated(model, at))
+            divided.append(evaluated(model, at + far))
         assert "logp" not in vars(model)
-    plain = evaluated(model, at)
+    plain = evaluated(model, at + far)
     for found in divided:
-        check_equal(plain, found, kind.rtol)
+        check_equal(plain[: len(at)], found[: len(at)], kind.rtol)
+        check_not_worse(model, far, plain[len(at) :], found[len(at) :])
 
 
 @pytest.mark.timeout(300)  # three sizes

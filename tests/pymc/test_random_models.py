@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
-from comparing import check_equal, points
+from comparing import check_equal, check_not_worse, far_points, points
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from pymc.pytensorf import gradient
@@ -44,19 +44,21 @@ def values(
 
 def outcome(model: pm.Model, group: synk.Group) -> str:
     """What became of the model; raises if it is wrong."""
-    at = points(model, 2)
+    at, far = points(model, 2), far_points(model)[:4]
     refusal = ""
     try:
         with warnings.catch_warnings(), group.active(), synk.pymc.parallel(model):
             warnings.simplefilter("ignore", RuntimeWarning)  # logarithms of 0, as in the plain one
-            divided = values(model, at)
+            divided = values(model, at + far)
     except synk.InputError as error:
         refusal = str(error)
     if refusal:
         assert "logp" not in vars(model)
         assert "please report" not in refusal
         return "refused"
-    plain = values(model, at)
+    plain = values(model, at + far)
+    check_not_worse(model, far, plain[len(at) :], divided[len(at) :])
+    plain, divided = plain[: len(at)], divided[: len(at)]
     if not all(np.isfinite(slope).all() for _, slope in plain):
         # nan where a stable formula has a number, such as the logarithm of a tiny probability
         plain = values(model, at, STABLE)

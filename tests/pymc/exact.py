@@ -1,0 +1,238 @@
+"""The true value of a log-density and its gradient: its graph in arithmetic of many digits.
+
+mpmath's numbers have as many digits as are asked for, and any exponent: nothing overflows, and what
+cancels is left with digits enough. The graph is the one that the user wrote, before any rewrite.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.traversal import toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.math import Dot
+
+DIGITS = 50, 400, 1000  # more until two agree
+_LARGEST = 10**400  # of an exponent
+
+
+def truth(model: pm.Model) -> Callable[[Mapping[str, np.ndarray]], tuple[float, np.ndarray] | None]:
+    """A function: (log-density, gradient) at a point; None if `DIGITS` do not settle it.
+
+    It raises NotImplementedError if the graph has an operation that is not computed here.
+    """
+    value = model.logp()
+    slopes = pytensor.grad(value, model.continuous_value_vars, disconnected_inputs="ignore")
+
+    def at(point: Mapping[str, np.ndarray]) -> tuple[float, np.ndarray] | None:
+        given = {v: np.asarray(point[v.name], v.type.dtype) for v in model.value_vars}
+        before = None
+        for digits in DIGITS:
+            found = _rounded([value, *slopes], given, digits)
+            if before is not None and np.allclose(before, found, 1e-13, 0, equal_nan=True):
+                return float(found[0]), found[1:]
+            before = found
+        return None
+
+    return at
+
+
+def _rounded(outputs: Sequence[Any], given: Mapping[Any, Any], digits: int) -> np.ndarray:
+    with mp.workdps(digits):
+        found = _evaluated(outputs, {v: _lifted(value) for v, value in given.items()})
+        return np.array([float(x) for array in found for x in np.ravel(array)])
+
+
+def _evaluated(outputs: Sequence[Any], given: Mapping[Any, Any]) -> list[Any]:
+    known = dict(given)
+
+    def value(v: Any) -> Any:
+        if v not in known:
+            known[v] = _lifted(v.get_value() if isinstance(v, SharedVariable) else v.data)
+        return known[v]
+
+    for node in toposort(list(outputs), blockers=list(known)):
+        found = _computed(node, [value(v) for v in node.inputs])
+        known.update(zip(node.outputs, found, strict=True))
+    return [value(v) for v in outputs]
+
+
+def _lifted(value: Any) -> Any:
+    """Floats as numbers of many digits; other values as they are."""
+    if value is None or isinstance(value, slice) or np.asarray(value).dtype.kind != "f":
+        return value
+    return _each(lambda x: mp.mpf(float(x)), np.asarray(value))
+
+
+def _objects(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return value
+    found = np.empty(np.shape(value), object)
+    found[...] = value
+    return found
+
+
+def _each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
+    return _objects(np.frompyfunc(function, len(arrays), 1)(*map(_objects, arrays)))
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    dtype = np.dtype(kind.dtype)
+    return _each(_number, value) if dtype.kind == "f" else np.asarray(value).astype(dtype)
+
+
+def _computed(node: Apply, inputs: list[Any]) -> list[Any]:
+    op, kind = node.op, node.outputs[0].type
+    core = op.core_op if isinstance(op, Blockwise) else op
+    if isinstance(op, CheckAndRaise):
+        value, *conditions = inputs
+        holds = all(bool(np.all(c)) for c in conditions)
+        return [value if holds else _each(lambda x: -mp.inf, value)]
+    if isinstance(op, OpFromGraph):
+        return _evaluated(op.inner_outputs, dict(zip(op.inner_inputs, inputs, strict=True)))
+    if isinstance(op, Elemwise):
+        return [_typed(_each(_function(op.scalar_op, kind), *inputs), kind)]
+    if isinstance(op, CAReduce):
+        axis = None if op.axis is None else tuple(op.axis)
+        reduce = _REDUCE[type(op.scalar_op).__name__]
+        return [inputs[0] if axis == () else _typed(reduce(inputs[0], axis=axis), kind)]
+    if isinstance(core, Dot):
+        return [_objects(np.matmul(*map(_objects, inputs)))]
+    if isinstance(op, ScalarFromTensor | TensorFromScalar):
+        return inputs[:1]
+    if isinstance(op, MakeVector):
+        return [_typed([np.ravel(v)[0] for v in inputs], kind)]
+    if isinstance(op, Join):
+        return [_typed(np.concatenate([_objects(v) for v in inputs], axis=op.axis), kind)]
+    if isinstance(op, Alloc):
+        return [np.broadcast_to(inputs[0], [int(n) for n in inputs[1:]]).copy()]
+    if isinstance(op, Blockwise):
+        raise NotImplementedError(f"{op}")
+    storage: list[list[Any]] = [[None] for _ in node.outputs]
+    op.perform(node, inputs, storage)  # it moves elements
+    return [cell[0] for cell in storage]
+
+
+_REDUCE = {
+    "Add": np.add.reduce,
+    "Mul": np.multiply.reduce,
+    "AND": np.logical_and.reduce,
+    "OR": np.logical_or.reduce,
+    "Maximum": np.maximum.reduce,
+    "Minimum": np.minimum.reduce,
+}
+
+
+def _function(scalar: Any, kind: Any) -> Callable[..., Any]:
+    name = type(scalar).__name__
+    if name == "Cast":
+        return _number if kind.dtype.startswith("float") else int
+    if name not in _SCALARS:
+        raise NotImplementedError(name)
+    found = _SCALARS[name]
+    if name in _OF_NUMBERS:
+        return lambda *given: found(*map(_number, given))
+    return found
+
+
+def _number(x: Any) -> Any:
+    if isinstance(x, mp.mpf):
+        return x
+    return mp.mpf(float(x)) if isinstance(x, float | np.floating) else mp.mpf(int(x))
+
+
+def _times(*given: Any) -> Any:
+    """A factor of 0 is that of a branch that is not chosen."""
+    return mp.mpf(0) if 0 in given else functools.reduce(operator.mul, given)
+
+
+def _divided(a: Any, b: Any) -> Any:
+    if b == 0:
+        return mp.nan if a == 0 or mp.isnan(a) else mp.inf * mp.sign(a)
+    return a / b
+
+
+def _exp(x: Any) -> Any:
+    return mp.exp(x) if not abs(x) > _LARGEST else mp.inf if x > 0 else mp.mpf(0)
+
+
+def _log(x: Any) -> Any:
+    return mp.log(x) if x > 0 else -mp.inf if x == 0 else mp.nan
+
+
+def _power(a: Any, b: Any) -> Any:
+    if b == 0:
+        return mp.mpf(1)
+    if a == 0:
+        return mp.mpf(0) if b > 0 else mp.inf
+    return a**b if a > 0 or b == int(b) else mp.nan
+
+
+def _gammaln(x: Any) -> Any:
+    if x == mp.inf or mp.isnan(x):
+        return x
+    return mp.loggamma(x) if x > 0 else mp.inf if x == int(x) else mp.log(abs(mp.gamma(x)))
+
+
+def _psi(x: Any) -> Any:
+    return mp.digamma(x) if 0 < x < mp.inf else mp.nan
+
+
+_OF_NUMBERS: dict[str, Callable[..., Any]] = {
+    "Add": lambda *given: functools.reduce(operator.add, given),
+    "Sub": operator.sub,
+    "Mul": _times,
+    "TrueDiv": _divided,
+    "Reciprocal": lambda x: _divided(mp.mpf(1), x),
+    "Pow": _power,
+    "Sqr": lambda x: x * x,
+    "Sqrt": lambda x: mp.sqrt(x) if x >= 0 else mp.nan,
+    "Exp": _exp,
+    "Expm1": lambda x: _exp(x) - 1,
+    "Log": _log,
+    "Log1p": lambda x: _log(1 + x),
+    "Log1mexp": lambda x: _log(1 - _exp(x)),
+    "Sigmoid": lambda x: 1 / (1 + _exp(-x)),
+    "Softplus": lambda x: _log(1 + _exp(x)),
+    "Tanh": mp.tanh,
+    "GammaLn": _gammaln,
+    "Psi": _psi,
+    "Erf": mp.erf,
+    "Erfc": mp.erfc,
+    "Erfcx": lambda x: _exp(x * x) * mp.erfc(x),
+    "IsNan": mp.isnan,
+    "IsInf": mp.isinf,
+    "Maximum": max,
+    "Minimum": min,
+    "Clip": lambda x, low, high: min(max(x, low), high),
+}
+_SCALARS = _OF_NUMBERS | {
+    "Neg": operator.neg,
+    "Abs": abs,
+    "Sign": mp.sign,
+    "Identity": lambda x: x,
+    "Second": lambda like, x: x,
+    "Switch": lambda condition, a, b: a if condition else b,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "EQ": operator.eq,
+    "NEQ": operator.ne,
+    "AND": operator.and_,
+    "OR": operator.or_,
+    "Invert": lambda x: not x,
+}
