@@ -61,7 +61,7 @@ COUNTS: list[tuple[str, tuple[Any, ...], dict[str, Any], int]] = [
     ("transformer", (), {}, 124_439_808),
     ("lstm", (5, 7), {"vocabulary": 11}, 11 * 5 + 4 * 7 * (5 + 7 + 1) + 8 * 2),
 ]
-QUICK = ("alexnet", "lstm")
+QUICK = ("alexnet", "cnn", "lstm")
 
 
 # the docstring of dcgan counts its weights; each halving of the size has a layer less
