@@ -40,6 +40,7 @@ from synkhronos.training import (
     metrics,
     read_metrics,
     scheduled,
+    sources,
 )
 from synkhronos.training.engines import FreeEngine
 from synkhronos.training.position import Position
@@ -670,6 +671,24 @@ def test_the_first_epoch_contains_compiling(group2: synk.Group, tmp_path: Path) 
         assert sum(times) == pytest.approx(first["seconds"], rel=0.05, abs=1e-4)
     assert compiling < looks[1] - looks[0]
     assert "compile" not in second["phases"]
+
+
+def test_members_that_train_apart_take_rows_from_memory(group2: synk.Group, tmp_path: Path) -> None:
+    """Sources, Loaders and generators are refused before anything compiles or is written."""
+    net = Net()
+    source = sources.synthetic((2,), classes=3, n=103)
+    for data, text in (
+        ((source, source.labels), r"each member takes batches by itself.*data.memory = true"),
+        (Loader([ROWS, LABELS], Batches(103, 20)), "each member takes batches by itself"),
+        (((row for row in ROWS), LABELS), "has no rows: give an array, Data, or a source"),
+    ):
+        given = {} if isinstance(data, Loader) else {"member_batch": 10}
+        with pytest.raises(synk.SynkhronosError, match=text):
+            fit(
+                *net.given, data, optimizer=ADAM, rule=rules.EASGD(period=4), epochs=3,
+                folder=tmp_path / "run", progress=False, **given
+            )  # fmt: skip
+        assert not (tmp_path / "run").exists()
 
 
 def test_rows_of_sources(group2: synk.Group) -> None:
