@@ -41,7 +41,7 @@ def script(
 
 def _options(when: str, parser: argparse.ArgumentParser, files: Sequence[str]) -> Iterator[str]:
     for action in parser._actions:
-        if action.help is argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction):
+        if action.help is argparse.SUPPRESS or isinstance(action.choices, Mapping):
             continue
         words = [
             f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"

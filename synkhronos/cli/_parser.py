@@ -44,7 +44,7 @@ def wrapped(text: str, width: int) -> Iterator[str]:
 
     A line that begins with spaces stands for itself. If it has two columns, the second one stays.
 
-    >>> list(wrapped("one two\nthree\n  a   words of a", 9))
+    >>> list(wrapped("one two\nthree\n  a   words of a", 13))
     ['one two', 'three', '  a   words', '      of a']
     """
     lines = text.split("\n")
@@ -85,7 +85,8 @@ def _in_columns(line: str, width: int) -> Iterator[str]:
 
 def meant(word: str, parser: argparse.ArgumentParser) -> str:
     """The end of a message about an option that a parser does not have."""
-    return _hint(word.partition("=")[0], parser._option_string_actions)
+    names = [name for action in parser._actions for name in action.option_strings]
+    return _hint(word.partition("=")[0], names)
 
 
 def _hint(word: str, known: Iterable[str]) -> str:

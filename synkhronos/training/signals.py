@@ -70,8 +70,7 @@ class Signals:
     def act(self) -> None:
         """Raise what the signal means, at the end of the run."""
         if self.received == signal.SIGINT:
-            _hide_told()
-            raise _Told
+            raise _told()
         if self.received:
             raise SystemExit(AGAIN)
 
@@ -94,12 +93,19 @@ class Signals:
         signal.raise_signal(self.received)
 
 
-class _Told(KeyboardInterrupt):
-    """A Ctrl-C of which the run has told: no traceback follows if nobody catches it."""
+def _told() -> KeyboardInterrupt:
+    """A Ctrl-C of which the run has told: no traceback follows if nobody catches it.
+
+    Python's exit stays that of a Ctrl-C, which a subclass would not have.
+    """
+    error = KeyboardInterrupt()
+    error.told = True  # type: ignore[attr-defined]
+    _hide_told()
+    return error
 
 
 def _hide_told() -> None:
-    """From now on, Python shows no traceback of `_Told`; its exit code stays that of a Ctrl-C."""
+    """From now on, show no traceback of what `_told` has made."""
     shown_by = sys.excepthook
     if getattr(shown_by, "hides_told", False):
         return
@@ -107,7 +113,7 @@ def _hide_told() -> None:
     def show(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
     ) -> None:
-        if not issubclass(kind, _Told):
+        if not getattr(error, "told", False):
             shown_by(kind, error, trace)
 
     show.hides_told = True  # type: ignore[attr-defined]
