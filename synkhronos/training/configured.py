@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -38,6 +39,7 @@ from synkhronos.training.trainer import Trainer
 
 __all__ = ["train"]
 
+_KEYS = "|".join(Config.__struct_fields__)
 FEW = 3  # steps of a quick run
 
 
@@ -124,6 +126,19 @@ def train(
 
 
 @contextlib.contextmanager
+def _in_toml() -> Iterator[None]:
+    """A context in which errors of `fit` name keys as the file has them: ``torn = "restore"``."""
+    try:
+        yield
+    except InputError as exc:
+        if exc.args and isinstance(exc.args[0], str):
+            text = re.sub(r"^(fit|Trainer): ", "", exc.args[0])
+            text = re.sub(rf"\b({_KEYS})=(?=[\w\"'\[{{.-])", r"\1 = ", text)
+            exc.args = (re.sub(rf"\b({_KEYS})=", r"\1", text), *exc.args[1:])
+        raise
+
+
+@contextlib.contextmanager
 def _settings(config: Config) -> Iterator[None]:
     """PyTensor's settings of the run; members get those of the start of the group."""
     wanted = {"mode": config.mode, "floatX": config.floatX}
@@ -187,49 +202,50 @@ def _fitted(
     clip = None
     if config.clip is not None:
         clip = functools.partial(total_norm_constraint, max_norm=config.clip)
-    return fit(
-        net.loss,
-        net.params,
-        list(net.inputs),
-        rows,
-        optimizer=optimizer,
-        epochs=1 if quick else config.epochs,
-        batch=config.batch,
-        member_batch=config.member_batch,
-        rule=rule,
-        validation=validation,
-        metrics=metrics_of(config, net) or None,
-        callbacks=callbacks,
-        stop=config.stop,
-        folder=folder,
-        resume=None if quick else given,
-        keep=None if config.keep == "all" else config.keep,
-        save_every=config.save_every,
-        validate_every=config.validate_every,
-        seed=config.seed,
-        shuffle=config.shuffle,
-        last=config.last,
-        slices=config.slices,
-        prefetch=config.prefetch,
-        read=config.read,
-        precision=config.precision,
-        ema=config.ema,
-        guard=None if config.guard == "none" else config.guard,
-        torn="raise" if quick else config.torn,
-        verify=checked,
-        strict=config.strict,
-        augment=net.augment,
-        updates=net.updates,
-        clip=clip,
-        reduction=config.reduction,
-        compress=config.compress,
-        exchange=exchange_of(config.exchange, "exchange"),
-        config=config.table(),
-        mode=mode,
-        export=() if quick else config.export,
-        trace=0 if quick else config.trace,
-        progress=config.progress,
-    )
+    with _in_toml():
+        return fit(
+            net.loss,
+            net.params,
+            list(net.inputs),
+            rows,
+            optimizer=optimizer,
+            epochs=1 if quick else config.epochs,
+            batch=config.batch,
+            member_batch=config.member_batch,
+            rule=rule,
+            validation=validation,
+            metrics=metrics_of(config, net) or None,
+            callbacks=callbacks,
+            stop=config.stop,
+            folder=folder,
+            resume=None if quick else given,
+            keep=None if config.keep == "all" else config.keep,
+            save_every=config.save_every,
+            validate_every=config.validate_every,
+            seed=config.seed,
+            shuffle=config.shuffle,
+            last=config.last,
+            slices=config.slices,
+            prefetch=config.prefetch,
+            read=config.read,
+            precision=config.precision,
+            ema=config.ema,
+            guard=None if config.guard == "none" else config.guard,
+            torn="raise" if quick else config.torn,
+            verify=checked,
+            strict=config.strict,
+            augment=net.augment,
+            updates=net.updates,
+            clip=clip,
+            reduction=config.reduction,
+            compress=config.compress,
+            exchange=exchange_of(config.exchange, "exchange"),
+            config=config.table(),
+            mode=mode,
+            export=() if quick else config.export,
+            trace=0 if quick else config.trace,
+            progress=config.progress,
+        )
 
 
 def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:

@@ -131,6 +131,19 @@ def test_a_quick_run_compiles_fast(place: Path, monkeypatch: pytest.MonkeyPatch)
     assert trained(place, quick=True).train.mode is None
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (["torn=restore"], '^torn = "restore" needs a folder of checkpoints: give folder$'),
+        (["guard=skip", "rule=Average"], '^guard = "skip" is for members'),
+        (["verify=1", "rule=Average"], "^verify is for runs that begin"),
+    ],
+)
+def test_messages_name_keys_as_the_file_does(place: Path, values: list[str], text: str) -> None:
+    with pytest.raises(synk.InputError, match=text):
+        trained(place, *values)
+
+
 @pytest.mark.parametrize("key", ["train", "validation"])
 def test_rows_of_another_shape(place: Path, key: str) -> None:
     """The message names the key; the network of the test declares no shape."""
