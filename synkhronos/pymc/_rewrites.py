@@ -14,7 +14,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.basic import NodeRewriter, dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
@@ -82,38 +82,33 @@ def _cast_operands(fgraph: Any, node: Any) -> Any:
     return None if operands == node.inputs else [node.op(*operands)]
 
 
-class _SplitLogarithm(NodeRewriter):
-    """log(a / b) -> log(a) - log(b) if one of both is known to be positive, and no parameter.
+def _split_logarithm(positive: Collection[Any]) -> Any:
+    """log(a / b) -> log(a) - log(b) if one of them is in `positive`: data above 0.
 
     a / b overflows for a tiny parameter. PyTensor does so where the data are constants, whose
     logarithm it folds; `hoist` does the same with that of a place.
     """
 
-    def __init__(self, positive: Collection[Any]) -> None:
-        super().__init__()
-        self._known = positive
-
-    def tracks(self) -> list[type]:
-        return [Elemwise]
-
-    def transform(self, fgraph: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
+    @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+    def rewrite(fgraph: Any, node: Any) -> Any:
         del fgraph
-        if not isinstance(node.op.scalar_op, ps.Log):
-            return None
-        inner = node.inputs[0].owner
+        inner = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Log) else None
         if inner is None or not isinstance(inner.op, Elemwise):
             return None
-        if not isinstance(inner.op.scalar_op, ps.TrueDiv) or not any(
-            map(self._is_positive, inner.inputs)
-        ):
+        if not isinstance(inner.op.scalar_op, ps.TrueDiv):
+            return None
+        if not any(_without_axes(v) in positive for v in inner.inputs):
             return None
         a, b = [node.op(v.astype(node.outputs[0].type.dtype)) for v in inner.inputs]
         return [a - b]
 
-    def _is_positive(self, variable: Any) -> bool:
-        while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-            variable = variable.owner.inputs[0]
-        return variable in self._known
+    return rewrite
+
+
+def _without_axes(variable: Any) -> Any:
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return variable
 
 
 def simplified(outputs: Sequence[Any], positive: Collection[Any] = ()) -> list[Any]:
@@ -122,7 +117,7 @@ def simplified(outputs: Sequence[Any], positive: Collection[Any] = ()) -> list[A
     Quotients leave logarithms if they are of a variable in `positive`.
     """
     graph = FunctionGraph(outputs=list(outputs), clone=False)
-    dfs_rewriter(_SplitLogarithm(positive), _lift_choice, _cast_operands).rewrite(graph)
+    dfs_rewriter(_split_logarithm(positive), _lift_choice, _cast_operands).rewrite(graph)
     return list(graph.outputs)
 
 

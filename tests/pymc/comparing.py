@@ -95,7 +95,8 @@ def check_not_worse(
         allowed = max(1e-9, 10 * _distance(value, expected))
         assert _distance(other, expected) <= allowed, f"true {expected} at {given}"
         allowed = max(1e-7, 10 * _distance(slope, expected_slope))
-        assert _distance(other_slope, expected_slope) <= allowed, f"true {expected_slope} at {given}"
+        given = f"true {expected_slope} at {given}"
+        assert _distance(other_slope, expected_slope) <= allowed, given
 
 
 def _distance(found: Any, expected: Any) -> float:
@@ -104,8 +105,5 @@ def _distance(found: Any, expected: Any) -> float:
     if np.array_equal(np.isfinite(found), np.isfinite(expected)):
         there = np.isfinite(expected)
         found, expected = found[there], expected[there]
-        return float(
-            np.abs(found - expected).max(initial=0) / np.abs(expected).max(initial=1e-300)
-        )
+        return float(np.abs(found - expected).max(initial=0) / np.abs(expected).max(initial=1e-300))
     return np.inf
-
