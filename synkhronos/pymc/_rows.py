@@ -456,17 +456,18 @@ def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
 
 def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
     """The node, with an inner graph that accepts any number of rows."""
+    if isinstance(node.op, Scan):
+        given = [_unsized(v, axis) for v, axis in zip(node.inputs, way, strict=True)]
+        op = _rescanned(node.op, given)
+        return node if op is node.op else op.make_node(*given)
     if not isinstance(node.op, OpFromGraph):
         return node
     symbolic = isinstance(node.op, SymbolicOp)
     inputs: list[Any] = []
     for variable, axis in zip(node.inputs, way, strict=True):
-        kind: Any = variable.type
-        free = [None if i == axis else n for i, n in enumerate(getattr(kind, "shape", ()))]
-        if axis not in _ROWLESS:
-            inputs.append(kind.clone(shape=tuple(free))())
-        else:  # rebuilding the inner graph would rebuild the input's own graph too
-            inputs.append(variable if symbolic or variable.owner is None else kind())
+        # rebuilding the inner graph would rebuild the input's own graph too
+        whole = axis in _ROWLESS and not symbolic and variable.owner is not None
+        inputs.append(variable.type() if whole else _unsized(variable, axis))
     outputs = _remade(node, inputs)
     if not symbolic:
         outputs = OpFromGraph(inputs, outputs)(*inputs, return_list=True)
@@ -474,8 +475,50 @@ def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
     return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node
 
 
+def _unsized(variable: Any, axis: int | None) -> Any:
+    """An input of any number of rows; the variable itself if it has no rows."""
+    if axis in _ROWLESS:
+        return variable
+    lengths = [None if i == axis else n for i, n in enumerate(variable.type.shape)]
+    return variable.type.clone(shape=tuple(lengths))()
+
+
+def _rescanned(op: Scan, given: Sequence[Any]) -> Scan:
+    """A loop whose inner graph has no length that the types of these inputs do not have."""
+    inner, info = op.fgraph.unfreeze(), op.info
+    outer = op.get_oinp_iinp_iout_oout_mappings()["outer_inp_from_inner_inp"]
+    taps = [*info.mit_mot_in_slices, *info.mit_sot_in_slices]
+    stacked = info.n_seqs + sum(map(len, taps)) + info.n_sit_sot
+    inputs: dict[Any, Any] = {}
+    for i, variable in enumerate(inner.inputs):
+        kind: Any = variable.type
+        lengths = getattr(given[outer[i]].type, "shape", ())[i < stacked :]
+        known = getattr(kind, "shape", ())
+        free = tuple(None if m is None else n for n, m in zip(known, lengths, strict=True))
+        inputs[variable] = kind.clone(shape=free)() if free != known else kind()
+    if all(v.type == w.type for v, w in inputs.items()):
+        return op
+    made = dict(inputs)
+    for node in inner.toposort():
+        remade = _remade(node, [made.get(v, v) for v in node.inputs])
+        made.update(zip(node.outputs, remade, strict=True))
+    return Scan(
+        [*inputs.values()],
+        [made.get(v, v) for v in inner.outputs],
+        info,
+        mode=op.mode,
+        truncate_gradient=op.truncate_gradient,
+        name=op.name,
+        profile=op.profile,
+        allow_gc=op.allow_gc,
+        strict=op.strict,
+    )
+
+
 def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
     """The node's outputs for other inputs, which may have other lengths."""
+    if isinstance(node.op, Scan):
+        return _rescanned(node.op, inputs).make_node(*inputs).outputs
     if isinstance(node.op, SymbolicOp):  # builds its inner graph again
         found = node.op(*inputs)
         return found if isinstance(found, Sequence) else [found]

@@ -98,13 +98,9 @@ def chains_by_loop() -> pm.Model:
 
 
 def chains_by_scan() -> pm.Model:
-    """The same, in a loop of PyTensor over occasions, which carries all animals.
-
-    The loop's type has the number of animals if the data are constants.
-    """
+    """The same, in a loop of PyTensor over occasions, which carries all animals."""
     with pm.Model() as model:
-        move, sign, signs = emissions(rng())
-        y = pm.Data("signs", signs)
+        move, sign, y = emissions(rng())
 
         def step(now: Any, forward: Any, move: Any, sign: Any) -> Any:
             return pt.logsumexp(forward[:, :, None] + move[None], axis=1) + sign.T[now]
