@@ -585,9 +585,11 @@ class Operands:
     def reduction(self, op: str) -> Reduction:
         """The reduction that a user has named, checked for each variable."""
         kind = reduction(op, self.what)
-        for entry in self.entries:
-            variable: Any = entry.variable
-            check_adds(kind, variable.type.dtype, f"{self.what}: {entry.label}")
+        if kind is Reduction.SUM:
+            for entry in self.entries:
+                variable: Any = entry.variable
+                if variable.type.dtype == "bool":
+                    check_adds(kind, "bool", f"{self.what}: {entry.label}")
         return kind
 
     def run(self, command: type[commands.Collective], *args: Any, master_input: Any = None) -> Any:

@@ -155,9 +155,7 @@ def plan(
     changes = parse_updates(updates)
     without = _without(options.pop("no_default_updates", None))
     strict = options.pop("rebuild_strict", True)
-    pairs = _pairs(givens, strict)
-    _check_givens(pairs, asked)
-    variables = roots(asked)
+    pairs, variables = _pairs(givens, asked, strict), roots(asked)
     cut = Substitution(pairs, list(zip(asked, variables, strict=True)), strict)
     wanted, changes = _with_default_updates(wanted, changes, cut, without)
     sliceables = _sliceables(sliceable_shareds, wanted, changes)
@@ -348,8 +346,7 @@ def substituted(
     `plan` takes both as they are. Between, gradients of the outputs can be taken. `places` are the
     `roots` of `inputs`.
     """
-    wanted, pairs = [_parse_output(o) for o in outputs], _pairs(givens)
-    _check_givens(pairs, inputs)
+    wanted, pairs = [_parse_output(o) for o in outputs], _pairs(givens, inputs)
     substitution = Substitution(pairs, list(zip(inputs, places, strict=True)))
     found, changes = _with_default_updates(wanted, parse_updates(updates), substitution, False)
     return [(v, op) if named else v for v, op, named in found], changes
@@ -409,18 +406,20 @@ def _new(shared: SharedVariable, new: Any) -> Variable:
 Pairs = Sequence[tuple[Variable, Variable]]
 
 
-def _pairs(givens: Any, strict: bool = True) -> list[tuple[Variable, Variable]]:
+def _pairs(
+    givens: Any, inputs: Sequence[Variable], strict: bool = True
+) -> list[tuple[Variable, Variable]]:
     if givens is None:
         return []
     pairs = list(givens.items()) if isinstance(givens, Mapping) else [tuple(p) for p in givens]
     for old, _ in pairs:
         if not isinstance(old, Variable):
             raise InputTypeError(f"givens: {shown(old)} is not a variable of the graph")
+    _check_replaced([old for old, _ in pairs], inputs)
     return [(old, _given(old, new, strict)) for old, new in pairs]
 
 
-def _check_givens(pairs: Pairs, inputs: Sequence[Variable]) -> None:
-    olds = [old for old, _ in pairs]
+def _check_replaced(olds: list[Variable], inputs: Sequence[Variable]) -> None:
     for i, old in enumerate(olds):
         if old in olds[:i]:
             raise InputError(f"givens: {old} is replaced twice")

@@ -192,11 +192,8 @@ def make_train_function(
                 dict(options),
             )
             _check_used(function.inputs, [loss, *_variables(outputs)], partition)
-            n, names = 1 + len(outputs), tuple(_aliases(x, y))
-            rows = tuple(v for v in _inputs(x, y) if v.type.ndim)
-            return TrainPlan(
-                function, n, tuple(kept), goal, partition, optimizer, sent, rows, names
-            )
+            n, given = 1 + len(outputs), _given(x, y)
+            return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, sent, *given)
 
         if rule is not None:
             _check_rule(rule, group, mode, compress, exchange)
@@ -310,6 +307,11 @@ def _inputs(x: Any, y: Any) -> list[Any]:
                 "pass arrays when you call the training function"
             )
     return found
+
+
+def _given(x: Any, y: Any) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+    """The inputs with rows, and the names that x and y had in 2017."""
+    return tuple(v for v in _inputs(x, y) if v.type.ndim), tuple(_aliases(x, y))
 
 
 Replaced = tuple[Any, list[Any], list[Any]]  # givens, inputs, and their roots

@@ -91,6 +91,7 @@ PLACES: dict[str, tuple[Callable[[synk.Group, str], Any], str]] = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("place", PLACES)
 def test_bools_are_combined_by_one_rule(group: synk.Group, place: str) -> None:
     """As numpy does, of one dtype; the mean is a float, or rounded where a bool holds it."""

@@ -77,6 +77,7 @@ def outcome(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.*discards the imaginary part", "ignore:invalid value")
+@pytest.mark.each_choice
 @pytest.mark.parametrize("option", [*OPTIONS, *WHOLE])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float32", "float64"])
 def test_arguments_fit_as_in_pytensor(group2: synk.Group, dtype: str, option: str) -> None:

@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 import pytest
 from modes import FAST
 from pytensor.compile.mode import register_mode
+from selection import thorough
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -103,7 +104,7 @@ def test_in_pipelines_and_searches_of_scikit_learn() -> None:
     assert found.best_params_ == {"synkclassifier__rate": 0.1}
 
 
-@pytest.mark.parametrize("how", ["pool", "joblib", "search", "forked"])
+@pytest.mark.parametrize("how", ["pool", "search", *thorough("joblib", "forked")])
 def test_fits_in_threads(how: str) -> None:
     """Each has a group of its own and waits for the others, or all use the current one in turn."""
     X, y = rows()
