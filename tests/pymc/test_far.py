@@ -18,6 +18,9 @@ from selection import thorough
 
 import synkhronos as synk
 
+# numpy's words on overflow
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+
 R = np.random.default_rng(38)
 N = 9
 X = R.normal(size=N)

@@ -13,6 +13,9 @@ from zoo import KINDS
 
 import synkhronos as synk
 
+# numpy's words on overflow, far from the initial point
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+
 # one of each kind of likelihood, of latent variable and of form; the others: scripts/test --all
 TYPICAL = (
     "varying slopes, dim named",
