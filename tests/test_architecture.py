@@ -214,6 +214,7 @@ def _members_of(node: ast.stmt) -> set[str]:
 PRIVATE_OF_LIBRARIES = {
     "_flatten_layers": "keras: the only list of all layers inside of a model",
     "_actions": "argparse: the only list of a parser's arguments",
+    "_is_owned": "threading.RLock: whether this thread has it, as threading.Condition asks",
     "_getvalue": "numba: the only way to return an array that LLVM code has made",
     "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",
     "_FromFunctionOp__infer_shape": "the same for its shape",

@@ -22,6 +22,7 @@ from synkhronos._backends.compile_cache import import_numba
 from synkhronos._engine.commands.base import Command, WithoutMaster, clock
 from synkhronos._engine.commands.tracing import traced
 from synkhronos._engine.exit_codes import tell_launcher
+from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.group_options import (
     GroupOptions,
     check_seconds,
@@ -36,7 +37,6 @@ from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import cancelling, described, follow, launched, start_members
 from synkhronos._engine.trace import Trace, check_path
 from synkhronos._engine.transactions import Transactions
-from synkhronos._engine.turns import Turns
 from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
     GroupClosed,
@@ -73,7 +73,7 @@ _current: Group | None = None
 _entered: list[Group] = []
 
 # Taken by a thread that may start a group for a time: groups of two compete for the cores.
-temporary = Turns()
+temporary = ForkSafeLock()
 
 
 class Group(ProcessBound):
@@ -902,7 +902,7 @@ def current_or_temporary(what: str, members: int | None, devices: Any = None) ->
     InputError
         The current group has another number of members.
     """
-    with temporary.taken():
+    with temporary.held():
         group = current_or_none()
         if group is not None:
             if members not in (None, group.size):

@@ -29,10 +29,10 @@ from pytensor.tensor.type import TensorType
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.lean.mode import lean, without_c
 from synkhronos._backends.machine_code import repeated
+from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
-from synkhronos._engine.turns import Turns
 from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
@@ -462,11 +462,11 @@ def configured(config: dict[str, Any]) -> Iterator[None]:
 
     One thread at a time is in it, since PyTensor has one configuration for all threads.
     """
-    with _configuring.taken(), pytensor.config.change_flags(**config):
+    with _configuring.held(), pytensor.config.change_flags(**config):
         yield
 
 
-_configuring = Turns()
+_configuring = ForkSafeLock()
 
 
 # Settings that may change in a running process (workers have the others from the environment).

@@ -118,7 +118,7 @@ def train(
     (10, True)
     """
     look_in(config.base)
-    with temporary.taken(), _settings(config), _group(config, members):
+    with temporary.held(), _settings(config), _group(config, members):
         if quick and not runs_jax(None) and not _on_gpus():
             with contextlib.suppress(NotImplementedError):  # an operation has no Python code
                 return _fitted(config, resume, verify, quick, callbacks, "FAST_COMPILE")

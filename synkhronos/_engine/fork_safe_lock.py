@@ -1,4 +1,4 @@
-"""Turns: one thread at a time does something that threads cannot do at once."""
+"""A lock of threads that is free in a fork of the process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 
 
-class Turns:
-    """A lock that a thread may take again, and that a fork of the process has free.
+class ForkSafeLock:
+    """A lock that its thread may take again, and that a fork of the process has free.
 
     In the fork only one thread goes on. Another one may have held the lock, and would hold it for
     ever.
@@ -23,7 +23,7 @@ class Turns:
         self._lock = threading.RLock()
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """A context that one thread at a time is in."""
         with self._lock:
             yield
