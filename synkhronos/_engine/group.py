@@ -232,6 +232,10 @@ class Group(ProcessBound):
             raise
         except OSError as exc:
             raise StartFailed.of(self.size, exc) from exc
+        except MemoryError as exc:
+            if isinstance(exc.__cause__, OSError):  # no descriptor to look at the free memory
+                raise StartFailed.of(self.size, exc.__cause__) from exc
+            raise
         if self.size > 1:
             _cores.keep_freed_memory()
         self._ended = ""
@@ -717,17 +721,21 @@ class Group(ProcessBound):
     def await_task(self, task: Task) -> dict[int, Any]:
         """Wait for the reports of a task's workers; its changes are kept, or undone."""
         with self.turn(task.what):
-            self.check(task.what)
-            if self._task is not task or self._running:
-                raise GroupError(f"{task.what}: wait() has been called already")
-            self._running = True
-            try:
-                return self._finish_task(task)
-            finally:
-                self._running = False
-                self._task = None
-                if self._transactions.undecided or self._left:
-                    self._leave()
+            return self.await_in_turn(task)
+
+    def await_in_turn(self, task: Task) -> dict[int, Any]:
+        """As `await_task`, inside of a `turn`."""
+        self.check(task.what)
+        if self._task is not task or self._running:
+            raise GroupError(f"{task.what}: wait() has been called already")
+        self._running = True
+        try:
+            return self._finish_task(task)
+        finally:
+            self._running = False
+            self._task = None
+            if self._transactions.undecided or self._left:
+                self._leave()
 
     def _finish_task(self, task: Task) -> dict[int, Any]:
         try:

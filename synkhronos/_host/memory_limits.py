@@ -80,7 +80,7 @@ def _machine() -> Limit:
         raise MemoryError(
             f"no descriptor is left to look how much memory is free ({exc.strerror}): close files, "
             "or raise the limit (ulimit -n)"
-        ) from None
+        ) from exc
     for line in text.splitlines():
         name, _, value = line.partition(":")
         kilobytes[name] = int(value.split()[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from synkhronos._host.atomic import AtomicReference
 
@@ -59,7 +59,8 @@ class Ranges:
         return first, bisect.bisect_right(self._found, stop, lo=first, key=lambda r: r[0])
 
 
-class _Changes(NamedTuple):
+@dataclass(frozen=True)
+class _Changes:
     """What was written and freed since the latest message, and what that message contains."""
 
     written: Ranges
@@ -67,12 +68,11 @@ class _Changes(NamedTuple):
     sent: tuple[Ranges, Ranges] | None  # until it is acknowledged
 
     def with_written(self, start: int, stop: int) -> _Changes:
-        return self._replace(written=self.written.plus(start, stop))
+        return replace(self, written=self.written.plus(start, stop))
 
     def with_freed(self, start: int, stop: int) -> _Changes:
-        return self._replace(
-            written=self.written.minus(start, stop), freed=self.freed.plus(start, stop)
-        )
+        written, freed = self.written.minus(start, stop), self.freed.plus(start, stop)
+        return replace(self, written=written, freed=freed)
 
     def taken(self) -> _Changes:
         """The same, where a new message contains all of it."""
@@ -124,4 +124,4 @@ class DirtyRanges:
 
     def acknowledge(self) -> None:
         """Forget what `take` returned last: all machines have it."""
-        self._changes.update(lambda found: (found._replace(sent=None), None))
+        self._changes.update(lambda found: (replace(found, sent=None), None))

@@ -257,7 +257,7 @@ class Round:
                     work()
             finally:
                 with contextlib.suppress(WorkerError):  # which the first evaluation raises
-                    task.wait()
+                    group.await_in_turn(task)
 
     def _is_soon_done(self, task: Task, command: Evaluate) -> bool:
         """Do the master's own share; whether the worker takes no longer than from a full cache."""

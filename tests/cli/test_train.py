@@ -174,14 +174,14 @@ def test_a_group_that_cannot_start(
 def test_what_synk_run_chose_goes_before_the_config(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`fork` reads the variable by itself; -n is for it to compare."""
+    """A group reads the variable by itself; -n is for it to compare."""
     asked: list[object] = []
 
-    def fork(members: object, devices: object) -> None:
+    def made(what: str, members: object, devices: object) -> None:
         asked.append(members)
         raise StartFailed("enough")
 
-    monkeypatch.setattr(configured, "fork", fork)
+    monkeypatch.setattr(configured, "current_or_temporary", made)
     for line in ([], ["-n", "3"]):
         assert command_line.main(["train", "config.toml", "members=2", *line]) == 3
     monkeypatch.setenv("SYNKHRONOS_MEMBERS", "4")

@@ -8,6 +8,7 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -80,7 +81,11 @@ def test_a_search() -> None:
     """Its trials are processes."""
     search = pytest.importorskip("synkhronos.search")
     study = search.open_study("many files", seed=0)
-    search.search(_objective, study, trials=2, slots=1)
+
+    def objective(trial: Any) -> float:
+        return float(trial.suggest_float("x", 0, 1))
+
+    search.search(objective, study, trials=2, slots=1)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
 
 
@@ -102,7 +107,3 @@ def test_no_descriptor_is_left(group2: synk.Group) -> None:
         for descriptor in taken:
             os.close(descriptor)
     assert synk.data(np.ones(3)).data.sum() == 3
-
-
-def _objective(trial: object) -> float:
-    return trial.suggest_float("x", 0, 1)  # type: ignore[attr-defined]

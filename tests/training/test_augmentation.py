@@ -259,6 +259,6 @@ def test_what_is_refused(group2: synk.Group) -> None:
         Trainer(train, augment=net.words)
     apart = {**given, "rule": rules.GoSGD(), "batch": None, "member_batch": 5}
     sources = Source(), NUMBERS
-    with pytest.raises(synk.InputError, match="needs all rows in shared memory"):
+    with pytest.raises(synk.InputError, match="each member takes batches by itself"):
         fit(net.loss, [net.w], inputs, sources, augment=net.words, **apart)
     np.testing.assert_array_equal(net.w.get_value(), np.full(SIDE**2, 0.5))

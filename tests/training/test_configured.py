@@ -513,7 +513,7 @@ def test_rows_take_the_dtype_of_their_input(place: Path) -> None:
     np.testing.assert_array_equal(memory, X.astype("float32"))
     assert _rows.rows_of(found, "train", [words, y])[0].dtype == "float64"  # which fit refuses
     few, _ = _rows.first((rows, numbers), 7)
-    assert (len(few), few.blocks) == (7, None)
+    assert (len(few), few.blocks) == (7, (7,))
 
 
 def test_the_last_rows_may_be_for_validation(place: Path) -> None:

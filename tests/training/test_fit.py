@@ -676,9 +676,10 @@ def test_the_first_epoch_contains_compiling(group2: synk.Group, tmp_path: Path) 
 def test_members_that_train_apart_take_rows_from_memory(group2: synk.Group, tmp_path: Path) -> None:
     """Sources, Loaders and generators are refused before anything compiles or is written."""
     net = Net()
-    source = sources.synthetic((2,), classes=3, n=103)
+    np.save(tmp_path / "rows.npy", ROWS)
+    source = sources.npy(tmp_path / "rows.npy")
     for data, text in (
-        ((source, source.labels), r"each member takes batches by itself.*data.memory = true"),
+        ((source, LABELS), r"each member takes batches by itself.*data.memory = true"),
         (Loader([ROWS, LABELS], Batches(103, 20)), "each member takes batches by itself"),
         (((row for row in ROWS), LABELS), "has no rows: give an array, Data, or a source"),
     ):

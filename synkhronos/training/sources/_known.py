@@ -189,6 +189,9 @@ def _read(paths: Iterable[Any], where: str) -> Split:
     """
     files = list(paths)
     arrays = [read_idx(path) for path in files]
+    for path, array in zip(files, arrays, strict=True):
+        if array.dtype != np.uint8:
+            raise SourceError(f"{path} is not a whole IDX file of bytes: it holds {array.dtype}")
     pairs = []
     for pixels, labels in zip(arrays[::2], arrays[1::2], strict=True):
         if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
