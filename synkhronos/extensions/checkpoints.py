@@ -14,6 +14,8 @@ remains. A serial number in each checkpoint gives the order of saving: after a r
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -58,6 +60,8 @@ _NAME = re.compile(r"(\.old-)?step-([0-9]{8,})")
 _LEAVINGS = ".tmp-"
 _LEFT = re.compile(rf"{re.escape(_LEAVINGS)}{_NAME.pattern}")  # all other names are the user's
 _SHOWN = 5  # names in a message
+_LOCK_SECONDS = 300.0  # that a save waits for that of another process; the largest take minutes
+_LOOK_SECONDS = 0.01
 _ERRNO = re.compile(r"os error ([0-9]+)")
 
 
@@ -67,7 +71,8 @@ class Checkpoints(ProcessBound):
     Parameters
     ----------
     folder : path
-        The first save makes it. Only one process at a time may write there.
+        The first save makes it. Each run needs one of its own. Saves of two processes wait for each
+        other, and each is whole; but each removes what it takes for its own older checkpoints.
     variables : list or dict of shared variables, or a train function
         Parameters, optimizer state, counters, random generators. The files identify them by name:
         the variables' names, which must be unique, or the keys of the dict. A train function gives
@@ -233,8 +238,10 @@ class Checkpoints(ProcessBound):
             "batches": position,
             "meta": kept,
         }
-        place = self._write(step, {n: _storable(a) for n, a in arrays.items()}, body)
-        self._prune()
+        _make(self.folder)
+        with self._alone():
+            place = self._write(step, {n: _storable(a) for n, a in arrays.items()}, body)
+            self._prune()
         self._under_way = True
         return place
 
@@ -362,8 +369,11 @@ class Checkpoints(ProcessBound):
         ...     checkpoints.steps()
         [6]
         """
-        found = _folders(self.folder)
-        self._discard([found[step] for step in steps if step in found])
+        if not self.folder.is_dir():
+            return
+        with self._alone():
+            found = _folders(self.folder)
+            self._discard([found[step] for step in steps if step in found])
 
     def adopt(self) -> None:
         """Take the checkpoints in the folder for those of this run, as `restore` does.
@@ -479,8 +489,29 @@ class Checkpoints(ProcessBound):
         except (OSError, self._error, KeyError, ValueError, TypeError) as exc:
             raise _damaged(place, f"{_ARRAYS}: {exc}") from exc
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A context in which no other process, and no other object, changes the folder.
+
+        The lock is one of the folder itself (flock), which the kernel releases with this process.
+        """
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            until = time.monotonic() + _LOCK_SECONDS
+            while not _locks(descriptor):
+                if time.monotonic() > until:
+                    raise TimeoutError(
+                        errno.ETIMEDOUT,
+                        f"another process has been saving for {_LOCK_SECONDS:.0f} s: give each run "
+                        "a folder of its own",
+                        str(self.folder),
+                    )
+                time.sleep(_LOOK_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
     def _write(self, step: int, arrays: dict[str, np.ndarray], body: dict[str, Any]) -> Path:
-        _make(self.folder)
         self._clear()
         listed = self._listed()
         place = self.folder / f"step-{step:08d}"
@@ -525,8 +556,7 @@ class Checkpoints(ProcessBound):
     def _discard(self, places: Iterable[Path]) -> None:
         for path in places:
             path.rename(path.with_name(f"{_LEAVINGS}{path.name}"))
-        if self.folder.is_dir():
-            self._clear()
+        self._clear()
 
     def _clear(self) -> None:
         """Remove checkpoints that are half written, replaced, or half removed."""
@@ -606,6 +636,18 @@ class Checkpoints(ProcessBound):
             )
         _check_streams(place, body)
         return body, self._read_arrays(place, body)
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF):
+            raise
+        # a file system without locks, or, as NFS, without those of folders
+    return True
 
 
 def _rows_for(nodes: int, rows: np.ndarray) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -785,3 +787,50 @@ def test_missing_is_not_damaged(folder: Path) -> None:
     (place / "arrays.safetensors").write_bytes(b"no")
     with pytest.raises(synk.CheckpointError):
         checkpoints.restore(missing="ignore")
+
+
+SAVER = """
+import sys, numpy as np, pytensor
+from synkhronos.extensions.checkpoints import Checkpoints
+w = pytensor.shared(np.full(1000, float(sys.argv[2])), name="w")
+checkpoints = Checkpoints(sys.argv[1], [w], keep=2)
+checkpoints.adopt()
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(60):
+    checkpoints.save(step, saver=sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_save_in_one_folder(folder: Path) -> None:
+    """Each save is whole, whoever makes it; nothing of either is half there."""
+    pytest.importorskip("safetensors")
+    words = [sys.executable, "-P", "-c", SAVER, str(folder)]
+    with contextlib.ExitStack() as stack:
+        savers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*words, str(n)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for n in range(2)
+        ]
+        for saver in savers:
+            assert saver.stdout is not None
+            assert saver.stdout.readline() == "ready\n"
+        for saver in savers:
+            saver.stdin.write("\n")  # type: ignore[union-attr]
+            saver.stdin.flush()  # type: ignore[union-attr]
+        for saver in savers:
+            _, errors = saver.communicate(timeout=270)
+            assert saver.returncode == 0, errors
+    w = pytensor.shared(np.zeros(1000), name="w")
+    found = Checkpoints(folder, [w]).restore()
+    assert found["step"] == 59
+    assert w.get_value().tolist() == [float(found["saver"])] * 1000
+    assert {path.name for path in folder.iterdir()} <= {f"step-{n:08d}" for n in range(60)}
