@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,13 @@ def judge(case: Case, folder: Path, saved: bool) -> str:
     run = Run(folder, case)
     allowed = {NEW} if saved else {NEW, case.latest}
     try:
-        found = run.checkpoints.restore()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", synk.CheckpointWarning)  # an older one is restored
+            found = run.checkpoints.restore()
     except synk.InputError:  # there is none
         if None not in allowed:
             return f"nothing is left of {allowed}"
-    except synk.CheckpointError as exc:
+    except (synk.CheckpointError, synk.CheckpointWarning) as exc:
         return f"damaged: {exc}"
     else:
         stamp = run.stamp()
