@@ -23,6 +23,8 @@ rng = np.random.default_rng(11)
 found = {}
 for dtype in sys.argv[4].split():
     for op in ("min", "max", "sum", "prod", "avg"):
+        if (dtype, op) == ("bool", "sum"):
+            continue  # refused: no bool holds it
         for length in map(int, sys.argv[3].split()):
             s = pytensor.shared(np.zeros(length, dtype), name="s")
             synk.broadcast(s)
@@ -91,7 +93,8 @@ def test_two_nodes_are_one_of_twice_the_members(
     two = numbers(mpi, tmp_path, 2, members, "two", lengths, dtypes)
     again = numbers(mpi, tmp_path, 2, members, "again", lengths, dtypes)
     assert one.keys() == two.keys()
-    assert len(one) == 5 * len(dtypes.split()) * len(lengths.split()) + 2 * 2 * 2 + 3
+    pairs = 5 * len(dtypes.split()) - ("bool" in dtypes)  # without the sum of bools
+    assert len(one) == pairs * len(lengths.split()) + 2 * 2 * 2 + 3
     for key, wanted in one.items():
         exact = key.split()[1:2] in (["min"], ["max"]) or key.split()[0] in (
             "int64",
