@@ -392,8 +392,8 @@ MUTANTS = (
     Mutant(
         "sweep of half-written checkpoints",
         "extensions/checkpoints.py",
-        "        _make(self.folder)\n        self._clear()\n",
-        "        _make(self.folder)\n",
+        "        self._clear()\n        listed = self._listed()\n",
+        "        listed = self._listed()\n",
         f"{CHECKPOINTS} tests/faults -k 'checkpoint or leavings or kill or save'",
     ),
     Mutant(
