@@ -390,6 +390,20 @@ MUTANTS = (
         "tests/faults/test_stalls.py",
     ),
     Mutant(
+        "turns",
+        "_engine/group.py",
+        "        if self._has_turn():\n",
+        "        if False:\n",
+        "tests/api/test_reentry.py",
+    ),
+    Mutant(
+        "codecs of zarr by name",
+        "training/sources/_zarr.py",
+        "                _check_codecs(found.metadata)\n",
+        "",
+        "tests/training/sources/test_strangers.py -k codecs",
+    ),
+    Mutant(
         "sweep of half-written checkpoints",
         "extensions/checkpoints.py",
         "        self._clear()\n        listed = self._listed()\n",

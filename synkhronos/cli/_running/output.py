@@ -91,8 +91,8 @@ class Output:
 
     def flush(self) -> None:
         """Write as much as the readers take now."""
-        for stream, waiting in self._waiting.items():
-            poller = select.poll()
+        for stream in self.blocked:
+            waiting, poller = self._waiting[stream], select.poll()
             poller.register(stream, select.POLLOUT)
             while waiting and poller.poll(0):
                 try:

@@ -34,6 +34,7 @@ OLD = {
     "filters": None,
     "dtype": "<f8",
 }
+TEXT = {"attributes": {"text": "which zarr would read"}}
 PLAIN = {"name": "bytes", "configuration": {"endian": "little"}}
 NEW = {
     "zarr_format": 3,
@@ -65,7 +66,7 @@ def zarr_array(folder: Path, meta: dict[str, Any], chunk: bytes) -> str:
         {"compressor": {"id": "pickle", "protocol": 5}},
         {"compressor": None, "filters": [{"id": "pickle"}]},
         {"compressor": {"id": "zlib"}, "filters": [{"id": "json2"}], "dtype": "|O"},
-        {"compressor": None, "filters": [{"id": "vlen-utf8"}], "dtype": "|O"},
+        {"compressor": None, "filters": [{"id": "vlen-utf8"}], "dtype": "|O"} | TEXT,
     ],
     ids=["compressor", "filter", "json", "text"],
 )
@@ -73,7 +74,9 @@ def test_codecs_of_zarr(tmp_path: Path, more: dict[str, Any]) -> None:
     pytest.importorskip("zarr")
     canary = tmp_path / "canary"
     path = zarr_array(tmp_path / "x.zarr", OLD | more, pickle.dumps(Bomb(canary)))
-    with pytest.raises(synk.SourceError):
+    # zarr itself refuses some of them since 3.1, by their dtypes
+    own = "|No Zarr data type" if "text" not in more.get("attributes", ()) else ""
+    with pytest.raises(synk.SourceError, match=f"may run code that the data contain{own}"):
         _ = sources.zarr(path)[:]
     assert not canary.exists()
 
