@@ -287,6 +287,59 @@ def test_data_is_run_as_code_in_one_module() -> None:
     assert found == {"_transport.serialization"}
 
 
+# What opens a file by its name, and the modules that may: `_host.files`, and others with a reason.
+OPENS = re.compile(
+    r"((^|os\.|Path\(.*\)\.)open|\.((read|write)_(text|bytes)|touch|open_memmap|tofile|dump_stats)"
+    r"|(np|numpy)\.(save|savez\w*|memmap|fromfile)|shutil\.(copy\w*|move))$"
+)
+OF_THE_KERNEL = "files of the kernel"
+OF_THE_PACKAGE = "files of the package"
+CHECKED = "a file that `_host.files` has opened or checked"
+OPEN_FILES = {
+    "_backends.mpi": OF_THE_KERNEL,
+    "_engine.worker": OF_THE_KERNEL,
+    "_host.arena": "a mapped file of the user; its inode is compared",
+    "_host.cores": OF_THE_KERNEL,
+    "_host.environment": OF_THE_KERNEL,
+    "_host.files": "",
+    "_host.memory_limits": OF_THE_KERNEL,
+    "_transport.channels.fork_safety": OF_THE_KERNEL,
+    "_transport.channels.guards": OF_THE_KERNEL,
+    "_transport.channels.stalls": OF_THE_KERNEL,
+    "_transport.channels.waiting": OF_THE_KERNEL,
+    "cli._bench.contender": OF_THE_KERNEL,
+    "cli._command_line": OF_THE_KERNEL,
+    "cli._examination": "a name with the pid, in a folder of the user",
+    "cli._parser": OF_THE_PACKAGE,
+    "cli._report.page": OF_THE_PACKAGE,
+    "cli._watched_groups": OF_THE_KERNEL,
+    "cli.new": OF_THE_PACKAGE,
+    "extensions.checkpoints": "a folder, for its lock",
+    "pymc._chains": OF_THE_KERNEL,
+    "search._ownership": OF_THE_KERNEL,
+    "search._trial_process": CHECKED,
+    "testing.killing": "folders that it makes",
+    "testing.leaks": OF_THE_KERNEL,
+    "training.exporters._csv": CHECKED,
+    "training.exporters.beside": CHECKED,
+    "training.nonfinite": "a file in memory",
+    "training.sources._hdf5": CHECKED,
+    "training.sources._idx": CHECKED,
+    "training.sources._npy": CHECKED,
+}
+
+
+def test_files_are_opened_in_one_module() -> None:
+    """T7: it follows no link where it writes, and opens no pipe or device where it reads."""
+    found = set()
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if OPENS.search(called) and not called.startswith("files."):
+                found.add(name)
+    assert found == OPEN_FILES.keys()
+
+
 def test_interpreters_do_not_import_from_the_working_folder() -> None:
     """A process that we start with code or a module gets -P; a script has its own folder."""
     found = 0

@@ -16,6 +16,7 @@ import numpy as np
 from synkhronos._engine.commands.base import COMPUTE, PHASES
 from synkhronos._engine.spans import COLLECT, COMPILE, NAMED, RUN, SPAN
 from synkhronos._errors import InputError
+from synkhronos._host import files
 
 _FORMAT = b"synkhronos trace 1\n"  # then a line of JSON, then the spans of each member
 _OTHERS = {RUN: "command", COLLECT: "collect reports", COMPILE: "compile"}
@@ -225,7 +226,7 @@ class Trace:
             about = [{**vars(m), "spans": len(m.spans)} for m in self.members]
             head = {"master": self.master, "error": self.error, "members": about}
             arrays = [m.spans.tobytes() for m in self.members]
-            path.write_bytes(b"".join([_FORMAT, json.dumps(head).encode(), b"\n", *arrays]))
+            files.write(path, b"".join([_FORMAT, json.dumps(head).encode(), b"\n", *arrays]))
             return
         notes = {
             "lost spans": self.lost,
@@ -233,7 +234,7 @@ class Trace:
         }
         found = {"traceEvents": list(self.events()), "displayTimeUnit": "ms", "otherData": notes}
         raw = json.dumps(found).encode()
-        path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+        files.write(path, gzip.compress(raw) if path.suffix == ".gz" else raw)
 
     @staticmethod
     def load(path: str | Path) -> Trace:
@@ -245,7 +246,7 @@ class Trace:
             The file is not such a trace.
         """
         try:
-            kind, head, raw = Path(path).read_bytes().split(b"\n", 2)
+            kind, head, raw = files.read_bytes(path, most=None).split(b"\n", 2)
             if kind + b"\n" != _FORMAT:
                 raise ValueError("it begins otherwise")
             found = json.loads(head)

@@ -21,7 +21,8 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError, ReplicaWarning, StateTorn, warn
 
-_torn: dict[int, np.ndarray] = {}  # by id of a container's storage: the value left half written
+# by container: the value that a failure has left half written
+_torn: weakref.WeakKeyDictionary[Container, np.ndarray] = weakref.WeakKeyDictionary()
 
 
 @dataclass(eq=False)
@@ -373,7 +374,8 @@ def _warn_differs(entry: Entry) -> None:
 
 def mark_torn(entry: Entry) -> None:
     """Remember that a failure has left this value half written."""
-    _torn[id(entry.storage)] = entry.storage[0]
+    if (variable := entry.ref()) is not None:
+        _torn[variable.container] = entry.storage[0]
     entry.seen = None  # so that the next use checks the value
 
 
@@ -387,13 +389,14 @@ def lost_with_workers(entries: Iterable[Entry]) -> list[str]:
 
 def is_torn(entry: Entry) -> bool:
     """Whether a failure has left the value half written."""
-    torn = _torn.get(id(entry.storage))
+    variable = entry.ref()
+    torn = None if variable is None else _torn.get(variable.container)
     return torn is not None and torn is entry.storage[0]
 
 
 def check_whole(variable: SharedVariable) -> None:
     """Raise if a failure has left the value half written and the user has not set it since."""
-    torn = _torn.get(id(variable.container.storage))
+    torn = _torn.get(variable.container)
     if torn is None:
         return
     if torn is variable.container.storage[0]:
@@ -402,4 +405,4 @@ def check_whole(variable: SharedVariable) -> None:
             "during an update in place: set it (set_value) or load a checkpoint before "
             "you use it"
         )
-    del _torn[id(variable.container.storage)]
+    del _torn[variable.container]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.transactions import Transactions
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import bind_worker
+from synkhronos._host.files import replace
 from synkhronos._transport.channels.control_words import ControlWords
 from synkhronos._transport.channels.guards import guard
 from synkhronos._transport.channels.inline import InlineChannel
@@ -79,4 +81,5 @@ def _profiled(wiring: Wiring) -> Iterator[None]:
         yield
     finally:
         profile.disable()
-        profile.dump_stats(f"synk_worker_{wiring.rank}.prof")
+        profile.create_stats()
+        replace(f"synk_worker_{wiring.rank}.prof", marshal.dumps(profile.stats))  # as dump_stats

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from synkhronos._host.files import appending
+
 
 class RankLogs:
     """Appends lines to a file for each rank, with the time in front.
@@ -25,7 +27,7 @@ class RankLogs:
             if rank not in self._files:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 path = self._folder / f"rank-{rank}.log"
-                self._files[rank] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+                self._files[rank] = appending(path)
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             os.write(self._files[rank], f"{now} {text}\n".encode("utf-8", "backslashreplace"))
 

@@ -1,9 +1,8 @@
-"""Errors of the file system in one sentence, and files that are tried before long work."""
+"""Errors of the file system in one sentence."""
 
 from __future__ import annotations
 
 import errno
-import os
 import sysconfig
 import traceback
 from pathlib import Path
@@ -24,6 +23,8 @@ _CURES = {
     errno.EISDIR: _ANOTHER,
     errno.EEXIST: _ANOTHER,
     errno.ELOOP: _ANOTHER,
+    errno.EINVAL: _ANOTHER,
+    errno.EILSEQ: _ANOTHER,
 }
 _LIBRARIES = tuple(
     [str(Path(__file__).parents[1]), "<frozen "]
@@ -53,23 +54,3 @@ def _of_caches(error: OSError) -> str:
         "PyTensor keeps compiled code there: set the environment variable "
         "PYTENSOR_FLAGS=base_compiledir=FOLDER to a folder that this user can write to"
     )
-
-
-def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise the error that opening a file to write it would raise; make nothing.
-
-    Raises
-    ------
-    OSError
-    """
-    place = Path(path).absolute()
-    if place.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    needed = place if place.exists() else place.parent
-    needed.stat()  # raises if there is none
-    if needed is not place and not needed.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    if not os.access(needed, os.W_OK, effective_ids=True):
-        read_only = os.statvfs(needed).f_flag & os.ST_RDONLY
-        number = errno.EROFS if read_only else errno.EACCES
-        raise OSError(number, os.strerror(number), str(path))

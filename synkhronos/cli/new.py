@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
+
+from synkhronos._host import files
 
 STARTERS = Path(__file__).parent / "_starters"
 # the files of each kind, as they are stored and as they are written
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         return _failed(there)
     for source, target in zip(KINDS[kind], targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(STARTERS / source, target)
+        files.write(target, (STARTERS / source).read_bytes())
         sys.stdout.write(f"wrote {target}\n")
     sys.stdout.write(f"run it: {NEXT[kind].format(targets[0])}\n")
     return 0
@@ -105,7 +106,7 @@ def _translated(options: argparse.Namespace) -> int:
     except InputError as exc:
         return _wrong(str(exc))
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(made.toml(), encoding="utf-8")
+    files.write(target, made.toml())
     for text in made.left:
         sys.stderr.write(f"synk new: not translated: {text}\n")
     sys.stdout.write(f"wrote {target}\nread its comments; then: synk train {target}\n")

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from synkhronos.cli._files import check_place
+from synkhronos._host.files import check_place
 from synkhronos.cli._order import in_any_order
 
 

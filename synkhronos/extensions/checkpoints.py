@@ -17,13 +17,11 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import io
 import json
 import operator
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +48,7 @@ from synkhronos._errors import (
     shown,
     warn,
 )
+from synkhronos._host import files
 from synkhronos.extensions._free.points import Point
 from synkhronos.extensions._random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions.batches import Batches
@@ -523,16 +522,16 @@ class Checkpoints(ProcessBound):
             # from the clock, so that an unreadable one does not become the latest
             last = max([n for n, _, _ in listed if n is not None], default=0)
             body["serial"] = max(last + 1, time.time_ns())
-            (made / _META).write_text(_sealed(body))
+            files.create(made / _META, _sealed(body))
             # safetensors makes the file readable only for its owner
             (made / _ARRAYS).chmod((made / _META).stat().st_mode)
-            for path in (made / _ARRAYS, made / _META, made):
-                _force(path)
+            for path in (made / _ARRAYS, made):
+                files.sync(path)
             if os.path.lexists(place):
                 # a folder cannot replace another; until the next rename the old one counts
                 place.rename(self.folder / f".old-{place.name}")
             made.rename(place)
-            _force(self.folder)
+            files.sync(self.folder)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
@@ -562,7 +561,7 @@ class Checkpoints(ProcessBound):
         """Remove checkpoints that are half written, replaced, or half removed."""
         leavings = [path for path in self.folder.iterdir() if self._left_over(path)]
         if leavings:  # flush the names before their files are removed
-            _force(self.folder)
+            files.sync(self.folder)
         for path in leavings:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -671,8 +670,7 @@ def _folders(folder: Path) -> dict[int, Path]:
 
 def _read_meta(place: Path) -> dict[str, Any]:
     try:
-        with _open(place / _META) as file:
-            body = json.load(file)
+        body = json.loads(files.read_bytes(place / _META, most=None))
         seal = body.pop("seal")
         whole = _seal(body) == seal
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
@@ -727,17 +725,8 @@ def _seal(body: dict[str, Any]) -> str:
 
 
 def _digest(path: Path) -> str:
-    with _open(path) as file:
+    with files.reading(path) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a regular file; reading a pipe or a device might not end."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        yield file
 
 
 def _damaged(place: Path, why: str) -> CheckpointError:
@@ -748,20 +737,11 @@ def _damaged(place: Path, why: str) -> CheckpointError:
     return found
 
 
-def _force(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _make(folder: Path) -> None:
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
-        _force(folder.parent)
+        files.sync(folder.parent)
 
 
 def _storable(value: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
+from synkhronos._host import files
 
 Layer = Mapping[str, Any]
 
@@ -64,7 +65,7 @@ def model_of(keras: Any, path: Any) -> Any:
     """
     file = Path(os.fspath(path))
     try:
-        text = file.read_text(encoding="utf-8")
+        text = files.read_text(file)
         table = json.loads(text)
     except (OSError, ValueError) as exc:
         raise InputError(

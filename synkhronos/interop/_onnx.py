@@ -19,6 +19,7 @@ from synkhronos._backends.jax import declared_dtypes
 from synkhronos._engine.compile import roots
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
+from synkhronos._host import files
 
 _KINDS = ("float32", "int32", "int64", "bool")
 
@@ -108,7 +109,7 @@ def to_onnx(
             f"to_onnx: jax2onnx cannot convert this network ({type(exc).__name__}: {exc}){advice}"
         ) from exc
     place = Path(file)
-    place.write_bytes(made.SerializeToString())
+    files.write(place, made.SerializeToString())
     return place
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
+from synkhronos._host import files
 from synkhronos.search._spaces import Space, override
 from synkhronos.search._trial import Trial
 from synkhronos.training.config import Config, read
@@ -95,9 +96,4 @@ class ConfigObjective:
         head = f"# Trial {best.number} of the study {study.study_name!r}: "
         head += f"{self.metric} is {best.value!r}.\n"
         text = head + self.config(best.params).toml()
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        files.write(path, text)

@@ -145,7 +145,12 @@ class Parent:
                 return
             if message is None:
                 break
-            self._take(process, message)
+            try:
+                self._take(process, message)
+            except BlockingIOError:
+                process.late = "its process asks, and does not read the replies"
+                self._stop(process)
+                return
         if dead:
             self._end(process)
         elif process.silent:

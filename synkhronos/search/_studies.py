@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, options_checked, shown
+from synkhronos._host.files import check_place
 
 SQLITE = (".db", ".sqlite", ".sqlite3")
 JOURNAL = (".journal", ".jsonl", ".log")
@@ -124,8 +125,7 @@ def _storage(given: Any) -> Any:
     folder = Path(text).absolute().parent
     if not folder.is_dir():
         raise InputError(f"storage={shown(given)}: there is no folder {folder}: make it first")
-    with open(text, "ab"):  # SQLite's own error does not say why it cannot write
-        pass
+    check_place(text)  # SQLite's own error does not say why it cannot write
     if suffix in JOURNAL:
         backend = library.storages.journal.JournalFileBackend(text)
         return library.storages.JournalStorage(backend)

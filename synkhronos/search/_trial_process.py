@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from synkhronos._host import files
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
 from synkhronos._transport.channels.fresh_interpreter import start_interpreter
 from synkhronos._transport.channels.processes import Worker
@@ -19,6 +20,8 @@ from synkhronos._transport.channels.processes import Worker
 END_SECONDS = 30.0  # for a process to end after its last message
 _CHUNK = 1 << 16
 _LONGEST = 1 << 24  # bytes of a message
+_REPLY_SECONDS = 1.0
+_LOOK_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class TrialProcess:
             ours.callback(os.close, self._to)
             theirs.callback(os.close, from_us)
             os.set_blocking(self._from, False)
+            os.set_blocking(self._to, False)
             popen = self._started(settings, to_us, from_us)
             self._worker = Worker(trial.number, popen.pid, popen)
             ours.pop_all()  # they stay open
@@ -135,9 +139,23 @@ class TrialProcess:
         return found
 
     def reply(self, message: dict[str, Any]) -> None:
-        """Answer a request; the process reads one reply to each, so the pipe has room."""
+        """Answer a request.
+
+        Raises
+        ------
+        BlockingIOError
+            The process has not read earlier replies for a second; other trials wait meanwhile.
+        """
+        rest = json.dumps(message).encode() + b"\n"
+        until = time.monotonic() + _REPLY_SECONDS
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            os.write(self._to, json.dumps(message).encode() + b"\n")
+            while rest:
+                try:
+                    rest = rest[os.write(self._to, rest) :]
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_SECONDS)
 
     def ends_soon(self) -> None:
         """Its last message has come: limit the time until its end."""
@@ -167,5 +185,5 @@ def _log_of(folder: Path | None, number: int) -> Iterator[IO[bytes] | None]:
     if folder is None:
         yield None
         return
-    with (folder / f"trial-{number}.log").open("ab") as file:
+    with open(files.appending(folder / f"trial-{number}.log"), "ab") as file:
         yield file

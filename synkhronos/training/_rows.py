@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import InputError, SourceError, SynkhronosError, shown
+from synkhronos._host import files
 from synkhronos.training import sources
 from synkhronos.training._choices import called, function_of
 from synkhronos.training.config import Config, Data
@@ -295,7 +296,7 @@ def _format_of(paths: Any) -> str:
     name = flat[0]
     if name.endswith(".list"):
         try:
-            lines = Path(name).read_text(encoding="utf-8").split("\n")
+            lines = files.read_text(name, most=None).split("\n")
         except (OSError, UnicodeDecodeError) as exc:
             raise InputError(f"the list {name} cannot be read: {exc}") from None
         name = next((t.strip() for t in lines if t.strip() and not t.startswith("#")), name)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from synkhronos._errors import BackendMissing, InputError, closest, options_checked, shown
+from synkhronos._host import files
 from synkhronos.training._toml import toml_of
 
 try:
@@ -269,7 +270,7 @@ def read(path: Any, overrides: Iterable[str] = ()) -> Config:
     """
     where = Path(path)
     try:
-        table = tomllib.loads(where.read_text(encoding="utf-8"))
+        table = tomllib.loads(files.read_text(where))
     except OSError as exc:
         raise InputError(
             f"{where}: cannot be read ({exc.strerror}): give the path of a TOML file; `synk new "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from synkhronos._api.tables import Table
 from synkhronos._errors import BackendMissing
+from synkhronos._host import files
 from synkhronos.training._plain import plain
 
 _ENDS = 5  # rows at each end of what is shown of a long history
@@ -156,10 +158,11 @@ class History:
 
         What a row lacks is an empty field; numbers keep all their digits.
         """
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(self._rows)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        files.write(path, text.getvalue())
 
     def __repr__(self) -> str:
         if not self._columns:

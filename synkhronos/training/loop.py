@@ -314,6 +314,7 @@ class Loop:
         if self._checkpoints is None:
             return
         assert self._recorder is not None
+        self._recorder.check()
         self._engine.settle()
         training = {
             "position": self._position.state(),

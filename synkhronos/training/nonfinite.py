@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import NonFinite
+from synkhronos._host import files
 from synkhronos._plan.rows import edges
 from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.training.alternate import Alternate
@@ -162,5 +164,7 @@ def save_rows(folder: Path, step: int, args: tuple[Any, ...], rows: list[int]) -
     """Write rows of the inputs to nonfinite-STEP.npz: `rows`, and `input0`, `input1`, ..."""
     place = folder / f"nonfinite-{step}.npz"
     arrays: dict[str, Any] = {f"input{i}": np.asarray(a)[rows] for i, a in enumerate(args)}
-    np.savez(place, rows=np.asarray(rows, np.int64), **arrays)
+    held = io.BytesIO()
+    np.savez(held, rows=np.asarray(rows, np.int64), **arrays)
+    files.replace(place, held.getvalue())
     return place

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from synkhronos._errors import InputError, InputTypeError, options_checked, shown
+from synkhronos._host import files
 from synkhronos._host.environment import environment
 from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets
 from synkhronos.training._plain import plain
@@ -115,7 +116,7 @@ class Recorder:
                 _write_run(self.folder, [*starts, _start(config or {})])
                 self._metrics, self._torn = _appending(self.folder / METRICS)
                 self._descriptors.append(self._metrics)
-                _sync_folder(self.folder)
+                files.sync(self.folder)
         except BaseException:
             self.close()
             raise
@@ -166,6 +167,26 @@ class Recorder:
     def sync(self) -> None:
         """Force all lines to the disk, so that they outlast a power cut; some milliseconds."""
         os.fsync(self._opened())
+
+    def check(self) -> None:
+        """Raise if the folder is no longer the one that this recorder has locked.
+
+        `fit` asks before each save: another run that has begun in a new folder of this name would
+        get the checkpoints of this one.
+
+        Raises
+        ------
+        InputError
+            The folder, its lock or its metrics were removed, moved or replaced.
+        """
+        self._opened()
+        for name, descriptor in zip((LOCK, METRICS), self._descriptors, strict=True):
+            if not files.is_still(self.folder / name, descriptor):
+                raise InputError(
+                    f"{self.folder}: {name} was removed, moved or replaced while this run wrote "
+                    "there, perhaps by another run: nothing more is saved. Give each run a folder "
+                    "of its own, and start this one again"
+                )
 
     def resumed(self, step: int) -> None:
         """Write that the run goes on from `step`: readers drop the later steps before this line."""
@@ -237,7 +258,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 def _locked(folder: Path) -> int:
     """A descriptor that holds the folder's lock."""
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = files.updating(folder / LOCK)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -268,7 +289,7 @@ def _starts(folder: Path, resume: bool) -> list[Any]:
     """The entries of earlier starts, if the folder holds a run and this one may go on with it."""
     path = folder / RUN
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(files.read_bytes(path))
         starts = list(found["starts"])
         began = starts[0]["time"]
     except FileNotFoundError:
@@ -328,27 +349,11 @@ def _described(value: Any) -> Any:
 def _write_run(folder: Path, starts: list[Any]) -> None:
     """Replace run.json as a whole, on the disk too."""
     text = json.dumps({"format": FORMAT, "starts": starts}, indent=2, allow_nan=False)
-    new = folder / f".{RUN}.new"
-    try:
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(folder / RUN)
-    finally:
-        new.unlink(missing_ok=True)
+    files.replace(folder / RUN, f"{text}\n")
 
 
 def _appending(path: Path) -> tuple[int, bool]:
     """A descriptor that appends, and whether the last line has no end."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    descriptor = files.appending(path)
     size = os.fstat(descriptor).st_size
     return descriptor, size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

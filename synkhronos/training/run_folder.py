@@ -10,9 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeGuard
 
+from synkhronos._host.files import read_bytes, read_text, reading
+
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK = 1 << 24  # bytes of one read
+_LONGEST = 1 << 26  # bytes of a line
+_DAMAGED = b"..."  # instead of the begin of a longer line; it is no JSON, whatever follows
 
 
 class LineReader:
@@ -30,7 +34,8 @@ class LineReader:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._file = open(Path(folder) / METRICS, "rb")  # noqa: SIM115  (closed by the context)
+        self._stack = contextlib.ExitStack()
+        self._file = self._stack.enter_context(reading(Path(folder) / METRICS))
         self._rest = b""  # the begin of a line whose end is not written yet
 
     def new(self) -> list[dict[str, Any]]:
@@ -38,6 +43,8 @@ class LineReader:
         found = []
         while block := self._file.read(_BLOCK):
             *lines, self._rest = (self._rest + block).split(b"\n")
+            if len(self._rest) > _LONGEST:
+                self._rest = _DAMAGED
             found += [line for text in lines if (line := _parsed(text)) is not None]
         return found
 
@@ -48,7 +55,7 @@ class LineReader:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +102,7 @@ def read_starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The entries of ``run.json``, one for each start; without the file, or if damaged, none."""
     found: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads((Path(folder) / RUN).read_bytes())
+        found = json.loads(read_bytes(Path(folder) / RUN))
     starts = found.get("starts") if isinstance(found, dict) else None
     return [e for e in starts if isinstance(e, dict)] if isinstance(starts, list) else []
 
@@ -103,7 +110,7 @@ def read_starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def writer_of(folder: str | os.PathLike[str]) -> int | None:
     """The pid of the process that writes there, or did so last; None if it is not of this host."""
     with contextlib.suppress(OSError, ValueError):
-        pid, _, host = (Path(folder) / LOCK).read_text().strip().partition(" ")
+        pid, _, host = read_text(Path(folder) / LOCK).strip().partition(" ")
         return int(pid) if host == os.uname().nodename else None
     return None
 

@@ -13,9 +13,9 @@ import pytest
 from configs import place as place
 from unprivileged import unprivileged
 
+from synkhronos._host.files import check_place
 from synkhronos.cli import _command_line as command_line
 from synkhronos.cli import doctor
-from synkhronos.cli._files import check_place
 from synkhronos.training import Recorder
 
 Said = Callable[..., str]

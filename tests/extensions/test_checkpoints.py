@@ -333,14 +333,12 @@ def test_damage_is_said_and_the_latest_whole_one_is_taken(
 def test_a_failed_save_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(folder, weights("w"))
     checkpoints.save(1)
-    force = module._force
 
-    def full(path: Path) -> None:
-        if path.name == "meta.json":
+    def full(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("meta.json"):
             raise OSError(28, "No space left on device")
-        force(path)
 
-    monkeypatch.setattr(module, "_force", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         checkpoints.save(2)
     monkeypatch.undo()
@@ -377,7 +375,7 @@ def test_a_stop_between_any_two_steps_of_replacing(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", stopping(Path.rename))
-        patch.setattr(module, "_force", stopping(module._force))
+        patch.setattr(os, "fsync", stopping(os.fsync))
         patch.setattr(module.shutil, "rmtree", lambda *a, **k: None)
         stopped = False
         try:
@@ -625,8 +623,7 @@ def test_a_torn_value_is_not_saved_and_can_be_restored(
     (w,) = weights("w")
     checkpoints = Checkpoints(folder, [w])
     checkpoints.save(1)
-    storage = w.container.storage
-    torn = {id(storage): storage[0]}
+    torn = {w.container: w.container.storage[0]}
     monkeypatch.setattr("synkhronos._engine.variables._torn", torn)
     with pytest.raises(synk.StateTorn):
         checkpoints.save(2)

@@ -413,7 +413,7 @@ MUTANTS = (
     Mutant(
         "fsync of a checkpoint",
         "extensions/checkpoints.py",
-        "                _force(path)\n            if os.path",
+        "                files.sync(path)\n            if os.path",
         "                pass\n            if os.path",
         f"{CHECKPOINTS} tests/faults -k 'checkpoint or power'",
     ),

@@ -21,7 +21,6 @@ from hostile import ARRAYS, META, Bomb, Forger
 from saving import NEW, Case, Run
 
 import synkhronos as synk
-from synkhronos.extensions import checkpoints
 from synkhronos.extensions.checkpoints import Checkpoints
 
 Trials = Callable[[Any, Any], Any]
@@ -30,7 +29,7 @@ CASE = Case((1, 2), 3)
 
 @pytest.fixture(autouse=True)
 def _nothing_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "_force", lambda path: None)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

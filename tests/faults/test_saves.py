@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections import Counter
@@ -15,7 +16,6 @@ import saving
 from saving import CASES
 from selection import thorough
 
-from synkhronos.extensions import checkpoints
 from synkhronos.testing.killing import CALLS, KILL, NEVER, Outcome, Stage, points
 
 CHANGING = "mkdir,write,ftruncate,rename,renameat,chmod,unlink,unlinkat,rmdir,fsync"
@@ -30,7 +30,7 @@ Trials = Callable[[Any, Any], Any]
 @pytest.fixture(autouse=True)
 def _the_judges_own_saves_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those under test are other processes'."""
-    monkeypatch.setattr(checkpoints, "_force", lambda path: None)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="module")

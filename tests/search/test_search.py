@@ -87,6 +87,13 @@ def test_each_end_of_a_trial_is_told() -> None:
     assert study.best_trial.number == 10
 
 
+def test_a_trial_that_reads_no_replies_stops_no_others() -> None:
+    """Its pipe is full, and the parent does not wait for it."""
+    study = searched(objectives.deaf, 2, failures=100)
+    assert states(study) == ["FAIL", "COMPLETE"]
+    assert "does not read the replies" in study.trials[0].user_attrs["failure"]
+
+
 def test_what_counts_as_a_number() -> None:
     """As in Optuna, what float() takes; here also an array of one number, but no truth value."""
     study = searched(objectives.kinds_of_values, 7, slots=PAIR, failures=100)

@@ -177,3 +177,14 @@ def first_then_sleeps(folder: Path, trial: Any) -> float:
     trial.suggest_float("x", 0, 1)
     (folder / "begun").write_text("")
     return sleeps(trial)
+
+
+def deaf(trial: Any) -> float:
+    """The first one asks for much, and reads no reply; the second one behaves."""
+
+    if trial.number == 0:
+        request = {"set": "a", "value": 0}
+        for _ in range(100_000):
+            trial._pipe.send(request)
+        time.sleep(1000)
+    return 1.0

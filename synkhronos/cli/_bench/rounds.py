@@ -17,6 +17,7 @@ from synkhronos._api.tables import Table, busy, percent
 from synkhronos._engine.exit_codes import DEATH, USAGE
 from synkhronos._errors import BackendMissing
 from synkhronos._host import cores
+from synkhronos._host.files import check_place
 from synkhronos.cli._bench.scaling import (
     STRONG,
     WEAK,
@@ -25,7 +26,6 @@ from synkhronos.cli._bench.scaling import (
     curves_of,
     write_csv,
 )
-from synkhronos.cli._files import check_place
 
 _BOOTSTRAP = """
 import json, signal, sys

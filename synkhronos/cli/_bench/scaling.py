@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from synkhronos._errors import InputError
+from synkhronos._host import files
 
 STRONG, WEAK = "strong", "weak"
 
@@ -121,10 +123,11 @@ def _curve(key: tuple[str, str, int], of: Sequence[Measurement]) -> Curve:
 
 def write_csv(path: str | os.PathLike[str], measurements: Iterable[Measurement]) -> None:
     """Write a row for each measurement."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in fields(Measurement))
-        writer.writerows(map(astuple, measurements))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(field.name for field in fields(Measurement))
+    writer.writerows(map(astuple, measurements))
+    files.write(path, text.getvalue())
 
 
 def read_csv(path: str | os.PathLike[str]) -> list[Measurement]:
@@ -137,11 +140,10 @@ def read_csv(path: str | os.PathLike[str]) -> list[Measurement]:
     """
     kinds = {"int": int, "float": float, "str": str}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            found = [
-                Measurement(*(kinds[str(f.type)](row[f.name]) for f in fields(Measurement)))
-                for row in csv.DictReader(file)
-            ]
+        found = [
+            Measurement(*(kinds[str(f.type)](row[f.name]) for f in fields(Measurement)))
+            for row in csv.DictReader(io.StringIO(files.read_text(path)))
+        ]
         if not all(m.members > 0 and 0 < m.rows_per_second < math.inf for m in found):
             raise ValueError("members and rows per second are above 0")
         return found

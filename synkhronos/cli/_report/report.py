@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from synkhronos._errors import BackendMissing, InputError
+from synkhronos._host import files
+from synkhronos._host.files import check_place
 from synkhronos.cli._bench.scaling import curves_of, read_csv
-from synkhronos.cli._files import check_place
 from synkhronos.cli._report.summary import read_run
 
 _LIBRARIES = ("jinja2", "matplotlib")
@@ -36,7 +37,7 @@ def report(folders: Sequence[str], tables: Sequence[str], out: str | None) -> Pa
     runs = [read_run(f, i, n) for i, (f, n) in enumerate(zip(folders, names(folders), strict=True))]
     measured = curves_of(m for table in tables for m in read_csv(table))
     check_place(path)
-    path.write_text(page(runs, measured), encoding="utf-8", errors="backslashreplace")
+    (files.write if out else files.replace)(path, page(runs, measured))
     return path
 
 

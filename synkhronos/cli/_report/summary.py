@@ -124,6 +124,7 @@ def read_run(folder: str | os.PathLike[str], number: int, name: str) -> Run:
         lines = read_metrics(path)
     except OSError as exc:
         trouble = f"metrics.jsonl: {exc.strerror}"
+        starts = starts if isinstance(exc, FileNotFoundError) else []
     if not starts and not lines:
         raise InputError(
             f"{path}: there is no run to report ({trouble}): give folders that fit(folder=) or "

@@ -9,8 +9,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from synkhronos._host import files
 from synkhronos.cli._running.usage import UsageError
 
 _SECONDS = 10.0  # limit of scontrol, which answers without its server
@@ -100,7 +100,7 @@ def _unique(names: list[str]) -> tuple[str, ...]:
 
 def _words_of(file: str, variable: str) -> list[str]:
     try:
-        return Path(file).read_text().split()
+        return files.read_text(file).split()
     except OSError as exc:
         raise UsageError(f"{variable}={file}: {exc.strerror}") from None
 

@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from synkhronos._engine.exit_codes import AGAIN, DEATH, INTERRUPTED, NO_START, STALL, USAGE
 from synkhronos._errors import InputError, StartFailed
+from synkhronos._host.files import check_place
 from synkhronos._host.rank_logs import RankLogs
 from synkhronos._host.system import trouble
-from synkhronos.cli._files import check_place
 from synkhronos.cli._running.plan import Machine, Plan, plan_of
 from synkhronos.cli._running.process import Process
 from synkhronos.cli._running.reach import check_reached

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from synkhronos._errors import StartFailed
+from synkhronos._host import files
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
 from synkhronos._host.secrets import HIDDEN, is_telling, words_without_secrets
 from synkhronos.cli import _mpi_round_trip
@@ -189,7 +190,7 @@ def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[tup
         return tuple(named_hosts(options.hosts)), ""
     if options.hostfile:
         try:
-            text = Path(options.hostfile).read_text()
+            text = files.read_text(options.hostfile)
         except OSError as exc:
             raise UsageError(f"--hostfile {options.hostfile}: {exc.strerror}") from None
         if not (found := listed_hosts(text, options.hostfile)):

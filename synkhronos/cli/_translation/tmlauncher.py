@@ -6,10 +6,10 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
+from synkhronos._host import files
 from synkhronos.cli._translation.tmlauncher_model import METHODS, SETTINGS, OldModel, model_in
 from synkhronos.cli._translation.translation import OldParser, Translation, divided, parsed
 
@@ -112,7 +112,7 @@ def settings_of(path: str) -> dict[str, list[str]]:
         It cannot be read, or does something else.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = files.read_text(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise InputError(f"{path}: the config file cannot be read: {exc}") from None
     found = {}

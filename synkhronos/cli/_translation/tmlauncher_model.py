@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from synkhronos._host import files
+
 # where the content of the methods and attributes goes that its documentation asks for
 METHODS = {
     "compile_iter_fns": "left out, the training function compiles at its first step",
@@ -54,7 +56,7 @@ def model_in(module: str, name: str) -> OldModel:
     """
     path = Path(*module.split(".")).with_suffix(".py")
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(files.read_text(path))
     except (OSError, SyntaxError, ValueError):
         return OldModel(str(path))
     found: list[str] = []

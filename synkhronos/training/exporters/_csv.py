@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from synkhronos._host import files
 from synkhronos.training.exporters.numbers import numbers_of
 from synkhronos.training.exporters.target import Target
 from synkhronos.training.run_folder import is_later, step_of_return
@@ -42,19 +44,19 @@ class Table(Target):
                 self._written = None
             self._rows.append(row)
         if self._written is None:
-            new = self._path.with_name(f".{self._path.name}.new")
-            self._write(new, "w", 0)
-            new.replace(self._path)
+            files.replace(self._path, self._text(0))
         else:
-            self._write(self._path, "a", self._written)
+            with open(files.appending(self._path), "ab") as file:
+                file.write(self._text(self._written).encode("utf-8", "backslashreplace"))
         self._written = len(self._rows)
 
-    def _write(self, path: Path, how: str, first: int) -> None:
-        with open(path, how, newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.DictWriter(file, list(self._columns))
-            if not first:
-                writer.writeheader()
-            writer.writerows(self._rows[first:])
+    def _text(self, first: int) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self._columns))
+        if not first:
+            writer.writeheader()
+        writer.writerows(self._rows[first:])
+        return text.getvalue()
 
     def close(self, ended: bool) -> None:
         """Nothing is open."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._host import files
 from synkhronos._host.cores import environment
 from synkhronos.training.exporters.exporting import check_target, export
 
@@ -58,7 +59,7 @@ def exported(run: Path, to: str) -> Iterator[None]:
     said = run / "log" / f"export-{to}.log"
     said.parent.mkdir(exist_ok=True)
     hello = json.dumps({"path": sys.path, "run": str(run.resolve()), "to": to})
-    with open(said, "ab") as output:
+    with open(files.appending(said), "ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _BOOTSTRAP, hello],
             bufsize=0,

@@ -27,9 +27,11 @@ Options of all readers of files:
 
 cache : path
     A folder for copies of remote files, by fsspec: ``"s3://bucket/x.h5"``, or
-    ``"filecache::s3://..."`` with options in fsspec's own configuration. A copy is renewed if the
-    size or the age of the file has changed. On several nodes each has its own. fsspec's drivers
-    start threads that stay: start the group first.
+    ``"filecache::s3://..."`` without `cache`, with options in fsspec's own configuration. A copy is
+    never written again: a file that has changed is copied under another name. A source keeps the
+    version that it was made from, and raises if it needs another copy of it and the file has
+    changed. On several nodes each has its own folder. fsspec's drivers start threads that stay:
+    start the group first.
 skip : bool
     Leave out what cannot be read. Files that cannot be described are left out when the source is
     made, and ``source.skipped`` names them. Rows that turn out to be damaged are left out of their

@@ -24,7 +24,8 @@ from synkhronos._errors import (
     shown,
 )
 from synkhronos._host.secrets import without_secrets
-from synkhronos.training.sources._paths import is_remote, listed, on_this_machine
+from synkhronos.training.sources._copies import is_remote, on_this_machine
+from synkhronos.training.sources._paths import listed
 
 log = logging.getLogger("synkhronos")
 
@@ -119,7 +120,7 @@ class FileSource:
     def __init__(self, kind: Format, paths: Any, options: Options) -> None:
         self._format = kind
         self._options = options
-        described, left_out = _described(kind, listed(kind.name, paths), options)
+        described, self._copies, left_out = _described(kind, listed(kind.name, paths), options)
         first = next(iter(described.values()))
         self.dtype = first.dtype.newbyteorder("=")
         if self.dtype.kind not in _KINDS:
@@ -271,7 +272,8 @@ class FileSource:
         path = self.paths[file]
         first = int(np.searchsorted(self._file_of, file))
         try:
-            handle = opened.handle(self._format, path, self._options.cache)
+            cache, described = _text(self._options.cache), self._copies.get(path, "")
+            handle = opened.handle(self._format, path, cache, described)
             found = self._format.read(handle, block - first, int(start), int(stop))
         except (BackendMissing, MemoryError):
             raise
@@ -356,14 +358,14 @@ class _Opened:
         self.damaged = {} if damaged is None else damaged  # blocks that cannot be read, and why
         self._handles: OrderedDict[str, Any] = OrderedDict()
 
-    def handle(self, kind: Format, path: str, cache: Any) -> Any:
-        """An open file."""
+    def handle(self, kind: Format, path: str, cache: str | None, described: str) -> Any:
+        """An open file; `described` is the place of the copy that the source was made from."""
         if path in self._handles:
             self._handles.move_to_end(path)
             return self._handles[path]
         if len(self._handles) >= _OPEN_FILES:
             kind.close(self._handles.popitem(last=False)[1])
-        place = on_this_machine(path, _text(cache)) if kind.fetched else path
+        place = on_this_machine(path, cache, described) if kind.fetched else path
         self._handles[path] = kind.open(place)
         return self._handles[path]
 
@@ -379,9 +381,10 @@ def _text(cache: Any) -> str | None:
 
 def _described(
     kind: Format, paths: Sequence[str], options: Options
-) -> tuple[dict[str, Described], tuple[str, ...]]:
-    """What each file holds, and the files that are left out."""
+) -> tuple[dict[str, Described], dict[str, str], tuple[str, ...]]:
+    """What each file holds, where copies of remote ones are, and the files that are left out."""
     found: dict[str, Described] = {}
+    copies: dict[str, str] = {}
     left_out: list[str] = []
     for path in paths:
         if path in found:
@@ -389,6 +392,8 @@ def _described(
         try:
             place = on_this_machine(path, _text(options.cache)) if kind.fetched else path
             found[path] = kind.describe(place)
+            if kind.fetched and is_remote(path):
+                copies[path] = place
         except (BackendMissing, MemoryError, InputError):
             raise
         except Exception as exc:
@@ -409,7 +414,7 @@ def _described(
     if not found:
         names = [without_secrets(path) for path in paths]
         raise SourceError(f"{kind.name}: no file of {shown(names)} can be read")
-    return found, tuple(left_out)
+    return found, copies, tuple(left_out)
 
 
 def _said(exc: Exception) -> str:

@@ -6,12 +6,12 @@ import gzip
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from synkhronos._errors import InputError, SourceError, options_checked, shown
+from synkhronos._host import files
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
     Described,
@@ -43,7 +43,7 @@ class Idx(Format):
     def open(self, path: str) -> Any:
         if _zipped(path):
             return path
-        with open(path, "rb") as file:
+        with files.reading(path) as file:
             dtype, shape, begin = _header(file.read(4 + 4 * 255))
         if os.path.getsize(path) != begin + math.prod(shape) * dtype.itemsize:
             raise ValueError("it is not a whole IDX file")
@@ -192,7 +192,7 @@ def read_idx(path: Any) -> np.ndarray:
 
 
 def _decoded(path: Any) -> np.ndarray:
-    found = Path(path).read_bytes()
+    found = files.read_bytes(path, most=None)
     raw = gzip.decompress(found) if _zipped(path) else found
     dtype, shape, begin = _header(raw)
     return np.frombuffer(raw, dtype, offset=begin).reshape(shape)

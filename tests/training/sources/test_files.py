@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import gc
 import gzip
+import io
 import logging
 import os
 import pickle
@@ -560,24 +561,73 @@ def test_libraries_that_are_missing(
 # ---- remote files
 
 
-def test_remote_files_are_copied_once_and_again_if_they_change(tmp_path: Path) -> None:
+@pytest.fixture
+def remote() -> Iterator[Callable[[np.ndarray], str]]:
+    """Writes an array to a remote file; returns its path."""
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
-    local = tmp_path / "local.npy"
-    np.save(local, X)
-    store.pipe("/rows.npy", local.read_bytes())
-    cache = tmp_path / "cache"
-    try:
-        with pytest.raises(synk.InputError, match="give cache=folder"):
-            sources.npy("memory://rows.npy")
-        source = sources.npy("memory://rows.npy", cache=cache)
-        np.testing.assert_array_equal(source[[3, 1]], X[[3, 1]])
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(source))[[3]], X[[3]])
-        assert len([p for p in cache.iterdir() if p.name != "cache"]) == 1
-        np.save(local, X + 1)
-        store.pipe("/rows.npy", local.read_bytes())
-        np.testing.assert_array_equal(
-            sources.npy("memory://rows.npy", cache=cache)[[3]], X[[3]] + 1
-        )
-    finally:
-        store.rm("/rows.npy")
+
+    def put(array: np.ndarray) -> str:
+        raw = io.BytesIO()
+        np.save(raw, array)
+        store.pipe("/rows.npy", raw.getvalue())
+        return "memory://rows.npy"
+
+    yield put
+    store.rm("/rows.npy")
+
+
+def test_remote_files_are_copied_once_and_again_if_they_change(
+    tmp_path: Path, remote: Callable[[np.ndarray], str]
+) -> None:
+    cache, path = tmp_path / "cache", remote(X)
+    with pytest.raises(synk.InputError, match="give cache=folder"):
+        sources.npy(path)
+    source = sources.npy(path, cache=cache)
+    np.testing.assert_array_equal(source[[3, 1]], X[[3, 1]])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source))[[3]], X[[3]])
+    np.testing.assert_array_equal(sources.npy(f"filecache::{path}", cache=cache)[[3]], X[[3]])
+    [copy] = cache.iterdir()
+    assert copy.name.endswith("-rows.npy")
+    remote(X + 1)
+    np.testing.assert_array_equal(sources.npy(path, cache=cache)[[3]], X[[3]] + 1)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_copy_stays_under_its_readers(
+    tmp_path: Path, remote: Callable[[np.ndarray], str]
+) -> None:
+    """A reader maps it: a download onto it would change its rows, or end the process (SIGBUS)."""
+    cache, path = tmp_path / "cache", remote(X)
+    source = sources.npy(path, cache=cache)
+    with source.reading():
+        source[[0]]
+        remote(X[:2] + 1)
+        other = sources.npy(path, cache=cache)
+        np.testing.assert_array_equal(other[:], X[:2] + 1)
+        np.testing.assert_array_equal(source[:], X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source))[:], X)
+    for copy in cache.iterdir():  # as on another machine, which has none
+        copy.unlink()
+    with pytest.raises(synk.SourceError, match="has changed since the source was made"):
+        pickle.loads(pickle.dumps(source))[:]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(other))[:], X[:2] + 1)
+
+
+def test_a_file_that_is_written_while_it_is_copied(
+    tmp_path: Path, remote: Callable[[np.ndarray], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store, path = type(fsspec.filesystem("memory")), remote(X)
+    get = store.get_file
+
+    def slow(self: Any, source: str, target: str, **options: Any) -> None:
+        get(self, source, target, **options)
+        remote(X + 1)
+
+    monkeypatch.setattr(store, "get_file", slow)
+    with pytest.raises(synk.SourceError, match="was written while it was copied"):
+        sources.npy(path, cache=tmp_path)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+    np.testing.assert_array_equal(sources.npy(path, cache=tmp_path)[:], X + 1)
