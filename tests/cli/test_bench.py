@@ -73,9 +73,11 @@ def test_the_file(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text(text.replace("0.7", "-0.7"))
     (tmp_path / "c.csv").write_text(text.replace("members", "processes"))
     (tmp_path / "d.csv").write_bytes(b"\xff\xfe\x00")
-    for name in "bcd":
+    for name in "bc":
         with pytest.raises(synk.InputError, match=f"{name}.csv is not what `synk bench --csv`"):
             read_csv(tmp_path / f"{name}.csv")
+    with pytest.raises(synk.InputError, match=r"d.csv: it is not UTF-8"):
+        read_csv(tmp_path / "d.csv")
     with pytest.raises(synk.InputError, match="No such file"):
         read_csv(tmp_path / "e.csv")
 
