@@ -6,6 +6,7 @@ import functools
 import gzip
 import heapq
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -182,6 +183,20 @@ class Trace:
                 "args": {"members": count},
             }
 
+    def _is_possible(self) -> bool:
+        """Whether a trace that was read is one that members can have made."""
+        kinds = [*range(len(PHASES)), *_OTHERS]
+        whole = all(type(n) is int for m in self.members for n in (m.rank, m.node, m.pid, m.lost))
+        whole = whole and type(self.master) is int
+        named = all(
+            type(m.names) is list
+            and np.isin(m.spans["kind"], [*kinds, *range(NAMED, NAMED + len(m.names))]).all()
+            for m in self.members
+        )
+        times = [m.spans[field] for m in self.members for field in ("start", "end")]
+        finite = all(np.isfinite(each).all() for each in times) and math.isfinite(self.error)
+        return whole and named and finite and self.master in range(max(1, len(self.members)))
+
     def _name(self, m: MemberTrace, kind: int, number: int) -> str:
         if kind >= NAMED:
             return m.names[kind - NAMED]
@@ -255,8 +270,11 @@ class Trace:
                 spans = np.frombuffer(raw, SPAN, m["spans"], at)
                 at += spans.nbytes
                 members.append(MemberTrace(**{**m, "spans": spans}))
-            return Trace(members, found["master"], found["error"])
-        except (OSError, KeyError, ValueError, TypeError) as exc:
+            trace = Trace(members, found["master"], found["error"])
+            if not trace._is_possible():
+                raise ValueError("its entries contradict each other")
+            return trace
+        except (OSError, KeyError, ValueError, TypeError, RecursionError) as exc:
             raise InputError(f"{path} is not a trace that Trace.save has written: {exc}") from None
 
 

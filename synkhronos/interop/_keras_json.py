@@ -67,7 +67,7 @@ def model_of(keras: Any, path: Any) -> Any:
     try:
         text = files.read_text(file)
         table = json.loads(text)
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise InputError(
             f"from_keras: {file} cannot be read: {exc}: give the JSON of model.to_json()"
         ) from None

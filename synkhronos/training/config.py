@@ -270,7 +270,7 @@ def read(path: Any, overrides: Iterable[str] = ()) -> Config:
     """
     where = Path(path)
     try:
-        table = tomllib.loads(files.read_text(where))
+        table = _parsed(files.read_text(where))
     except OSError as exc:
         raise InputError(
             f"{where}: cannot be read ({exc.strerror}): give the path of a TOML file; `synk new "
@@ -281,8 +281,21 @@ def read(path: Any, overrides: Iterable[str] = ()) -> Config:
     for text in overrides:
         _override(table, text)
     if isinstance(table.get("base", "."), str):
-        table["base"] = str((where.parent / table.get("base", ".")).resolve())
+        given = table.get("base", ".")
+        try:
+            table["base"] = str((where.parent / given).resolve())
+        except (OSError, RuntimeError, ValueError) as exc:  # links in a circle; a null byte
+            raise InputError(
+                f"{where}: base: found {shown(given)}, give {GIVE['base']}: {exc}"
+            ) from None
     return config_of(table, str(where))
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("tables or lists are too deep in each other") from None
 
 
 def config_of(table: Mapping[str, Any], what: str = "config") -> Config:
@@ -410,8 +423,8 @@ def _override(table: dict[str, Any], text: str) -> None:
 
 def _value(text: str, given: str) -> Any:
     try:
-        found = tomllib.loads(f"value = {given}")
-    except tomllib.TOMLDecodeError as exc:
+        found = _parsed(f"value = {given}")
+    except ValueError as exc:
         if given[:1] in ('"', "'", "[", "{"):  # meant as TOML
             raise InputError(f"{text!r}: the value is not TOML: {exc}") from None
         return given

@@ -300,7 +300,7 @@ def _starts(folder: Path, resume: bool) -> list[Any]:
             f"{metrics} has lines of a run, and {path} is missing: give this run another folder, "
             "or remove that file"
         ) from None
-    except (ValueError, KeyError, IndexError, TypeError) as exc:
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as exc:
         raise InputError(
             f"{path} is not what a run writes ({type(exc).__name__}: {exc}): give the run another "
             "folder, or remove that file"

@@ -14,6 +14,7 @@ from synkhronos._host.files import read_bytes, read_text, reading
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_MOST_PROCESSES = 1 << 22  # Linux's PID_MAX_LIMIT
 _BLOCK = 1 << 24  # bytes of one read
 _LONGEST = 1 << 26  # bytes of a line
 _DAMAGED = b"..."  # instead of the begin of a longer line; it is no JSON, whatever follows
@@ -111,7 +112,8 @@ def writer_of(folder: str | os.PathLike[str]) -> int | None:
     """The pid of the process that writes there, or did so last; None if it is not of this host."""
     with contextlib.suppress(OSError, ValueError):
         pid, _, host = read_text(Path(folder) / LOCK).strip().partition(" ")
-        return int(pid) if host == os.uname().nodename else None
+        number = int(pid) if host == os.uname().nodename else 0
+        return number if 0 < number <= _MOST_PROCESSES else None
     return None
 
 

@@ -14,6 +14,7 @@ from statistics import median
 from synkhronos._errors import InputError
 from synkhronos._host import files
 
+_LARGEST = 1 << 53  # up to here a float holds each integer
 STRONG, WEAK = "strong", "weak"
 
 
@@ -146,6 +147,8 @@ def read_csv(path: str | os.PathLike[str]) -> list[Measurement]:
         ]
         if not all(m.members > 0 and 0 < m.rows_per_second < math.inf for m in found):
             raise ValueError("members and rows per second are above 0")
+        if any(isinstance(n, int) and abs(n) > _LARGEST for m in found for n in astuple(m)):
+            raise ValueError(f"a number is above {_LARGEST:,}")
         return found
     except OSError as exc:
         raise InputError(

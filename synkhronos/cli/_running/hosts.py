@@ -16,6 +16,7 @@ from synkhronos.cli._running.usage import UsageError
 _SECONDS = 10.0  # limit of scontrol, which answers without its server
 _PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")  # of Slurm's names: a list in brackets, or text
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[^\W_][\w.-]*")  # never an option of ssh or of a launcher
 
 
@@ -66,7 +67,7 @@ def listed_hosts(text: str, file: str) -> list[Host]:
 def _host(entry: str, slots: str, where: str) -> Host:
     name, _, count = entry.partition(":")
     count = slots or count
-    if not _NAME.fullmatch(name) or (count and not (count.isdigit() and int(count))):
+    if not _NAME.fullmatch(name) or (count and not _COUNT.fullmatch(count)):
         raise UsageError(f"{where}: {entry!r} is not a host, such as node1 or node1:4")
     return Host(name, int(count) if count else None)
 

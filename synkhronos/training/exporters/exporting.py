@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import os
 import select
@@ -20,6 +21,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "csv": (),
     "mlflow": ("mlflow",),
 }
+# ended; or the number is that of a thread, which has another name in each version of Linux
+_NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 _PAUSE = 0.5  # seconds between two looks for new lines
 
 type Lines = list[dict[str, Any]]
@@ -137,7 +140,9 @@ def _end_of(run: Path, lifeline: int | None) -> Iterator[Any]:
         elif (pid := writer_of(run)) is not None:
             try:
                 process = os.pidfd_open(pid)
-            except ProcessLookupError:
+            except OSError as exc:
+                if exc.errno not in _NO_PROCESS:
+                    raise
                 yield lambda seconds: True
                 return
             stack.callback(os.close, process)

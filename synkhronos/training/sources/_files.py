@@ -31,6 +31,7 @@ log = logging.getLogger("synkhronos")
 
 SMALL_BLOCK = 1 << 18  # bytes; stored chunks that are smaller are read together
 MAPPED_BLOCK = 1 << 24  # bytes that a disk reads about as fast per byte as more
+_MOST_ROWS = 1 << 48  # of a file; the rows of many files fit into an int64
 _OPEN_FILES = 16  # of one source at a time
 _KINDS = "biufc"  # of dtypes that Data can hold
 
@@ -391,7 +392,7 @@ def _described(
             raise InputError(f"{kind.name}: {path} is listed twice")
         try:
             place = on_this_machine(path, _text(options.cache)) if kind.fetched else path
-            found[path] = kind.describe(place)
+            found[path] = _possible(kind.describe(place))
             if kind.fetched and is_remote(path):
                 copies[path] = place
         except (BackendMissing, MemoryError, InputError):
@@ -417,6 +418,14 @@ def _described(
     return found, copies, tuple(left_out)
 
 
+def _possible(described: Described) -> Described:
+    """The same; raises if a length is below 0, or there are more rows than numbers for them."""
+    least = min((*described.blocks, *described.row), default=0)
+    if least < 0 or sum(described.blocks) > _MOST_ROWS:
+        raise ValueError(f"it says that it has {sum(described.blocks):,} rows of {described.row}")
+    return described
+
+
 def _said(exc: Exception) -> str:
     return without_secrets(f"{type(exc).__name__}: {exc}")
 
@@ -424,6 +433,27 @@ def _said(exc: Exception) -> str:
 def _cause(path: str, exc: Exception) -> Exception | None:
     """The cause to show; that of a remote file repeats its address, which may be signed."""
     return None if is_remote(path) else exc
+
+
+UNCHECKED_BYTES = 1 << 30
+_MOST_PACKED = 4096  # bytes of rows for a byte in the file; of zeros deflate makes 1,032
+
+
+def check_stored(declared: int, stored: int, cure: str = "") -> None:
+    """Refuse rows that would take all memory, and of which the file has next to nothing.
+
+    Parameters
+    ----------
+    declared, stored : int
+        Bytes that the file says it has, and bytes of it.
+    cure : str
+        The end of the message.
+    """
+    if declared > UNCHECKED_BYTES + _MOST_PACKED * stored:
+        raise ValueError(
+            f"it says that it has {declared:,} bytes of rows, and stores {stored:,}: it is damaged "
+            f"or made to take all memory{cure}"
+        )
 
 
 _MOST_BLOCKS = 1 << 22  # 1 TB in blocks of 256 KB; a list of them takes some 150 MB

@@ -16,13 +16,13 @@ from synkhronos.training.sources._files import (
     FileSource,
     Format,
     Options,
+    check_stored,
     even_blocks,
 )
 
 _LINKS = 1000  # parts of a name that are followed
 _DEPTH = 20  # of virtual datasets that are made of virtual datasets
-_UNCHECKED_BYTES = 1 << 30
-_MOST_PACKED = 4096  # bytes of rows for a byte in the file; of zeros deflate makes 1,032
+_TRUSTED = "If you trust it, pass external=True"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Hdf5(Format):
             found = self._of(file)
             row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
             if not self.external:
-                _check_size(len(found) * row_bytes, found.id.get_storage_size())
+                stored = found.id.get_storage_size()
+                check_stored(len(found) * row_bytes, stored, f". {_TRUSTED}")
             if found.chunks:
                 blocks = even_blocks(len(found), row_bytes, found.chunks[0])
             else:
@@ -71,7 +72,7 @@ class Hdf5(Format):
         if not self.external and _is_elsewhere(file, self.dataset):
             raise ValueError(
                 f"rows of {self.dataset!r} lie in other files, and it may name any file that you "
-                "can read. If you trust it, pass external=True"
+                f"can read. {_TRUSTED}"
             )
         found = file.get(self.dataset)
         if not isinstance(found, _library().Dataset):
@@ -79,15 +80,6 @@ class Hdf5(Format):
         if not found.shape:
             raise ValueError(f"{self.dataset!r} has no rows")
         return found
-
-
-def _check_size(declared: int, stored: int) -> None:
-    """Refuse an array that would take all memory, and of which the file has next to nothing."""
-    if declared > _UNCHECKED_BYTES + _MOST_PACKED * stored:
-        raise ValueError(
-            f"it says that it has {declared:,} bytes of rows, and stores {stored:,}: it is damaged "
-            "or made to take all memory. If you trust it, pass external=True"
-        )
 
 
 def _is_elsewhere(file: Any, name: str, depth: int = 0) -> bool:

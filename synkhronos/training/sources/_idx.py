@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +20,13 @@ from synkhronos.training.sources._files import (
     FileSource,
     Format,
     Options,
+    check_stored,
     even_blocks,
 )
 
 # http://yann.lecun.com/exdb/mnist: the third byte says the type; numbers are big-endian
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_HEADER_BYTES = 4 + 4 * 255  # at most
 _PIXELS = (3, 32, 32)  # of CIFAR-10: channels first
 _PARTS = ("images", "labels")
 
@@ -44,7 +48,7 @@ class Idx(Format):
         if _zipped(path):
             return path
         with files.reading(path) as file:
-            dtype, shape, begin = _header(file.read(4 + 4 * 255))
+            dtype, shape, begin = _header(file.read(_HEADER_BYTES))
         if os.path.getsize(path) != begin + math.prod(shape) * dtype.itemsize:
             raise ValueError("it is not a whole IDX file")
         return np.memmap(path, dtype, "r", begin, shape)
@@ -187,15 +191,27 @@ def read_idx(path: Any) -> np.ndarray:
     """
     try:
         return _decoded(path)
-    except (OSError, EOFError, ValueError) as exc:
+    except (OSError, EOFError, ValueError, zlib.error) as exc:
         raise SourceError(f"{path} is not a whole IDX file: {exc}") from exc
 
 
 def _decoded(path: Any) -> np.ndarray:
     found = files.read_bytes(path, most=None)
-    raw = gzip.decompress(found) if _zipped(path) else found
+    raw = _unpacked(found) if _zipped(path) else found
     dtype, shape, begin = _header(raw)
+    if len(raw) != begin + math.prod(shape) * dtype.itemsize:
+        raise ValueError("it is not a whole IDX file")
     return np.frombuffer(raw, dtype, offset=begin).reshape(shape)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """The bytes of a gzip file: one more than its header says at most, whatever follows."""
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        first = file.read(_HEADER_BYTES)
+        dtype, shape, begin = _header(first)
+        size = begin + math.prod(shape) * dtype.itemsize
+        check_stored(size, len(packed))
+        return first + file.read(max(0, size + 1 - len(first)))
 
 
 def _zipped(path: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from dataclasses import dataclass
@@ -10,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import options_checked
-from synkhronos.training.sources._files import Described, FileSource, Format, Options
+from synkhronos.training.sources._files import (
+    Described,
+    FileSource,
+    Format,
+    Options,
+    check_stored,
+)
+
+# zipfile unpacks the others without a limit, and a byte may become a million
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Npz(Format):
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, _, dtype = header(file)
+            check_stored(math.prod(shape) * dtype.itemsize, os.path.getsize(path))
         if not shape:
             raise ValueError(f"{self.array!r} has no rows")
         return Described((shape[0],), shape[1:], dtype)
@@ -37,12 +48,15 @@ class Npz(Format):
         with zipfile.ZipFile(handle) as archive, archive.open(self._member(archive)) as file:
             return np.lib.format.read_array(file)
 
-    def _member(self, archive: zipfile.ZipFile) -> str:
+    def _member(self, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
         names = archive.namelist()
         if f"{self.array}.npy" not in names:
             there = ", ".join(name.removesuffix(".npy") for name in names)
             raise ValueError(f"it has no array {self.array!r}; there are {there}")
-        return f"{self.array}.npy"
+        found = archive.getinfo(f"{self.array}.npy")
+        if found.compress_type not in _METHODS:
+            raise ValueError(f"{self.array!r} is packed in a way that numpy does not write")
+        return found
 
 
 @options_checked

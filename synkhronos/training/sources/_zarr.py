@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from synkhronos._errors import BackendMissing, options_checked
-from synkhronos.training.sources._files import Described, FileSource, Format, Options, even_blocks
+from synkhronos.training.sources._files import (
+    UNCHECKED_BYTES,
+    Described,
+    FileSource,
+    Format,
+    Options,
+    check_stored,
+    even_blocks,
+)
 
 # Codecs that only compute. Others, such as pickle, may run code that a chunk contains.
 _CODECS = frozenset(
@@ -42,6 +50,9 @@ class Zarr(Format):
                     raise ValueError("it has no rows")
                 row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
                 blocks = even_blocks(found.shape[0], row_bytes, found.chunks[0])
+                # where chunks are missing there are rows, too, of the fill value
+                if (most := max(blocks, default=0) * row_bytes) > UNCHECKED_BYTES:
+                    check_stored(most, runner.run(found.nbytes_stored()))
                 return Described(blocks, found.shape[1:], found.dtype)
 
         return _without_loop(look)
