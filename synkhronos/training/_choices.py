@@ -163,6 +163,8 @@ def rule_of(value: Any, path: str, base: str) -> rules.Rule | None:
             made[key] = rule_of(given, inner, base)
         else:
             made[key] = given
+    if kind is rules.Nodes:
+        made.setdefault("inside", None)  # TOML has no word for it
     try:
         return kind(**made)
     except TypeError as exc:  # InputTypeError is one

@@ -18,7 +18,7 @@ from synkhronos._engine.group import Group, current_or_none, current_or_temporar
 from synkhronos._errors import InputError
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos.extensions.updates import total_norm_constraint
-from synkhronos.rules import FreeRule, Rule
+from synkhronos.rules import Rule
 from synkhronos.training._choices import (
     Choice,
     called,
@@ -280,7 +280,7 @@ def _step_size(config: Config, rule: Rule | None) -> int:
 
 def _apart(rule: Rule | None) -> bool:
     """Whether each member makes steps of its own."""
-    return isinstance(rule, FreeRule) and not rule.meets
+    return rule is not None and not rule.meets
 
 
 def _net(config: Config) -> Net:

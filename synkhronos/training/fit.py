@@ -24,7 +24,7 @@ from synkhronos.extensions.exchanges import Exchange, TopK
 from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.extensions.updates import rule_of
-from synkhronos.rules._base import FreeRule, Rule
+from synkhronos.rules._base import Rule
 from synkhronos.training.augmentation import check_words
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
@@ -276,7 +276,7 @@ def _check_together(
         raise InputError(f"fit: verify={shown(verify)}: a number of steps")
     if isinstance(trace, bool) or not isinstance(trace, int) or trace < 0:
         raise InputError(f"fit: trace={shown(trace)}: a number of steps")
-    if trace and isinstance(rule, FreeRule):
+    if trace and rule is not None and not rule.meets:
         raise InputError(
             f"fit: trace={trace}: with {rule} members step without the master, which collects "
             "the spans: trace other rules"

@@ -1,0 +1,128 @@
+"""Every rule through `fit`, a config and `synk train`: validation, checkpoints, resume, trace."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from configs import place as place
+from modes import FAST
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos import rules
+from synkhronos.cli._command_line import main
+from synkhronos.extensions import updates
+from synkhronos.training import config, fit, read_metrics
+from synkhronos.training.configured import train
+
+SGD = functools.partial(updates.sgd, learning_rate=0.05)
+# by the words of a config: the rule
+RULES: dict[str, rules.Rule] = {
+    '"Average"': rules.Average(),
+    '{ name = "SlowMo", period = 2 }': rules.SlowMo(2),
+    '{ name = "DiLoCo", period = 2 }': rules.DiLoCo(2),
+    '{ name = "Swap", period = 2 }': rules.Swap(2),
+    '{ name = "EASGD", period = 2 }': rules.EASGD(2),
+    '{ name = "EASGD", period = 2, meet = true }': rules.EASGD(2, meet=True),
+    '"Downpour"': rules.Downpour(),
+    '{ name = "Downpour", centre = { name = "sgd", rate = 0.05 } }': rules.Downpour(centre=SGD),
+    '"GEM"': rules.GEM(),
+    '"GoSGD"': rules.GoSGD(),
+    '"Hogwild"': rules.Hogwild(),
+    '{ name = "Nodes", between = { name = "Average", period = 2 } }': rules.Nodes(
+        None, rules.Average(2)
+    ),
+    '{ name = "Nodes", inside = "EASGD", between = { name = "DiLoCo", period = 2 } }': rules.Nodes(
+        rules.EASGD(), rules.DiLoCo(2)
+    ),
+}
+BASES = {"Rule", "RoundRule", "FreeRule"}
+EACH = pytest.mark.parametrize("words", RULES, ids=lambda words: str(RULES[words]))
+DRAWN = np.random.default_rng(0)
+X = DRAWN.normal(size=(61, 3))
+Y = X @ [1.0, 2.0, 3.0]
+
+
+def test_no_rule_is_left_out() -> None:
+    assert {type(rule).__name__ for rule in RULES.values()} == set(rules.__all__) - BASES
+
+
+def fitted(rule: rules.Rule, epochs: int, **options: Any) -> Any:
+    """A run of `fit` on a line."""
+    x, y = pt.dmatrix("x"), pt.dvector("y")
+    w = pytensor.shared(np.zeros(3), name="w")
+    size = {"batch": 20} if rule.meets else {"member_batch": 10}
+    return fit(
+        ((x @ w - y) ** 2).mean(),
+        [w],
+        [x, y],
+        (X, Y),
+        optimizer=SGD,
+        rule=rule,
+        epochs=epochs,
+        validation=(X[:9], Y[:9]),
+        mode=FAST,
+        progress=False,
+        **size,
+        **options,
+    )
+
+
+@EACH
+def test_fit(words: str, group2: synk.Group, tmp_path: Path) -> None:
+    """Validated in each epoch, saved, and gone on with.
+
+    The master collects the spans of a trace between two steps, and there is no such moment where
+    each member steps alone.
+    """
+    rule, folder = RULES[words], tmp_path / "run"
+    if not rule.meets:
+        with pytest.raises(synk.InputError, match="members step without the master"):
+            fitted(rule, 1, folder=folder, trace=2)
+        assert not folder.exists()
+    first = fitted(rule, 1, folder=folder, trace=2 if rule.meets else 0)
+    assert (folder / "trace.bin").exists() == rule.meets
+    again = fitted(rule, 3, folder=folder, resume="auto")
+    assert again.history["epoch"] == [1, 2, 3]
+    losses = again.history["val_loss"]
+    assert losses[0] == first.history["val_loss"][0]
+    assert losses[-1] < losses[0]
+    assert len(list(folder.glob("ckpt/step-*"))) == 3
+    assert [line["epoch"] for line in read_metrics(folder) if line["kind"] == "epoch"] == [0, 1, 2]
+
+
+def written(place: Path, words: str) -> Path:
+    """The config of the folder with this rule, and with the size of its batch."""
+    text = (place / "config.toml").read_text()
+    size = "batch = 20" if RULES[words].meets else "member_batch = 10"
+    changed = text.replace("batch = 20", f'{size}\nrule = {words}\nfolder = "run"')
+    (place / "rule.toml").write_text(changed.replace("[data]", "[data]\nmemory = true"))
+    return place / "rule.toml"
+
+
+@EACH
+def test_synk_train(
+    words: str, place: Path, group2: synk.Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A config names the rule; the second command goes on where the first one has ended."""
+    file = written(place, words)
+    for epochs in (1, 2):
+        code = main(["train", str(file), f"epochs={epochs}", "resume=auto"])
+        assert code == 0, capsys.readouterr().err
+    lines = read_metrics(place / "run")
+    assert [line["step"] > 0 for line in lines if line["kind"] == "epoch"] == [True, True]
+    assert [line["kind"] for line in lines].count("resumed") == 2
+    assert len(list((place / "run").glob("ckpt/step-*"))) == 2
+
+
+@pytest.mark.parametrize("words", thorough(*RULES))
+def test_configured_train(words: str, place: Path, group2: synk.Group) -> None:
+    run = train(config.read(written(place, words)))
+    assert run.history["epoch"] == [1, 2, 3]
+    assert np.isfinite(run.history["val_loss"]).all()
