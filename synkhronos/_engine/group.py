@@ -53,6 +53,8 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.channel import Failure, Left
+from synkhronos._transport.channels.local import await_killed
+from synkhronos._transport.channels.processes import END_SECONDS
 from synkhronos._transport.channels.status import Status
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._transport.worker_output import logged, write_by_the_line
@@ -64,6 +66,9 @@ _BUSY = (
     "make a call meanwhile"
 )
 
+# After a death, for killed workers to be gone before it is raised. The end of a process takes about
+# 10 ms of a core, so those of a large group end later.
+PATIENCE_SECONDS, FEW = 0.1, 8
 LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its command
 
 # The group of module functions: this thread's own, else that of `fork`, else the one that any
@@ -604,7 +609,8 @@ class Group(ProcessBound):
                 if died is not None:
                     died.restarted(lost)
                 return
-        self._shut(f"was closed since {why}")
+        patience = PATIENCE_SECONDS if self.size <= FEW else 0.0
+        self._shut(f"was closed since {why}", self._options.grace_after_loss, patience)
         if died is not None:
             died.closed(self.restarts, self._first_death)
         else:
@@ -758,6 +764,7 @@ class Group(ProcessBound):
         Data and results stay readable, and every shared variable keeps its value.
         """
         if self._ended:
+            await_killed()
             return
         traced, self._traced = self._traced, None
         if traced is not None and not self._running and self._task is None:
@@ -766,17 +773,17 @@ class Group(ProcessBound):
                     traced.__exit__(None, None, None)
             except Exception as exc:
                 log.warning("the trace was not written: %s: %s", type(exc).__name__, exc)
-        self._shut("has been closed")
+        self._shut("has been closed", self._options.grace)
 
-    def _shut(self, how: str) -> None:
-        """End the workers at once, and free the rest as soon as no command runs."""
+    def _shut(self, how: str, grace: float, patience: float = END_SECONDS) -> None:
+        """End the workers within `grace` seconds, and free the rest as soon as no command runs."""
         if not self._ending.acquire(blocking=False):
             return
         with self._interrupts:
             self._ended = how
             try:
                 with self._turning:
-                    self.channel.quit(self._options.grace)
+                    self.channel.quit(grace, patience)
             finally:
                 self._left = True
                 if self.lock.acquire(timeout=LEAVE_SECONDS):

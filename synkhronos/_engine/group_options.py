@@ -126,6 +126,14 @@ class GroupOptions:
         return _GPU_SECONDS if self.members_per_gpu else GRACE_SECONDS
 
     @property
+    def grace_after_loss(self) -> float:
+        """The same after a death: none, unless a worker has a profile to write or a GPU to leave.
+
+        If all workers of a large group woke to leave, they would keep the cores from the master.
+        """
+        return self.grace if self.profile or self.members_per_gpu else 0.0
+
+    @property
     def members_per_gpu(self) -> int:
         """The most members of this node that share a GPU; 0 where not all are on GPUs."""
         gpus = [d.number for d in self.devices if d.kind == "cuda"]

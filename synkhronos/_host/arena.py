@@ -400,10 +400,16 @@ class Arena:
         return np.ndarray(ref.shape, ref.dtype, self.buffer, ref.offset + self._shift)
 
     def empty_other_regions(self) -> None:
-        """Free the memory of the other members, which have ended."""
-        for region in range(self.regions):
-            if region != self.mine:
-                self._advise(region * self.region_bytes, self.region_bytes, self._drop)
+        """Free the memory of the other members, which have ended.
+
+        Two calls: the kernel goes through the mappings of all members in each.
+        """
+        below, above = self.mine, self.mine + 1
+        if below:
+            self._advise(0, below * self.region_bytes, self._drop)
+        if above < self.regions:
+            beyond = (self.regions - above) * self.region_bytes
+            self._advise(above * self.region_bytes, beyond, self._drop)
 
     def close_fd(self) -> None:
         """Close the descriptor; the mapping lives as long as any view of it."""

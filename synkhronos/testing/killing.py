@@ -161,9 +161,12 @@ class Stage:
     ----------
     scenario : path
         A file with a function `scenario(trial)`.
+    limit : float
+        Seconds after which a process that has not ended hangs.
     """
 
-    def __init__(self, scenario: str | Path) -> None:
+    def __init__(self, scenario: str | Path, limit: float = LIMIT) -> None:
+        self._limit = limit
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(scenario)],
             stdin=subprocess.PIPE,
@@ -179,7 +182,7 @@ class Stage:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(LIMIT)
+        self._process.wait(self._limit)
         self._process.stdout.close()
 
     def _answer(self) -> Any:
@@ -252,7 +255,7 @@ class Stage:
             os.close(at)
 
     def _kill(self, found: Outcome, folder: Path, at: int) -> None:
-        if not readable(at, seconds=LIMIT):
+        if not readable(at, seconds=self._limit):
             raise RuntimeError(f"the scenario did not reach the place where {found.victim!r} stops")
         pid = int(os.read(at, 20))
         victim = os.pidfd_open(pid)
@@ -263,7 +266,7 @@ class Stage:
             signal.pidfd_send_signal(victim, signal.SIGCONT)
             self._watch(found, victim)
             if tracer is not None:
-                tracer.wait(LIMIT)
+                tracer.wait(self._limit)
                 text = _text(log)
                 found.reached = "+++ killed by SIGKILL" in text or "(INJECTED)" in text
                 found.made = [x for x in text.splitlines() if _CALL.match(x)]
@@ -271,14 +274,14 @@ class Stage:
             os.close(victim)
 
     def _watch(self, found: Outcome, victim: int) -> None:
-        """Wait until the victim ends, and note when; until LIMIT if it does not end."""
-        if readable(victim, seconds=LIMIT):
+        """Wait until the victim ends, and note when; until the limit if it does not end."""
+        if readable(victim, seconds=self._limit):
             found.died = time.monotonic()
 
     def _await(self, found: Outcome, session: int) -> None:
         """Wait for the end of the scenario's process; list, then kill, what its session left."""
         assert self._process.stdout is not None
-        if readable(self._process.stdout.fileno(), seconds=LIMIT):
+        if readable(self._process.stdout.fileno(), seconds=self._limit):
             found.ended, found.status = self._answer()
             until = time.monotonic() + _GONE
             while (left := _session(session)) and time.monotonic() < until:

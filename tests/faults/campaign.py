@@ -1,6 +1,6 @@
 """The fault campaign: kill points by the thousand, counted. scripts/chaos runs it; tests, a sample.
 
-    python tests/faults/campaign.py [--points N] [--shortages N] [--seed N]
+    python tests/faults/campaign.py [--points N] [--shortages N] [--seed N] [--members N]
 
 Each point is a run of `whole.py` in which one process is killed at one system call, or one system
 call fails. Points are spread over all system calls of each victim, which are counted first.
@@ -22,6 +22,7 @@ from queue import Empty, Queue
 from synkhronos.testing.killing import CALLS, KILL, LIMIT, NEVER, Outcome, Stage, points
 
 SCENARIO = Path(__file__).parent / "whole.py"
+MEMBERS = 3
 VICTIMS = ("start", "master", "start of 1", "start of 2", "rank 1", "rank 2")
 # System calls that fail as they do when something is short.
 SHORTAGES = (
@@ -125,13 +126,14 @@ def measured(
     draw: random.Random,
     calls: str = CALLS,
     fault: str = KILL,
+    members: int = MEMBERS,
 ) -> list[Point]:
     """Points spread over what the victim does, which is seen first."""
-    made = stage.trial(victim, NEVER, calls, fault).made
+    made = stage.trial(victim, NEVER, calls, fault, str(members)).made
     return [Point(victim, k, name, fault) for name, k in spread(points(made), wanted, draw)]
 
 
-def run(work: Sequence[Point], stages: int) -> Counts:
+def run(work: Sequence[Point], stages: int, members: int = MEMBERS) -> Counts:
     """All points, several stages at a time."""
     queue: Queue[Point] = Queue()
     for point in work:
@@ -145,7 +147,7 @@ def run(work: Sequence[Point], stages: int) -> Counts:
                     p = queue.get_nowait()
                 except Empty:
                     return
-                found = stage.trial(p.victim, p.k, p.calls, p.fault)
+                found = stage.trial(p.victim, p.k, p.calls, p.fault, str(members))
                 with lock:
                     counts.add(found)
 
@@ -163,22 +165,24 @@ def main() -> int:
     parser.add_argument("--shortages", type=int, default=200, help="system calls that fail")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stages", type=int, default=2, help="trials at a time")
+    parser.add_argument("--members", type=int, default=MEMBERS, help="of the group")
     args = parser.parse_args()
-    draw = random.Random(args.seed)
+    draw, members = random.Random(args.seed), args.members
     with Stage(SCENARIO) as stage:
-        kills = [p for v in VICTIMS for p in measured(stage, v, args.points // len(VICTIMS), draw)]
+        wanted = args.points // len(VICTIMS)
+        kills = [p for v in VICTIMS for p in measured(stage, v, wanted, draw, members=members)]
         share = args.shortages // (len(SHORTAGES) * len(SHORT_OF))
         short = [
             p
             for victim in SHORT_OF
             for calls, error in SHORTAGES
-            for p in measured(stage, victim, share, draw, calls, f"error={error}")
+            for p in measured(stage, victim, share, draw, calls, f"error={error}", members)
         ]
     wrong = []
     for what, work in (("kill points", kills), ("system calls that failed", short)):
         draw.shuffle(work)
         began = time.monotonic()
-        counts = run(work, args.stages)
+        counts = run(work, args.stages, members)
         print(f"{what}: {counts.report()}; {time.monotonic() - began:.0f} s", flush=True)
         wrong += counts.wrong
     for line in wrong:

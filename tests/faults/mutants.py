@@ -47,6 +47,7 @@ class Mutant:
 
 
 GUARDS, LOCAL = "_transport/channels/guards.py", "_transport/channels/local.py"
+NODE = "_transport/channels/node.py"
 WAITING, PROCESSES = "_transport/channels/waiting.py", "_transport/channels/processes.py"
 FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
@@ -137,9 +138,9 @@ MUTANTS = (
     ),
     Mutant(
         "pidfds of siblings",
-        LOCAL,
-        "        self._watch_peers()\n        # a copy",
-        "        # a copy",
+        NODE,
+        "        self.watch_others()\n",
+        "",
         f"{FAULTS} -k sibling",
     ),
     Mutant(

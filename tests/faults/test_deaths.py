@@ -17,8 +17,8 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.group_options import GRACE_SECONDS
 from synkhronos._plan.reductions import Reduction
+from synkhronos._transport.channels.processes import Worker
 from synkhronos.testing.faults import KINDS, Fault
 
 pytestmark = pytest.mark.alone
@@ -83,7 +83,6 @@ def check(group: synk.Group, state: str, number: int) -> float:
         with pytest.raises(synk.WorkerDied) as caught:
             group.run(Stay(state if state != "idle" else "system call"), "a test")
         took = time.monotonic() - at[0]
-    took -= GRACE_SECONDS * (state == "barrier")  # which OTHER, who sleeps, is given
     assert took < PROMPT
     assert caught.value.ranks == (VICTIM,)
     assert f"rank {VICTIM} (pid {pid}): killed by {signal.Signals(number).name}" in str(
@@ -119,6 +118,63 @@ def test_how_soon(delays: list[float]) -> None:
         f"{1e3 * p99:.1f} ms (p99), {1e3 * delays[-1]:.1f} ms (max)"
     )
     assert delays[-1] < PROMPT
+
+
+def test_a_death_wakes_no_other_worker() -> None:
+    """Where members outnumber cores, they would keep the cores from the master."""
+    with synk.Group(4) as group:
+        group.run(Fault("KeyError", ()))
+        workers = group.channel.workers
+        assert not any(pidfds_of(w.pid) for w in workers)  # they watch nobody
+        with killed(workers[0].pid, signal.SIGKILL), pytest.raises(synk.WorkerDied):
+            group.run(Fault("sleep", (1,)))
+        assert all("SIGKILL" in w.ended for w in workers)  # none was given time to leave
+
+
+def test_killed_workers_may_end_after_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes some milliseconds for each; what they had is freed by close()."""
+    kill = Worker.kill
+    with synk.Group(3) as group:
+        one, other = group.channel.workers
+        task = group.start(Fault("C call", (VICTIM,), meet=False))
+        with monkeypatch.context() as patched:
+            patched.setattr(Worker, "kill", lambda worker: None)  # as if the kernel were slow
+            os.kill(one.pid, signal.SIGKILL)
+            with pytest.raises(synk.WorkerDied, match="rank 1 "):
+                task.wait()
+        assert not other.ended
+        kill(other)
+        group.close()
+        assert "SIGKILL" in other.ended
+        assert not os.path.exists(f"/proc/{other.pid}")
+
+
+def test_a_new_group_waits_for_the_end_of_killed_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with synk.Group(3) as group:
+        one, other = group.channel.workers
+        task = group.start(Fault("C call", (VICTIM,), meet=False))
+        with monkeypatch.context() as patched:
+            patched.setattr(Worker, "kill", lambda worker: None)
+            os.kill(one.pid, signal.SIGKILL)
+            with pytest.raises(synk.WorkerDied):
+                task.wait()
+        signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
+        with synk.Group(2):
+            assert "SIGKILL" in other.ended
+
+
+def pidfds_of(pid: int) -> list[str]:
+    """The descriptors of processes that a process has."""
+    folder = f"/proc/{pid}/fd"
+    found = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+    return [link for link in found if "pidfd" in link]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("members", [16, 32, 64])
+def test_one_of_many_dies(members: int) -> None:
+    with synk.Group(members) as group:
+        check(group, "barrier", signal.SIGKILL)
 
 
 @pytest.mark.parametrize("start", ["exec"])

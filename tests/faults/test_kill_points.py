@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
-from campaign import SCENARIO, SHORT_OF, SHORTAGES, VICTIMS, judge, spread
+from campaign import SCENARIO, SHORT_OF, SHORTAGES, VICTIMS, Counts, judge, spread
 from selection import thorough
 
 from synkhronos.testing.killing import NEVER, Outcome, Stage, points
+
+MANY = "32"  # members
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,6 +46,20 @@ def test_killed_at_some_system_call(
     for name, k in spread(points(unharmed.made), number, random.Random(victim)):
         found = stage.trial(victim, k, name)
         assert not judge(found), f"{victim} killed at {name} {k}"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["rank 1", "rank 31"])
+def test_one_of_many_members_is_killed(victim: str) -> None:
+    """Members outnumber the cores of most machines: the others must not delay the exception."""
+    counts = Counts()
+    with Stage(SCENARIO, limit=180) as stage:
+        unharmed = stage.trial(victim, NEVER, argument=MANY)
+        assert not judge(unharmed)
+        for name, k in spread(points(unharmed.made), 8, random.Random(victim)):
+            counts.add(stage.trial(victim, k, name, argument=MANY))
+    assert not counts.wrong
+    print(counts.report())
 
 
 @pytest.mark.each_choice

@@ -19,7 +19,7 @@ from synkhronos.testing.faults import Fault
 
 numba.njit(lambda: 0)()  # imports what numba would import when the first loop is compiled
 FAST = Mode("py", None)  # as in the tests; this program runs by itself
-MEMBERS = 3
+MEMBERS = 3  # unless the argument of the trial says otherwise
 
 
 def scenario(trial: Any) -> None:
@@ -61,7 +61,7 @@ def hook_starts(trial: Any) -> None:
 
 def work(trial: Any) -> None:
     """A bit of everything."""
-    synk.fork(MEMBERS, start="fork")
+    members = synk.fork(int(trial.argument or MEMBERS), start="fork")
     group = synk._engine.group.current()
     trial.mark(group)
     x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(3), "w")
@@ -80,7 +80,7 @@ def work(trial: Any) -> None:
     for op in ("sum", "avg", "max"):
         synk.all_reduce([s, w], op)
     synk.broadcast(s)
-    synk.scatter(s, np.arange(30.0))
+    synk.scatter(s, np.arange(10.0 * members))
     synk.gather(s)
     synk.get_value(1, s)
     synk.set_value(1, w, np.zeros(3))

@@ -11,7 +11,7 @@ from typing import Any
 
 from synkhronos._errors import GroupClosed, WorkerDied
 from synkhronos._transport.channels.interrupts import Interrupts
-from synkhronos._transport.channels.processes import Worker
+from synkhronos._transport.channels.processes import END_SECONDS, Worker
 
 WORKER_DIED = "a worker died"  # why a group cannot go on
 
@@ -195,8 +195,11 @@ class Channel(ABC):
             "handler or a finalizer. Call synk.fork() to start another"
         )
 
-    def quit(self, grace: float) -> None:
-        """End the workers within `grace` seconds, or kill them; ends waits of the master, too."""
+    def quit(self, grace: float, patience: float = END_SECONDS) -> None:
+        """End the workers within `grace` seconds, or kill them; ends waits of the master, too.
+
+        Killed ones that are not gone `patience` seconds later are left to `await_killed`.
+        """
 
     def close(self) -> None:
         """Release all that is left after `quit`, once no command runs any more."""

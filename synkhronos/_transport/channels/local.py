@@ -23,6 +23,7 @@ import numpy as np
 from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores
+from synkhronos._host.polling import readable
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
 from synkhronos._transport.channels.control_words import (
@@ -51,7 +52,7 @@ from synkhronos._transport.channels.control_words import (
 )
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
 from synkhronos._transport.channels.node import Node
-from synkhronos._transport.channels.processes import Worker, end
+from synkhronos._transport.channels.processes import END_SECONDS, Worker, end
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.stalls import Inspector
 from synkhronos._transport.channels.status import Status
@@ -70,6 +71,7 @@ log = logging.getLogger("synkhronos")
 READY_SECONDS = 60.0  # a worker started by exec imports PyTensor first
 
 _alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
+_dying: set[LocalChannel] = set()  # closed, with killed workers that are not gone
 
 
 class LocalChannel(Channel):
@@ -161,6 +163,7 @@ class LocalChannel(Channel):
         start: str | None,
         options: dict[str, Any],
     ) -> None:
+        await_killed()
         reasons = reasons_against_fork() if start != "exec" else []
         self.started = start or ("exec" if reasons else "fork")
         if start == "fork" and reasons:
@@ -360,7 +363,9 @@ class LocalChannel(Channel):
     def abandon(self) -> None:
         self._master_words[ABANDONED] = self._master_words[POSTED]
         self._sent.clear()  # a worker may not have read the latest one
-        self.wake()
+        # after a death all are ended next: if they woke, they would keep the cores from the master
+        if self._open and not readable(*(w.pidfd for w in self.workers)):
+            self.wake()
 
     def stop(self, number: int) -> None:
         self._master_words[STOPPING] = number
@@ -377,12 +382,14 @@ class LocalChannel(Channel):
     def device(self, rank: int) -> str:
         return self._devices[rank]
 
-    def quit(self, grace: float) -> None:
+    def quit(self, grace: float, patience: float = END_SECONDS) -> None:
         if not self.workers or not self._open:
             return
         self._master_words[QUIT] = 1
+        if not grace:  # first: if all woke to leave, they would keep the cores from the master
+            self.kill(self._ranks)
         os.eventfd_write(self._abort, 1)
-        end(self.workers, grace)
+        end(self.workers, grace, patience)
 
     def close(self) -> None:
         if not self._open:
@@ -391,31 +398,57 @@ class LocalChannel(Channel):
             if self.workers:
                 self._reader.drain()
         finally:
-            self._arena.empty_other_regions()
             self._close_descriptors()
             _alive.discard(self)
             if self._waiter is not None:  # a cycle would keep the memory until a collection
                 self._waiter.tick = self._waiter.inspect = None
+            if all(w.ended for w in self.workers):
+                self._forget_workers()
+            else:
+                _dying.add(self)
 
     def _close_descriptors(self) -> None:
         self._open = False
-        for fd in [*self._descriptors, *(w.pidfd for w in self.workers)]:
+        while self._descriptors:
             with contextlib.suppress(OSError):
-                os.close(fd)
+                os.close(self._descriptors.pop())
+
+    def _forget_workers(self) -> None:
+        """Free what workers had that have ended."""
+        self._arena.empty_other_regions()
+        for worker in self.workers:
+            worker.leave()
+
+    def await_workers(self) -> None:
+        """Wait for the end of workers that were killed."""
+        end(self.workers, END_SECONDS)
+        self._forget_workers()
 
     def disown(self) -> None:
         """In a fork of the master: close all that keeps the group alive."""
         for worker in self.workers:
             if worker.popen is not None:
                 worker.popen.returncode = 0  # not a child of this process
+            worker.leave()
         self._arena.close_fd()
         self._close_descriptors()
 
 
+def await_killed() -> None:
+    """Wait for the ends of workers that were killed, and were not gone when `quit` returned.
+
+    The kernel takes about 10 ms of a core for the end of each process.
+    """
+    for channel in list(_dying):
+        _dying.discard(channel)
+        channel.await_workers()
+
+
 def _disown_all() -> None:
-    for channel in list(_alive):
-        _alive.discard(channel)
+    for channel in [*_alive, *_dying]:
         channel.disown()
+    _alive.clear()
+    _dying.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
@@ -433,7 +466,6 @@ class LocalEnd(ReceivingEnd):
         self._master = (node.master,)
         self._others = tuple([r for r in range(node.size) if r != node.rank])
         self._large: np.ndarray | None = None  # the latest large outcome
-        self._peers_watched = False
 
     def ready(self) -> None:
         """Tell the master that this worker waits for commands."""
@@ -481,24 +513,11 @@ class LocalEnd(ReceivingEnd):
         number, length, offset = words[NUMBER], words[LENGTH], words[OFFSET]
         if not length:
             return self._received[number]
-        self._watch_peers()
         # a copy, since arrays of a kept command, or values set by it, are used after the next one
         data = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset).copy()
         command = serialization.read(memoryview(data))
         self._received.add(number, command)
         return command
-
-    def _watch_peers(self) -> None:
-        """Watch the other workers, which have all started by the first command."""
-        if self._peers_watched:
-            return
-        self._peers_watched = True
-        others = set(range(self.node.size)) - {self.node.rank, self.node.master}
-        found = {}
-        for rank in others:
-            with contextlib.suppress(ProcessLookupError):  # it is dead, which the master notices
-                found[rank] = os.pidfd_open(self.node.words.of[rank][PID])
-        self.node.waiter.watch(found)
 
     def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
         """Report a value, a Failure, a list of floats (written as words), or None."""

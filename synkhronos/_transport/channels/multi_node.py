@@ -21,6 +21,7 @@ from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.placement import Placement
+from synkhronos._transport.channels.processes import END_SECONDS
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.replication import Broadcast, apply_changes, pack_changes
 from synkhronos._transport.channels.waiting import GroupEnded, PeerDied
@@ -193,9 +194,9 @@ class MultiNodeChannel(Channel):
     def device(self, rank: int) -> str:
         return self._labels[rank]
 
-    def quit(self, grace: float) -> None:
+    def quit(self, grace: float, patience: float = END_SECONDS) -> None:
         self._leaders.quit()
-        self._local.quit(grace)
+        self._local.quit(grace, patience)
 
     def close(self) -> None:
         self._local.close()

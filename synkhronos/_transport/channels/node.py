@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from synkhronos._transport.channels.control_words import (
     ABANDONED,
     BARRIER,
     EXCHANGE_FAILED,
+    PID,
     REPORTED,
     STOPPING,
     ControlWords,
@@ -51,6 +53,22 @@ class Node:
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
         self._master_comes = True
+        self._watches_others = rank == master  # who watches its workers from their start
+
+    def watch_others(self) -> None:
+        """In a worker: from now on, notice deaths of the other workers as the master does.
+
+        Needed where the master does not wait. Where it waits, it ends the group: if a death woke
+        all members, they would keep the cores from it.
+        """
+        if self._watches_others:
+            return
+        self._watches_others = True
+        found = {}
+        for rank in set(range(self.size)) - {self.rank, self.master}:
+            with contextlib.suppress(ProcessLookupError):  # it is dead, which the master notices
+                found[rank] = os.pidfd_open(self.words.of[rank][PID])
+        self.waiter.watch(found)
 
     def begin(self, number: int) -> None:
         """Start counting the barriers of a new command."""
@@ -165,6 +183,7 @@ class Node:
     @contextlib.contextmanager
     def without_master(self) -> Iterator[None]:
         """Run a command that the master takes no part in: a meeting with it raises GroupError."""
+        self.watch_others()
         peers, self._peers, self._master_comes = self._peers, {}, False
         try:
             yield

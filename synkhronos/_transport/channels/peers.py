@@ -44,6 +44,7 @@ class Peers:
         if self._node is None:
             yield
             return
+        self._node.watch_others()
         with self._node.waiter.surviving(self.dead):
             yield
 

@@ -19,6 +19,7 @@ _HINTS: dict[int, str] = {
     signal.SIGBUS: "memory that could not be provided",
     signal.SIGABRT: "an assertion in compiled code",
 }
+END_SECONDS = 30.0  # after SIGKILL; only a process in uninterruptible sleep takes longer
 
 
 @dataclass
@@ -49,6 +50,12 @@ class Worker:
         """Send SIGKILL to this process."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Close the descriptor."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
     def reap(self) -> None:
         """Read the exit status of the dead process, and kill the rest of its process group."""
@@ -84,13 +91,16 @@ class Worker:
         return f"killed by {signal.Signals(number).name}" + (f" ({hint})" if hint else "")
 
 
-def end(workers: list[Worker], grace: float) -> None:
-    """Wait `grace` seconds for the workers to end, kill the rest, and reap all."""
+def end(workers: list[Worker], grace: float, patience: float = END_SECONDS) -> None:
+    """Wait `grace` seconds for the workers to end, kill the rest, and reap all.
+
+    Those that are not gone `patience` seconds after that are not reaped.
+    """
     _await_ends(workers, grace)
     for worker in workers:
         if not worker.ended:
             worker.kill()
-    _await_ends(workers, 30.0)  # only a process in uninterruptible sleep survives SIGKILL
+    _await_ends(workers, patience)
 
 
 def _await_ends(workers: list[Worker], seconds: float) -> None:
