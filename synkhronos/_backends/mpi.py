@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing
+from synkhronos._errors import BackendMissing, GroupClosed
 from synkhronos._plan.reductions import Reduction
 
 _LAUNCHED = "SYNKHRONOS_LAUNCHED"
@@ -403,6 +403,12 @@ class World:
             self._left.append(request)
             raise
 
+    def part(self) -> None:
+        """In a fork of this process, which is not of the launch: send and receive nothing."""
+        self._inboxes, self._sending, self._offered = [], [], []
+        nothing: Any = _Nothing()
+        self._control = self._data = nothing
+
     def finalize(self) -> None:
         """Finalize MPI once all messages are sent; all processes must call this."""
         for request, _ in self._sending + self._offered:
@@ -430,6 +436,16 @@ class World:
         _flush_files()
         ctypes.CDLL(None).exit(0)
         raise AssertionError("exit does not return")
+
+
+class _Nothing:
+    """The communicators of a fork."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise GroupClosed(
+            f"this process (pid {os.getpid()}) is a fork of a process of the MPI launch, and "
+            "cannot use MPI"
+        )
 
 
 def _unsent(messages: list[tuple[Any, bytes]]) -> list[tuple[Any, bytes]]:

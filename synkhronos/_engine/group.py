@@ -874,7 +874,16 @@ def _disown_groups() -> None:
         _groups.discard(group)
 
 
-os.register_at_fork(after_in_child=_disown_groups)
+def _copy_in_operations() -> None:
+    """Before a fork of the master inside of an operation: the fork must not write what it shares.
+
+    It may return from the operation, and compute the rest of the call once more.
+    """
+    for group in list(_groups):
+        group.arena.copied_in_forks = group._running
+
+
+os.register_at_fork(before=_copy_in_operations, after_in_child=_disown_groups)
 
 
 @atexit.register

@@ -157,8 +157,17 @@ class MpiProcess:
 _LAUNCHER = os.getppid()
 _joined: list[MpiProcess] = []  # at most one
 _awaiting: list[dict[str, str]] = []  # at most one: the settings when `expect` was called
-os.register_at_fork(after_in_child=_joined.clear)
-os.register_at_fork(after_in_child=_awaiting.clear)
+
+
+def _part() -> None:
+    """In a fork: it is no process of the launch."""
+    for process in _joined:
+        process.world.part()
+    _joined.clear()
+    _awaiting.clear()
+
+
+os.register_at_fork(after_in_child=_part)
 
 
 def _join() -> MpiProcess:

@@ -11,8 +11,9 @@ below it; that of a worker sends nothing. The master makes the verdict, the othe
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from synkhronos._engine.commands.base import Command, clock
 from synkhronos._engine.member import Member
@@ -53,6 +54,7 @@ class Transactions:
         self._number = 0  # of the latest command, 0 until it is posted
         self._kept = kept
         self._serves = False  # the members above number the commands
+        self._forked = False  # this process is a fork of the member
         self._leads = bool(channel.workers)
 
     def post(self, command: Command, what: str = "a command") -> int:
@@ -125,9 +127,11 @@ class Transactions:
         """Run the commands that arrive at `end` until the group ends."""
         Member.serving = self.member
         self._serves = True
+        _serving.append(self)
         try:
             self._serve(end)
         finally:
+            _serving.clear()
             Member.serving = None
 
     def _serve(self, end: ReceivingEnd) -> None:
@@ -147,8 +151,12 @@ class Transactions:
             self.member.spans.number = number
         try:
             own, below = self.run(command)
+            if self._forked:
+                self._leave()
             end.report(number, own, below)  # an outcome that does not pickle fails the command
         except BaseException as exc:
+            if self._forked:
+                self._leave()
             own = outcome_of(exc)  # first: it may end this
             end.leave()
             self.settle()
@@ -160,6 +168,16 @@ class Transactions:
             self.commit()
         else:
             self.settle()
+
+    def part(self) -> None:
+        """In a fork of the member, which an operation has made: it reports nothing."""
+        self._forked = True
+
+    def _leave(self) -> NoReturn:
+        """End a fork that has left the operation; the member goes on."""
+        with contextlib.suppress(OSError):
+            os.write(2, _FORKED.format(rank=self.member.rank, pid=os.getpid()).encode())
+        os._exit(1)
 
     def _reports_after(self, exc: BaseException) -> dict[int, Any]:
         """The reports from below on a command that failed here, or who has died there."""
@@ -174,3 +192,19 @@ class Transactions:
         ended = {w.rank: w.ended for w in self.channel.workers}
         notes = tuple(getattr(died, "__notes__", ()))
         return {r: Gone(self.channel.pid(r), ended[r], notes) for r in died.ranks}
+
+
+_FORKED = (
+    "synkhronos: rank {rank}: an operation has forked, and its child (pid {pid}) has returned from "
+    "it; the child is ended. End it inside of the operation, by os._exit\n"
+)
+_serving: list[Transactions] = []  # at most one
+
+
+def _part() -> None:
+    for transactions in _serving:
+        transactions.part()
+    _serving.clear()
+
+
+os.register_at_fork(after_in_child=_part)

@@ -33,6 +33,8 @@ def main(wiring_fields: dict[str, Any]) -> None:
         guard(wiring)
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
+    arena.copy_in_forks()
+    os.register_at_fork(after_in_child=arena.close_fd)  # the locks in it are those of members
     Status(arena).describe(wiring.master)
     words = ControlWords(arena)
     waiter = Waiter(wiring.rank, wiring.master, words, wiring.bells, wiring.abort, wiring.crowded)

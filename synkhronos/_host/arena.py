@@ -54,6 +54,7 @@ _PAGE_TABLE = 512  # pages that one page of a member's page tables describes
 # <sys/mman.h>
 _MADV_REMOVE = 9  # free the pages, also in the file
 _MADV_POPULATE_WRITE = 23  # allocate the pages now; since Linux 5.14
+_MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _LARGE_PAGE = 1 << 21
 _SEALS = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
@@ -152,6 +153,13 @@ class Arena:
     another machine. `private` memory is not shared. The kernel backs it with large pages, which it
     seldom does for shared memory: large arrays are read and written in half the time.
 
+    A fork of this process is no member: it writes a copy of the heads of the regions, not them.
+
+    Attributes
+    ----------
+    copied_in_forks : bool
+        Whether a fork of this process gets a copy of all of this memory, as of other memory.
+
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
     >>> arena.view(arena.ref(a))
@@ -191,6 +199,7 @@ class Arena:
         self._dirty: DirtyRanges | None = None  # with `track_changes`
         self._mirrored = Ranges()  # parts of the mirror that have memory
         self.generation = 0
+        self.copied_in_forks = False
         self.own(mine)
         _arenas.add(self)
 
@@ -378,9 +387,31 @@ class Arena:
             self._free.give(gone.offset, gone.length)
             self._unchecked = max(0, self._unchecked - gone.length)
 
-    def leave_memory(self) -> None:
-        """In a fork of the owner: blocks that end here must not free the owner's memory."""
+    def copy_in_forks(self) -> None:
+        """Let forks of this process, a worker, have copies; those without Python have no heads."""
+        self.copied_in_forks = True
+        for region in range(self.regions):
+            self._advise(region * self.region_bytes, HEAD_BYTES, mmap.MADV_DONTFORK)
+
+    def part(self) -> None:
+        """In a fork of the owner: nothing here must change what members share."""
         self._blocks.clear()
+        if self.fd < 0:
+            return
+        if self.copied_in_forks:
+            self._copy(0, self._bytes)
+            return
+        for region in range(self.regions):
+            self._copy(region * self.region_bytes, HEAD_BYTES)
+
+    def _copy(self, offset: int, length: int) -> None:
+        """Map a range again, so that what this process writes there stays its own."""
+        flags, address = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE, self.address + offset
+        # `vm.overcommit_memory=2` and `ulimit -d` may refuse a copy that can be written
+        for access in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
+            if _libc.mmap(address, length, access, flags, self.fd, offset) == address:
+                break
+        self._advise(offset, length, mmap.MADV_DONTDUMP)
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array lies in the arena, in the region of any member."""
@@ -515,12 +546,12 @@ _arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
 _mappings: set[_Finalizer] = set()
 
 
-def _leave_memory() -> None:
+def _part() -> None:
     for arena in list(_arenas):
-        arena.leave_memory()
+        arena.part()
 
 
-os.register_at_fork(after_in_child=_leave_memory)
+os.register_at_fork(after_in_child=_part)
 
 
 def _map(fd: int, length: int) -> Any:

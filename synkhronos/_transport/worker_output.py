@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import struct
 import sys
 import threading
@@ -56,6 +57,19 @@ class OutputWriter:
             data = data[: _LONGEST - len(_CUT)] + _CUT
         with self.lock:
             self._put(_RECORD.pack(len(data), kind) + data)
+
+    def part(self) -> None:
+        """In a fork of the worker: write to the terminal, since the ring has one writer."""
+        self.lock = threading.RLock()  # another thread may have held it
+        self._put = self._print  # type: ignore[method-assign]
+
+    def _print(self, data: bytes) -> None:
+        _, kind = _RECORD.unpack_from(data)
+        text = data[_RECORD.size :]
+        if kind == _LOG:
+            text = text.partition(b" ")[2].replace(b"\n", b": ", 1)
+        with contextlib.suppress(OSError):
+            os.write(1 if kind == _OUT else 2, b"[pid %d] %s\n" % (os.getpid(), text))
 
     def _put(self, data: bytes) -> None:
         if self._writing:  # a finalizer or signal handler prints during a write
@@ -140,6 +154,7 @@ class RelayHandler(logging.Handler):
 def redirect(words: ControlWords, rank: int, master: int) -> None:
     """Send the prints, warnings and logs of this process to the master."""
     writer = OutputWriter(words, rank, master)
+    os.register_at_fork(after_in_child=writer.part)
     sys.stdout = RelayStream(writer, _OUT)
     sys.stderr = RelayStream(writer, _ERR)
     for logger in _all_loggers():

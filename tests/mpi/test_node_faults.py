@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import forking_ops
 import pytest
 from launching import Job, Launcher, job, run
 from selection import thorough
@@ -192,3 +193,27 @@ def test_control_c_at_the_launcher(mpi: Launcher, tmp_path: Path, state: str) ->
         pids_of(made)
         os.killpg(made.popen.pid, signal.SIGINT)
         check_over(made, time.monotonic())
+
+
+def test_forks_of_leaders_and_workers_are_no_members(mpi: Launcher, tmp_path: Path) -> None:
+    """An operation forks in all members but the master; its children return, and exchange."""
+    folder = tmp_path / "children"
+    folder.mkdir()
+    text = (
+        GROUP
+        + """
+sys.path.insert(0, sys.argv[2])
+from forking_ops import Forks, ended
+from synkhronos import ops
+from pathlib import Path
+doubled = Forks("return", "workers", sys.argv[3])(x)
+g = synk.function([x], [(doubled.sum(), "sum"), (ops.all_reduce(doubled.sum()), "max")])
+for _ in range(3):
+    assert g(np.ones((8, 2))) == [32, 32]
+print(ended(Path(sys.argv[3])))
+"""
+    )
+    support = str(Path(forking_ops.__file__).parent)
+    said = run(mpi, 2, tmp_path, text, "60", support, str(folder))
+    assert f"{[1 << 8] * 9}" in said
+    assert said.count("its child (pid") == 9

@@ -237,6 +237,11 @@ class LocalChannel(Channel):
 
     def loss(self, during: str) -> WorkerDied | GroupClosed:
         """See Channel; reads the exit status of the dead workers."""
+        if self.owner != os.getpid():
+            return GroupClosed(
+                f"{during}: this process (pid {os.getpid()}) is a fork of the group's master (pid "
+                f"{self.owner}), made inside of the call, and cannot continue it"
+            )
         if self._master_words[QUIT] and not self._broken:
             return super().loss(during)
         self._broken = WORKER_DIED

@@ -28,7 +28,9 @@ import platform
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
 
 from synkhronos._transport.channels.control_words import ASLEEP, QUIT, ControlWords
 from synkhronos._transport.channels.interrupts import Interrupts
@@ -181,6 +183,7 @@ class Waiter:
         self._dead: set[int] | None = None  # deaths are noted here instead of raised
         self._waits = 0
         self._since = clock()  # the end of the last wait beside busy processes
+        _waiters.add(self)
 
     def watch(self, pidfds: dict[int, int]) -> None:
         """Watch these members for deaths: {rank: pidfd}."""
@@ -368,3 +371,42 @@ class Waiter:
                 os.eventfd_read(fd)
             rang = True
         return rang
+
+
+class _Parted(Waiter):
+    """The waiter of a fork of a member, which is no member itself."""
+
+    def glance(self) -> NoReturn:
+        """End what the fork does as the end of the group would."""
+        raise GroupEnded
+
+    def ring(self, ranks: Iterable[int]) -> NoReturn:
+        """See `glance`; the descriptors may be other files here."""
+        raise GroupEnded
+
+    def wait(self, ready: Callable[[], bool], idle: bool = False) -> NoReturn:
+        """See `glance`."""
+        raise GroupEnded
+
+    def attend(self, done: Callable[[], bool], check: Callable[[], None]) -> NoReturn:
+        """See `glance`."""
+        raise GroupEnded
+
+    def accompany(self, done: Callable[[], bool], check: Callable[[], None]) -> NoReturn:
+        """See `glance`."""
+        raise GroupEnded
+
+    def rest(self) -> NoReturn:
+        """See `glance`."""
+        raise GroupEnded
+
+
+_waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+
+
+def _part() -> None:
+    for waiter in list(_waiters):
+        waiter.__class__ = _Parted
+
+
+os.register_at_fork(after_in_child=_part)

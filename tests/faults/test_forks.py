@@ -1,0 +1,139 @@
+"""No fork acts as a member: an operation may fork, and its child may return from it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from forking_ops import Forks, ended
+from modes import FAST
+from user_scripts import run_script
+
+import synkhronos as synk
+from synkhronos import ops, rules
+from synkhronos.extensions import Batches, make_train_function, updates
+
+SAID = r"rank \d: an operation has forked, and its child \(pid {}\) has returned from it"
+
+
+def children(folder: Path) -> list[str]:
+    return [note.name for note in folder.iterdir()]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("start", ["fork", "exec"])
+@pytest.mark.parametrize("how", ["return", "raise", "exit", "print"])
+def test_a_child_of_a_worker_is_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str, start: str
+) -> None:
+    x = pt.vector("x", dtype="float64")
+    with synk.Group(3, start=start):
+        f = synk.function([x], (Forks(how, "workers", str(tmp_path))(x).sum(), "sum"), mode=FAST)
+        for _ in range(3):
+            assert f(np.ones(6)) == 12
+    assert ended(tmp_path) == [1 << 8] * 6  # each has left by os._exit(1)
+    out, err = capfd.readouterr()
+    for pid in children(tmp_path):
+        assert len(re.findall(SAID.format(pid), err)) == 1
+        assert (f"[pid {pid}] the child prints" in out) == (how == "print")
+
+
+def test_nothing_that_members_share_changes(tmp_path: Path) -> None:
+    """Not the large result of a worker, nor values that are exchanged or written in place."""
+    x, w = pt.matrix("x", dtype="float64"), pytensor.shared(np.ones(20_000), "w")
+    rows = np.ones((6, 20_000))
+    with synk.Group(3):
+        doubled = Forks("return", "workers", str(tmp_path))(x)
+        f = synk.function([x], [(doubled, "gather"), (doubled.sum(axis=0), "sum")], mode=FAST)
+        gathered, summed = f(rows)
+        assert (gathered == 2).all()
+        assert (summed == 12).all()
+        exchanged = ops.all_reduce(doubled.sum(axis=0))
+        assert (synk.function([x], (exchanged, "max"), mode=FAST)(rows) == 12).all()
+        train = make_train_function(
+            (doubled @ w).mean(), [w], x, None, updates.sgd, 0.5, reduction="avg", mode=FAST
+        )
+        for step in range(1, 4):
+            train(rows)
+            for rank in range(3):
+                assert (synk.get_value(rank, w) == 1 - step).all()
+    assert set(ended(tmp_path)) == {1 << 8}
+
+
+def test_a_child_in_a_free_run(tmp_path: Path) -> None:
+    """The parameter counts how often each row is used."""
+    rows, w = pt.lvector("rows"), pytensor.shared(np.zeros(12), "w")
+    with synk.Group(3):
+        loss = w[rows].sum() + Forks("return", "workers", str(tmp_path))(0.0)
+        rule = rules.Downpour(1, scale="none")
+        train = make_train_function(loss, [w], rows, None, updates.sgd, 1.0, rule=rule, mode=FAST)
+        with train.start(train.build_inputs(np.arange(12)), Batches(12, 2)) as run:
+            run.wait()
+        assert (w.get_value() == -1).all()
+    assert ended(tmp_path)
+    assert set(ended(tmp_path)) == {1 << 8}
+
+
+def test_a_child_that_c_code_has_forked(tmp_path: Path) -> None:
+    """No hook of Python runs in it, so the kernel ends it."""
+    x = pt.vector("x", dtype="float64")
+    with synk.Group(3):
+        f = synk.function([x], (Forks("by C", "workers", str(tmp_path))(x).sum(), "sum"), mode=FAST)
+        assert f(np.ones(6)) == 12
+    assert ended(tmp_path) == [signal.SIGSEGV] * 2
+
+
+MASTER = """
+    import os, sys
+    import numpy as np, pytensor.tensor as pt
+    import synkhronos as synk
+    from forking_ops import Forks, ended
+    from pathlib import Path
+    pid, folder = os.getpid(), Path(sys.argv[1])
+    x = pt.vector("x", dtype="float64")
+    with synk.Group(3):
+        doubled = Forks("return", "master", str(folder))(x)
+        f = synk.function([x], (doubled.sum(), "sum"), mode="FAST_COMPILE")
+        d = synk.data(np.ones(6))
+        for _ in range(3):
+            try:
+                found = f(d)
+                if os.getpid() != pid:
+                    found = f(d)
+            except synk.GroupClosed as exc:
+                assert os.getpid() != pid, exc
+                assert "is a fork of the group's master" in str(exc), exc
+                d.data[:] = 7
+                os._exit(5)
+            assert found == 12, found
+            assert os.getpid() == pid
+    assert d.data.sum() == 6, d.data
+    print(ended(folder))
+"""
+
+
+def test_a_child_of_the_master_leaves_the_call(tmp_path: Path) -> None:
+    folder = tmp_path / "children"
+    folder.mkdir()
+    assert run_script(tmp_path, MASTER, str(folder)) == f"{[5 << 8] * 3}\n"
+
+
+def test_a_fork_of_the_master_beside_calls_shares_data(group2: synk.Group) -> None:
+    """As docs/explanation/sharp_bits.rst says; but it cannot write control words."""
+    d = synk.data(np.zeros(4))
+    words = group2.channel.node.words.of[0]
+    before = words[0]
+    pid = os.fork()
+    if not pid:
+        d.data[:] = 3
+        words[0] = -1
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert (d.data == 3).all()
+    assert words[0] == before
