@@ -139,8 +139,11 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
 GUARDED = """
     import ctypes, os, signal, sys, time, threading
     import numpy as np, pytensor.tensor as pt, synkhronos as synk
+    from synkhronos._transport.channels import guards
     how = sys.argv[1]
-    if how == "thread, SIGIO ignored":  # as the workers inherit it
+    if how.startswith("lifeline"):
+        guards.end_with_parent = lambda: None
+    if how == "lifeline alone, SIGIO ignored":  # as the workers inherit it
         signal.signal(signal.SIGIO, signal.SIG_IGN)
     groups = []
     def begin():
@@ -148,14 +151,14 @@ GUARDED = """
         groups.append(synk.Group(3, start="exec" if by_exec else "fork"))
         if how == "two groups":
             groups.append(synk.Group(2, start="fork"))
-    if how.startswith("thread"):  # the lifeline has to do it alone
+    if how.startswith("thread"):
         t = threading.Thread(target=begin); t.start(); t.join()
     else:
         begin()
-    if how in ("forked child", "thread, forked child"):
+    if how in ("forked child", "lifeline alone, forked child"):
         if os.fork() == 0:
             time.sleep(600)
-    if how == "forked child unknown to Python":  # it holds the lifeline, so PDEATHSIG is alone
+    if how.endswith("forked child unknown to Python"):  # it holds the lifeline: PDEATHSIG is alone
         if ctypes.PyDLL(None).fork() == 0:
             time.sleep(600)
     print(*[w.pid for g in groups for w in g.channel.workers], flush=True)
@@ -171,8 +174,9 @@ GUARDED = """
 @pytest.mark.parametrize(
     "how",
     [
-        *("fork", "exec", "stopped", "thread, SIGIO ignored"),
-        *("thread, forked child", "forked child unknown to Python"),
+        *("fork", "exec", "stopped", "lifeline alone, SIGIO ignored"),
+        *("lifeline alone, forked child", "forked child unknown to Python"),
+        "thread, forked child unknown to Python",
         *thorough("two groups", "thread", "forked child"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -16,6 +17,16 @@ pytestmark = pytest.mark.alone
 
 def test_an_idle_group_takes_no_processor_time() -> None:
     assert sum(idle_seconds(3, 3.0)) < 0.02
+
+
+def test_nor_does_one_that_a_thread_has_started() -> None:
+    """Its workers are kept by a thread of their own, which rests."""
+    taken: list[float] = []
+    thread = threading.Thread(target=lambda: taken.extend(idle_seconds(2, 1.0)))
+    thread.start()
+    thread.join()
+    assert len(taken) == 2
+    assert sum(taken) < 0.02
 
 
 def test_nor_do_those_that_have_survived_another() -> None:

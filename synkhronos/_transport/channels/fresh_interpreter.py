@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from synkhronos._host.cores import environment
 from synkhronos._transport.channels import guards
-from synkhronos._transport.channels.worker_start import started_by_main_thread
+from synkhronos._transport.channels.lasting_thread import LastingThread
 
 # The first code of the process. It runs on its cores already, since the parent had bound its own
 # thread to them; the guards come before imports, which take a second.
@@ -23,8 +23,7 @@ hello = json.loads(sys.argv.pop())
 guards = runpy.run_path(hello["guards"])
 for descriptor in hello["inherited"]:
     os.set_inheritable(descriptor, False)
-if hello["by_main_thread"]:
-    guards["end_with_parent"]()
+guards["end_with_parent"]()
 held = guards["hold"](hello["lifeline"])
 if os.getppid() != hello["parent"]:
     os._exit(1)
@@ -69,21 +68,36 @@ def start_interpreter(
         "inherited": inherited,
         "lifeline": lifeline,
         "parent": os.getpid(),
-        "by_main_thread": started_by_main_thread(),
         "guards": guards.__file__,
         "path": sys.path,
     }
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    with _bound_to(cores):
-        return subprocess.Popen(
-            [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(told)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            process_group=0,
-            pass_fds=inherited,
-            env={**environ, **environment(len(cores))},
-        )
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        with _bound_to(cores):
+            made.append(
+                subprocess.Popen(
+                    [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(told)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    process_group=0,
+                    pass_fds=inherited,
+                    env={**environ, **environment(len(cores))},
+                )
+            )
+        return made[0]
+
+    def pidfds() -> list[int]:
+        try:
+            return [os.pidfd_open(made[0].pid)]
+        except OSError:
+            made[0].kill()
+            made[0].wait()
+            raise
+
+    return LastingThread(pidfds).call(start)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """The two guards that end a worker when its master ends.
 
-The first is PR_SET_PDEATHSIG: SIGKILL within a millisecond. It is bound to the forking *thread*, so
-only the main thread may use it. The second is the lifeline: a pipe whose write end only the master
-holds. Each worker asks for SIGKILL at its end of file (F_SETSIG with O_ASYNC). The kernel acts in
-both, so that a worker inside a C call that holds the GIL ends, too.
+The first is PR_SET_PDEATHSIG: SIGKILL within a millisecond. It is bound to the forking *thread*,
+which has to last: see lasting_thread.py. The second is the lifeline: a pipe whose write end only
+the master holds. Each worker asks for SIGKILL at its end of file (F_SETSIG with O_ASYNC). The
+kernel acts in both, so that a worker inside a C call that holds the GIL ends, too.
 
 A fresh interpreter runs this file before any other import, so it imports only Python's own library.
 """
@@ -34,8 +34,7 @@ def guard(wiring: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
     if not wiring.debug:
         os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master
-    if wiring.by_main_thread:
-        end_with_parent()
+    end_with_parent()
     hold(wiring.lifeline)
     if os.getppid() != wiring.parent:
         os._exit(1)  # the master died before the guards were set

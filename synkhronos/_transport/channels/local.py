@@ -51,6 +51,7 @@ from synkhronos._transport.channels.control_words import (
     progress_of,
 )
 from synkhronos._transport.channels.fork_safety import reasons_against_fork
+from synkhronos._transport.channels.lasting_thread import LastingThread
 from synkhronos._transport.channels.node import Node
 from synkhronos._transport.channels.processes import END_SECONDS, Worker, end
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
@@ -62,7 +63,6 @@ from synkhronos._transport.channels.worker_start import (
     exec_worker,
     fork_worker,
     signals_blocked,
-    started_by_main_thread,
 )
 from synkhronos._transport.worker_output import OutputReader
 
@@ -99,7 +99,8 @@ class LocalChannel(Channel):
         self._all_reported = True
         self._large: np.ndarray | None = None  # the latest large command
         self._broken = ""
-        self.workers = []
+        workers: list[Worker] = []
+        self.workers = workers
         self.what = "start"  # the latest command's name in messages
         self._devices = devices
         self._environments = environments
@@ -107,13 +108,16 @@ class LocalChannel(Channel):
         self._open = True
         self._arena = arena
         self._waiter: Waiter | None = None
+        self._starting = LastingThread(lambda: [os.dup(w.pidfd) for w in workers])
         crowded = size > len({core for share in cores for core in share})
         try:
             arena.reserve_heads()
             self._open_descriptors(size)
             self._connect(arena, crowded)
             with signals_blocked():
-                self._start(self._ranks, cores, crowded, main, module, start, options)
+                self._starting.call(
+                    lambda: self._start(self._ranks, cores, crowded, main, module, start, options)
+                )
                 _alive.add(self)
             self._await_ready()
         except BaseException:
@@ -208,7 +212,6 @@ class LocalChannel(Channel):
             parent=self.owner,
             cores=cores,
             crowded=crowded,
-            by_main_thread=started_by_main_thread(),
             forked=self.started == "fork",
             **options,
         )
@@ -423,6 +426,7 @@ class LocalChannel(Channel):
         self._arena.empty_other_regions()
         for worker in self.workers:
             worker.leave()
+        self._starting.join()
 
     def await_workers(self) -> None:
         """Wait for the end of workers that were killed."""

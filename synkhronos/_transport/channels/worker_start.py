@@ -61,7 +61,6 @@ class Wiring:
     parent: int
     cores: list[int]
     crowded: bool
-    by_main_thread: bool
     debug: bool
     forked: bool
     profile: bool
@@ -128,5 +127,5 @@ def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subpr
 
 
 def started_by_main_thread() -> bool:
-    """Whether PR_SET_PDEATHSIG can be used: the kernel sends it when the forking thread ends."""
+    """Whether this is the main thread, which alone receives signals and lasts to the end."""
     return threading.current_thread() is threading.main_thread()
