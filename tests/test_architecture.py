@@ -260,6 +260,7 @@ def _defined(node: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_libraries_are_imported_only_where_named(library: str) -> None:
+    """T14: nothing opens a second channel between nodes, since nothing imports `socket`."""
     for name, tree in modules().items():
         if any(t.split(".")[0] == library for t in imports(tree, by_string=False)):
             allowed = ONLY_IN[library]

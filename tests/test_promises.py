@@ -1,9 +1,9 @@
 """Whatever is promised has a test in the default selection, not only in `scripts/test --all`.
 
 The promises are those of docs/explanation/reliability.rst, by their numbers (1 to 23; that the
-tests never fail by chance, 24, is a matter of repeating them); T1 to T14 are threats, S1 to S97 the
-defects of the system of 2017. A test that holds one names it in its docstring, or in that of its
-module.
+tests never fail by chance, 24, is a matter of repeating them); T1 to T14 are the threats of
+docs/explanation/trust.rst, S1 to S97 the defects of the system of 2017. A test that holds one names
+it in its docstring, or in that of its module.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from synkhronos.extensions import updates
 from synkhronos.training import config, configured
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "reliability.rst"
+THREATS = PAGE.with_name("trust.rst")
 NUMBERS = {
     **{f"S{n}": rf"\bS{n}\b" for n in range(1, 98)},
     **{f"T{n}": rf"\bT{n}\b" for n in range(1, 15)},
@@ -99,6 +100,19 @@ def test_tests_of_the_page_are_in_the_default_selection(default: list[pytest.Fun
         assert found <= files, title
         numbers.update(map(int, re.findall(r"\d+", title)))
     assert numbers == set(range(1, 24))
+
+
+def test_each_threat_is_named_by_the_tests_of_its_row(default: list[pytest.Function]) -> None:
+    """Those of the page of threats, each of which is in the default selection."""
+    rows = re.findall(r"\n   \* - (T\d+)\n(.*?)(?=\n   \* - |\n\n)", THREATS.read_text(), re.DOTALL)
+    assert [number for number, _ in rows] == [f"T{n}" for n in range(1, 15)]
+    for number, text in rows:
+        files = re.findall(r"``(test_\w+\.py)``", text)
+        assert files, number
+        for file in files:
+            items = [item for item in default if item.path.name == file]
+            named = {d for i in items for d in (i.function.__doc__, i.module.__doc__) if d}
+            assert any(re.search(rf"\b{number}\b", d) for d in named), (number, file)
 
 
 def promises() -> Iterator[tuple[str, str]]:

@@ -249,6 +249,7 @@ def test_the_line_can_be_pasted() -> None:
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], environ: dict[str, str], text: str | None) -> None:
+    """What contradicts itself; and hosts that are options, which would run code (T5)."""
     if text is None:
         assert planned(*words).words == ("python", *words)  # all behind -m belongs to the module
         return

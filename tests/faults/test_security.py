@@ -1,6 +1,6 @@
 """Who else can reach what: other users, the network, subprocesses, later owners of memory.
 
-The numbers of threats (T1 ...) are those of docs/explanation/reliability.rst.
+The numbers of threats (T1 ...) are those of docs/explanation/trust.rst.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def test_what_is_imported(tmp_path: Path, start: str) -> None:
 
 
 def test_workers_do_not_import_from_the_working_folder(tmp_path: Path) -> None:
-    """A script elsewhere that runs in a stranger's folder, and a script in it that does not."""
+    """T5: a script elsewhere that runs in a stranger's folder, and one in it that does not."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     mine.mkdir()
     theirs.mkdir()

@@ -1,4 +1,4 @@
-"""Readers of files that a stranger may have made: rows, or a documented error (T5, T6, T14).
+"""Readers of files that a stranger may have made: rows, or a documented error (T5, T6).
 
 For each reader, files that are nearly right. It gives what is in them, or raises an error that
 names the file. It runs no code of a file, takes little memory, and comes to an end.

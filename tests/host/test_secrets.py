@@ -1,4 +1,4 @@
-"""What is a secret in command lines and texts, and what is not."""
+"""What is a secret in command lines and texts, and what is not (T12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a stranger has made: they run nothing, and lead to no other file of the user."""
+"""Files that a stranger has made run nothing, and lead to no other file of the user (T5, T6)."""
 
 from __future__ import annotations
 
