@@ -14,6 +14,7 @@ from synkhronos._host.files import read_bytes, read_text, reading
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LARGEST = 1 << 1000
 _MOST_PROCESSES = 1 << 22  # Linux's PID_MAX_LIMIT
 _BLOCK = 1 << 24  # bytes of one read
 _LONGEST = 1 << 26  # bytes of a line
@@ -129,8 +130,10 @@ def is_later(line: Mapping[str, Any], step: float) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is an int or a float, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a float, or an int that a float can hold, and no truth value."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= _LARGEST)
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:

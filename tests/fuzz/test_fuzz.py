@@ -99,8 +99,8 @@ def zarr(**more: Any) -> Tree:
     return {".zarray": json.dumps(OLD | more).encode(), "0.0": ROWS[:3].tobytes()}
 
 
-def run(lock: str = "", starts: str = json.dumps(STARTS)) -> Tree:
-    lines = b"\n".join(json.dumps(line).encode() for line in LINES)
+def run(lock: str = "", starts: str = json.dumps(STARTS), **more: Any) -> Tree:
+    lines = b"\n".join(json.dumps(line | more).encode() for line in LINES)
     host = os.uname().nodename
     return {
         "run.json": starts.encode(),
@@ -151,6 +151,10 @@ FOUND: dict[str, tuple[str, Callable[[], Tree], str]] = {
     "process -1": ("records", lambda: run("-1"), "read"),
     "a process of 100 digits": ("records", lambda: run("9" * 100), "read"),
     "a deep record": ("records", lambda: run(starts="[" * DEEP), "refused"),
+    "a time of 400 digits": ("records", lambda: run(time=10**400), "read"),
+    "a step of 400 digits": ("records", lambda: run(step=10**400), "read"),
+    "rows of 400 digits": ("records", lambda: run(kind="epoch", rows=10**400, seconds=1.0), "read"),
+    "a loss of 400 digits": ("export", lambda: run(loss=-(10**400)), "read"),
     "a trace of another kind": ("traces", lambda: trace_of(20), "refused"),
     "a name that is not there": ("traces", lambda: trace_of(NAMED + 99), "refused"),
     "a master of -0.0": ("traces", lambda: trace(master=-0.0), "refused"),
