@@ -76,7 +76,7 @@ ONLY_IN = {
     "h5py": ("training.sources._hdf5",),
     "zarr": ("training.sources._zarr",),
     "PIL": ("training.sources._images",),
-    "fsspec": ("training.sources._paths",),
+    "fsspec": ("training.sources._copies",),
     "pooch": ("training.sources._known",),
     "sklearn": ("training.sources._known", "sklearn._estimators"),
     "optuna": ("search._studies",),
