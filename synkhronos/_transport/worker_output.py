@@ -61,9 +61,9 @@ class OutputWriter:
     def part(self) -> None:
         """In a fork of the worker: write to the terminal, since the ring has one writer."""
         self.lock = threading.RLock()  # another thread may have held it
-        self._put = self._print  # type: ignore[method-assign]
+        self._put = self._show  # type: ignore[method-assign]
 
-    def _print(self, data: bytes) -> None:
+    def _show(self, data: bytes) -> None:
         _, kind = _RECORD.unpack_from(data)
         text = data[_RECORD.size :]
         if kind == _LOG:

@@ -1,37 +1,41 @@
 """What is built on the group's functions and collectives: training.
 
 `updates`       update rules, split into gradient and update
-`train`         one step of all members in one round
-`batches`       shuffled index batches, seeded, that continue where they were
-`loader`        batches read ahead of the training
-`exchanges`     what nodes send of their gradients: all, the largest, or 16 bits
-`checkpoints`   values, random states and cursor on disk (extra: checkpoints)
+`train`         makes the functions that train
+`_step`         members that train together: one step of all in one round, what nodes send for it
+`_apart`        members that train apart: what they keep, how they meet, a room for each rule's kind
+`_rows`         shuffled batches, and batches that are read ahead
+`_saving`       values, random states and cursor on disk (extra: checkpoints)
+
+`batches`, `loader` and `checkpoints` are import paths of what users name.
 """
 
 import synkhronos.extensions.updates as updates
 from synkhronos._api.public_names import belong_to as _belong_to
-from synkhronos.extensions._free.points import Point as Point
-from synkhronos.extensions.batches import Batches as Batches
-from synkhronos.extensions.exchanges import HalfPrecision as HalfPrecision
-from synkhronos.extensions.exchanges import TopK as TopK
-from synkhronos.extensions.free_function import FreeFunction as FreeFunction
-from synkhronos.extensions.loader import Loader as Loader
-from synkhronos.extensions.local_function import LocalFunction as LocalFunction
-from synkhronos.extensions.local_function import (
+from synkhronos.extensions._apart.free.function import FreeFunction as FreeFunction
+from synkhronos.extensions._apart.free.run import Death as Death
+from synkhronos.extensions._apart.free.run import Run as Run
+from synkhronos.extensions._apart.never import LocalFunction as LocalFunction
+from synkhronos.extensions._apart.never import (
     make_local_train_function as make_local_train_function,
 )
-from synkhronos.extensions.nodes_function import NodesFunction as NodesFunction
-from synkhronos.extensions.nodes_run import NodesRun as NodesRun
-from synkhronos.extensions.round_function import RoundFunction as RoundFunction
-from synkhronos.extensions.run import Death as Death
-from synkhronos.extensions.run import Run as Run
+from synkhronos.extensions._apart.nodes.function import NodesFunction as NodesFunction
+from synkhronos.extensions._apart.nodes.run import NodesRun as NodesRun
+from synkhronos.extensions._apart.points import Point as Point
+from synkhronos.extensions._apart.rounds.function import RoundFunction as RoundFunction
+from synkhronos.extensions._rows.batches import Batches as Batches
+from synkhronos.extensions._rows.loader import Loader as Loader
+from synkhronos.extensions._saving.checkpoints import Checkpoints as Checkpoints
+from synkhronos.extensions._step.exchanges import HalfPrecision as HalfPrecision
+from synkhronos.extensions._step.exchanges import TopK as TopK
+from synkhronos.extensions._step.function import TrainFunction as TrainFunction
 from synkhronos.extensions.train import make_train_function as make_train_function
 from synkhronos.extensions.train import make_train_function_pytensor as make_train_function_pytensor
 from synkhronos.extensions.train import make_train_function_theano as make_train_function_theano
-from synkhronos.extensions.train_function import TrainFunction as TrainFunction
 
 __all__ = [
     "Batches",
+    "Checkpoints",
     "Death",
     "FreeFunction",
     "HalfPrecision",

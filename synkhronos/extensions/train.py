@@ -36,14 +36,14 @@ from synkhronos._errors import (
 )
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, select
+from synkhronos.extensions._apart.free.function import FreeFunction
+from synkhronos.extensions._apart.nodes.function import NodesFunction
+from synkhronos.extensions._apart.rounds.function import RoundFunction
+from synkhronos.extensions._step.exchanges import Exchange, TopK, exchange_of
+from synkhronos.extensions._step.function import TrainFunction, TrainPlan, arranged
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
-from synkhronos.extensions.exchanges import Exchange, TopK, exchange_of
-from synkhronos.extensions.free_function import FreeFunction
-from synkhronos.extensions.nodes_function import NodesFunction
-from synkhronos.extensions.round_function import RoundFunction
-from synkhronos.extensions.train_function import TrainFunction, TrainPlan, arranged
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import (
     check_loss,

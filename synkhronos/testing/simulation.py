@@ -15,7 +15,7 @@ import numpy as np
 
 from synkhronos._errors import InputError
 from synkhronos._plan.reductions import normalized
-from synkhronos.extensions._step.elementwise import ElementwiseUpdate
+from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.rules import GoSGD, Hogwild, RoundRule, Rule, Swap
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector
 

@@ -18,7 +18,7 @@ import pytensor
 from synkhronos import rules
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, closest, shown
 from synkhronos.extensions import HalfPrecision, TopK, updates
-from synkhronos.extensions.exchanges import Exchange
+from synkhronos.extensions._step.exchanges import Exchange
 from synkhronos.training import metrics
 from synkhronos.training.config import Config, Optimizer, named, optimizer_of
 from synkhronos.training.net import Net

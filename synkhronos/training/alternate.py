@@ -18,9 +18,9 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, InputTypeError, shown
-from synkhronos.extensions.apart_function import ApartFunction
-from synkhronos.extensions.local_function import LocalFunction
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._apart.function import ApartFunction
+from synkhronos.extensions._apart.never import LocalFunction
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.rules.swap import Swap
 
 _STEPS, _SWAPS = 0, 1

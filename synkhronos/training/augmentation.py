@@ -9,7 +9,7 @@ from pytensor.graph.basic import Variable
 
 from synkhronos._api.make_data import data as make_data
 from synkhronos._errors import InputError, InputTypeError, shown
-from synkhronos.extensions.batches import Batches
+from synkhronos.extensions._rows.batches import Batches
 
 _KEY = 1  # behind the epoch; the order of rows, drawn by Batches, has the epoch only
 

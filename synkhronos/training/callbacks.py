@@ -13,7 +13,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._errors import InputError, InputTypeError, shown
-from synkhronos.extensions.checkpoints import Checkpoints
+from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.training.events import Event
 
 _STOP = re.compile(r"\s*(\w+)\s*,\s*(~?)([<>])\s*,\s*([-+.\deE]+)\s*")

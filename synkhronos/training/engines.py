@@ -7,9 +7,9 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, override
 
 from synkhronos._errors import InputError
-from synkhronos.extensions.free_function import FreeFunction
-from synkhronos.extensions.round_function import RoundFunction
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._apart.free.function import FreeFunction
+from synkhronos.extensions._apart.rounds.function import RoundFunction
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 from synkhronos.training.feeds import Feed
 

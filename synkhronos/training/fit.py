@@ -20,9 +20,9 @@ from synkhronos._errors import (
     refusing,
     shown,
 )
-from synkhronos.extensions.exchanges import Exchange, TopK
+from synkhronos.extensions._step.exchanges import Exchange, TopK
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions.train import make_train_function
-from synkhronos.extensions.train_function import TrainFunction
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
 from synkhronos.training.augmentation import check_words

@@ -14,7 +14,7 @@ import numpy as np
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError, shown
 from synkhronos._transport.worker_output import logged
-from synkhronos.extensions.checkpoints import Checkpoints
+from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.training.engines import FreeEngine, Report, StepEngine
 from synkhronos.training.events import Event
 from synkhronos.training.exporters import exported

@@ -13,7 +13,7 @@ import numpy as np
 from synkhronos._errors import NonFinite
 from synkhronos._host import files
 from synkhronos._plan.rows import edges
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 from synkhronos.training.engines import Report
 from synkhronos.training.optimizers import skips_in

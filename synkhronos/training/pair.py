@@ -9,7 +9,7 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._errors import InputError, ReductionWarning, refusing, shown
-from synkhronos.extensions.local_function import make_local_train_function
+from synkhronos.extensions._apart.never import make_local_train_function
 from synkhronos.extensions.train import make_train_function
 from synkhronos.rules.swap import Swap
 from synkhronos.training.alternate import Alternate

@@ -11,7 +11,7 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, shown
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 
 _NAMES = {"tf32": "tensorfloat32", "bf16": "bfloat16"}

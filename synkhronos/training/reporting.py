@@ -13,7 +13,7 @@ import numpy as np
 
 from synkhronos._api.report import Report
 from synkhronos._errors import InputError
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training._console import Console
 from synkhronos.training.alternate import Alternate
 from synkhronos.training.feeds import Feed

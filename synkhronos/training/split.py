@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 from synkhronos.training.feeds import Feed
 from synkhronos.training.position import Position

@@ -19,11 +19,11 @@ from synkhronos._errors import (
     shown,
 )
 from synkhronos._host.launch_settings import launch_settings
-from synkhronos.extensions.batches import Batches
-from synkhronos.extensions.checkpoints import Checkpoints
-from synkhronos.extensions.free_function import FreeFunction
-from synkhronos.extensions.loader import Loader
-from synkhronos.extensions.train_function import TrainFunction
+from synkhronos.extensions._apart.free.function import FreeFunction
+from synkhronos.extensions._rows.batches import Batches
+from synkhronos.extensions._rows.loader import Loader
+from synkhronos.extensions._saving.checkpoints import Checkpoints
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 from synkhronos.training.augmentation import check_words
 from synkhronos.training.callbacks import stop_of

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from user_scripts import run_script
 
 import synkhronos as synk
-from synkhronos.extensions._reading import reader as loader_module
+from synkhronos.extensions._rows import reader as loader_module
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.loader import Loader
 

@@ -24,7 +24,7 @@ from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos.extensions import _random_streams, make_train_function, updates
-from synkhronos.extensions import checkpoints as module
+from synkhronos.extensions._saving import checkpoints as module
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.testing.conformance import DTYPES
@@ -258,7 +258,7 @@ def test_another_run_in_the_folder_is_told_before_it_is_replaced(folder: Path) -
     """At the first save, unless a checkpoint was restored or the steps go on."""
     ours = weights("a")
     first = Checkpoints(folder, ours)
-    assert repr(first) == f"<synkhronos.Checkpoints of 1 variable in {str(folder)!r}>"
+    assert repr(first) == f"<synkhronos.extensions.Checkpoints of 1 variable in {str(folder)!r}>"
     for step in (5, 3, 4):
         first.save(step)
     Checkpoints(folder, ours).save(6)
@@ -276,7 +276,10 @@ def test_another_run_in_the_folder_is_told_before_it_is_replaced(folder: Path) -
     with pytest.warns(synk.CheckpointWarning, match="restore"):
         other.save(0)
     other.save(1)
-    assert repr(other) == f"<synkhronos.Checkpoints of 1 variable and batches in {str(folder)!r}>"
+    assert (
+        repr(other)
+        == f"<synkhronos.extensions.Checkpoints of 1 variable and batches in {str(folder)!r}>"
+    )
 
 
 def test_batches_of_another_size_continue_at_the_row(folder: Path) -> None:

@@ -13,7 +13,7 @@ from free_runs import MASTER, TURN_RULES, Slowed, batches_of, counting
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions._free.rows import BatchOrder, Claims, RowsOfBatches
+from synkhronos.extensions._apart.free.claims import BatchOrder, Claims, RowsOfBatches
 
 PLAIN = rules.Downpour(1, scale="none")
 

@@ -14,7 +14,7 @@ from training_cases import RULES, Net
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function
-from synkhronos.extensions._free.rows import BatchOrder, RowsOfBatches
+from synkhronos.extensions._apart.free.claims import BatchOrder, RowsOfBatches
 from synkhronos.testing import simulate
 
 N, SIZE = 96, 8

@@ -11,9 +11,9 @@ from free_runs import batches_of, equal
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions._free.gossiper import Gossiper
-from synkhronos.extensions._free.pages import ASK, REALS, SENT, Page, length
-from synkhronos.extensions._free.turns import Turns
+from synkhronos.extensions._apart.free.gossiper import Gossiper
+from synkhronos.extensions._apart.free.pages import ASK, REALS, SENT, Page, length
+from synkhronos.extensions._apart.free.turns import Turns
 
 SIZE = 3
 
@@ -93,12 +93,12 @@ def test_the_next_one_is_rung() -> None:
 
 def test_who_does_not_take_the_turn_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After PATIENCE, and from then on at once, until it asks again."""
-    monkeypatch.setattr("synkhronos.extensions._free.turns.PATIENCE", 0.0)
+    monkeypatch.setattr("synkhronos.extensions._apart.free.turns.PATIENCE", 0.0)
     pages, others, turns = made()
     pages[2].words[ASK] = 1
     assert turns[1].take(never)
     turns[1].give()
-    monkeypatch.setattr("synkhronos.extensions._free.turns.PATIENCE", 60.0)
+    monkeypatch.setattr("synkhronos.extensions._apart.free.turns.PATIENCE", 60.0)
     assert turns[1].take(never)
     turns[1].give()
     pages[2].words[ASK] = 2

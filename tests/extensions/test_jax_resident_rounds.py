@@ -24,7 +24,7 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos._backends import jax as jax_backend
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._rounds.resident import ResidentLocal
+from synkhronos.extensions._apart.resident import ResidentLocal
 
 pytestmark = [
     pytest.mark.together,

@@ -20,7 +20,7 @@ from selection import thorough
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._rounds.local import Local
+from synkhronos.extensions._apart.own_values import Local
 
 GOOD, BAD = np.ones((6, 3)), np.ones((6, 3))
 BAD[4] = -1.0  # in the last member
@@ -176,7 +176,7 @@ def test_a_death_without_restarts(how: str) -> None:
 
 def fail_in_writing(monkeypatch: pytest.MonkeyPatch, rank: int, act: Callable[[], None]) -> None:
     """A member fails while it writes the centre, in its second meeting."""
-    from synkhronos.extensions._rounds import local as module
+    from synkhronos.extensions._apart import own_values as module
 
     treat = module._Meeting.treat
     meetings = []

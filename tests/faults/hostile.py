@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos.extensions import checkpoints
+from synkhronos.extensions._saving import checkpoints
 
 ARRAYS, META = "arrays.safetensors", "meta.json"
 

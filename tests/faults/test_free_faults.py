@@ -22,8 +22,8 @@ from trips import ACTS, IN_GOSSIP, IN_TURNS, PLACES, VICTIM, set_trip
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import Death
-from synkhronos.extensions._free import turns
-from synkhronos.extensions._free.pages import WEIGHT
+from synkhronos.extensions._apart.free import turns
+from synkhronos.extensions._apart.free.pages import WEIGHT
 
 pytestmark = pytest.mark.alone
 

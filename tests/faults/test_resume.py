@@ -14,7 +14,7 @@ TEXT = """
     import os, random, signal, sys, time
     import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
     from synkhronos.extensions import Batches, make_train_function, updates
-    from synkhronos.extensions._random_streams import fetch_states
+    from synkhronos.extensions._saving.random_streams import fetch_states
     from synkhronos.extensions.checkpoints import Checkpoints
     from pytensor.compile.mode import Mode
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synkhronos.extensions._free import commands, pages, turns
-from synkhronos.extensions._free.centre import Centre
-from synkhronos.extensions._free.turn_taker import TurnTaker
+from synkhronos.extensions._apart.free import commands, pages, turns
+from synkhronos.extensions._apart.free.centre import Centre
+from synkhronos.extensions._apart.free.turn_taker import TurnTaker
 
 VICTIM = 1
 PATIENCE = 0.1  # seconds, instead of those of `turns`

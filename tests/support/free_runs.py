@@ -18,7 +18,7 @@ from training_cases import Net
 
 from synkhronos import rules
 from synkhronos.extensions import Batches, make_train_function, updates
-from synkhronos.extensions._free.rows import BatchOrder, RowsOfBatches
+from synkhronos.extensions._apart.free.claims import BatchOrder, RowsOfBatches
 from synkhronos.testing import simulate
 
 MASTER = os.getpid()  # workers that are forked have another number

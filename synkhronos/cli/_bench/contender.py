@@ -21,7 +21,7 @@ import synkhronos as synk
 from synkhronos._engine.exit_codes import code_of
 from synkhronos._errors import InputError, SynkhronosError, shown
 from synkhronos._host.environment import environment
-from synkhronos.extensions.batches import Batches
+from synkhronos.extensions._rows.batches import Batches
 from synkhronos.training._choices import function_of
 
 _WARM = 2  # steps before the first measurement of a batch; the first one compiles

@@ -11,9 +11,9 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._transport.communicators.communicator import Communicator
+from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.layout import Bucket, assign_owners, bucket
 from synkhronos.extensions._step.partition import Partition
-from synkhronos.extensions.exchanges import Exchange, TopK
 
 
 @dataclass(frozen=True)

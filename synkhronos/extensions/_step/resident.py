@@ -36,7 +36,7 @@ from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
-from synkhronos.extensions._step.command import (
+from synkhronos.extensions._step.commands import (
     Step,
     check_votes,
     has_nan,

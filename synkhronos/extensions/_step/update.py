@@ -25,11 +25,11 @@ from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.half_precision import Rounding
+from synkhronos.extensions._step.exchanges import HalfPrecision
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 from synkhronos.extensions._step.sparse import SparseSum
-from synkhronos.extensions.exchanges import HalfPrecision
 
 _FUSED = 4  # up to this many members, the compiled loop of an update sums the gradients
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf}

@@ -1,0 +1,241 @@
+"""The commands of members that train apart: install, begin at the centre, step, meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Command
+from synkhronos._engine.commands.call import Call, ExtendedCall, contribute_call
+from synkhronos._engine.commands.clocks import Clocks
+from synkhronos._engine.member import Member
+from synkhronos._plan.reductions import Reduction, accumulator
+from synkhronos.extensions._apart.own_values import Local, Vectors, chunk
+from synkhronos.extensions._apart.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
+from synkhronos.extensions._apart.resident import ResidentLocal
+from synkhronos.extensions._step.commands import scalars, unpacked
+from synkhronos.extensions._step.flat import Arrays
+from synkhronos.rules._base import RoundRule
+
+
+@dataclass(frozen=True)
+class InstallLocal(Command):
+    """Give each member values of its own, and each node a centre; compile the update.
+
+    Attributes
+    ----------
+    recipe : bytes
+    number : int
+    """
+
+    recipe: bytes
+    number: int
+
+    def run(self, member: Member) -> None:
+        """Allocate and map the arrays; the master compiles first."""
+        comm, mine = member.communicator, member.rank == member.master
+        recipe: LocalRecipe = unpacked(self.recipe, member)
+        arrays = LocalArrays(recipe)
+        own = arrays.empty(comm)
+        gradients = [] if recipe.resident else arrays.gradients(comm)
+        for vector in (*own, *gradients):
+            vector[...] = 0
+        lent = _lent(arrays, recipe, own, comm) if comm.home.rank == comm.leader else []
+        exposed = comm.expose([*own, *lent])
+        n = len(own)
+        shared = exposed[comm.leader][n:]
+        owns = [e[:n] for e in exposed]
+        leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
+        vectors, views = _mapped(arrays, recipe, owns, shared, member)
+        kind = ResidentLocal if recipe.resident else Local
+        local = kind(recipe, arrays, gradients, own, vectors, leaves, member.size)
+        if not mine:
+            comm.barrier()
+        with member.compiling():
+            local.compile()
+        if mine:
+            comm.barrier()
+        local.bind([(member.variables.of(v), view) for v, view in views.items()])
+        member.clocks[self.number] = Clocks(member)
+        member.updates[self.number] = local
+
+
+def _lent(
+    arrays: LocalArrays, recipe: LocalRecipe, own: list[np.ndarray], comm: Any
+) -> list[np.ndarray]:
+    """What the leader allocates for its node: centre, outer vectors, first states, means."""
+    centre = arrays.empty(comm)
+    outer = arrays.like_parameters(comm, own)
+    first = []
+    if recipe.first:
+        first = arrays.empty(comm)
+        for vector in first:  # between two parameters, too: they are updated together
+            vector[...] = 0
+        for variable, view in arrays.views(first).items():
+            if variable in recipe.first:
+                view[...] = recipe.first[variable]
+    means = []
+    if comm.nodes > 1:
+        means = [comm.empty(v.shape, accumulator(v.dtype, Reduction.AVG)) for v in own]
+    for vector in (*centre, *outer, *means):
+        vector[...] = 0
+    return [*centre, *outer, *first, *means]
+
+
+def _mapped(
+    arrays: LocalArrays,
+    recipe: LocalRecipe,
+    owns: list[list[np.ndarray]],
+    shared: list[np.ndarray],
+    member: Member,
+) -> tuple[list[Vectors], dict[Any, np.ndarray]]:
+    """The vectors of all members and of the centre, and the views of the variables."""
+    n = len(arrays.kinds)
+    parameters = [i for i, kind in enumerate(arrays.kinds) if kind is PARAMETER]
+    k = n + len(parameters) * len(recipe.outer)
+    centre, outer, rest = shared[:n], shared[n:k], shared[k:]
+    first = [rest.pop(0) for _ in range(n)] if recipe.first else []
+    home = member.communicator.home
+    vectors = []
+    for i, kind in enumerate(arrays.kinds):
+        lo, hi = chunk(i, centre[i].size, home.rank, home.size)
+        found = Vectors(kind, [own[i].reshape(-1) for own in owns], centre[i].reshape(-1), lo, hi)
+        if kind is PARAMETER:
+            at = parameters.index(i)
+            found.outer = [o.reshape(-1) for o in outer[at :: len(parameters)]]
+        if kind is STATE and first:
+            found.first = first[i].reshape(-1)
+        if rest:
+            found.total = rest[i].reshape(-1)
+        vectors.append(found)
+    return vectors, arrays.views(centre) | arrays.outer_views(centre, outer)
+
+
+@dataclass(frozen=True)
+class Begin(Command):
+    """Give each member the centre's values.
+
+    Attributes
+    ----------
+    number : int
+    states : bool
+        Whether the members also take the optimizer's states, or keep their own.
+    """
+
+    pure = True
+    number: int
+    states: bool
+
+    def run(self, member: Member) -> None:
+        """Copy them."""
+        member.updates[self.number].begin(self.states)
+
+
+@dataclass(frozen=True)
+class LocalStep(ExtendedCall):
+    """A step of each member on its own values.
+
+    The attributes are those of `Step`.
+    """
+
+    update: int
+    average: bool
+    partials: tuple[tuple[int, bool], ...]
+
+    def run(self, member: Member) -> Any:
+        """Compute with own values; once all members have, change them."""
+        local: Local = member.updates[self.update]
+        clock = member.clocks[self.update].mine
+        clock.start(counted=not self.call.first and member.replicas[self.update].used)
+        part, outputs = local.computed(self.call, member, lambda: clock.lap(SCATTER))
+        clock.lap(COMPUTE)
+        n = len(self.call.outputs)
+        make = local.step(part, outputs[n:], self.partials, self.average)
+        clock.lap(COPY)
+        with member.uninterrupted():
+            member.communicator.enter()
+            clock.lap(WAIT)
+            make()
+            clock.lap(UPDATE)
+        found = contribute_call(self.call, member, part, outputs[:n] if part.variant.rows else [])
+        clock.stop(REDUCE, part.rows if part.variant.rows else 0)
+        return found
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+        """The call's answer."""
+        return self.call.answer(member, own, reports)
+
+
+@dataclass(frozen=True)
+class LocalSteps(Command):
+    """Several steps of each member in one command; all are made, or none."""
+
+    calls: tuple[Call, ...]
+    update: int
+    average: bool
+    partials: tuple[tuple[int, bool], ...]
+
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """As the calls are."""
+        return all([call.pure for call in self.calls])
+
+    def run(self, member: Member) -> list[Any]:
+        """Make the steps without waiting for the others, then wait for them."""
+        local: Local = member.updates[self.update]
+        restore = local.saved()
+        try:
+            found = [self._step(call, member, local) for call in self.calls]
+            with member.uninterrupted():
+                member.communicator.enter()
+                restore = _nothing
+        except BaseException:
+            restore()
+            raise
+        return found
+
+    def _step(self, call: Call, member: Member, local: Local) -> Any:
+        part, outputs = local.computed(call, member)
+        n = len(call.outputs)
+        local.step(part, outputs[n:], self.partials, self.average)()
+        return contribute_call(call, member, part, outputs[:n] if part.variant.rows else [])
+
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[list[Any]]:
+        """The answer of each call."""
+        return [
+            call.answer(member, own[i], {rank: report[i] for rank, report in reports.items()})
+            for i, call in enumerate(self.calls)
+        ]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Meet(Command):
+    """A meeting of all members.
+
+    Attributes
+    ----------
+    number : int
+    rule : RoundRule or None
+        None: nothing happens but what `publish` says.
+    meeting : int
+        The number of this meeting.
+    publish : bool
+        Whether variables of the optimizer's states get the mean of all members' states.
+    """
+
+    pure = True
+    number: int
+    rule: RoundRule | None
+    meeting: int
+    publish: bool
+
+    def run(self, member: Member) -> None:
+        """Meet, and change the centre in place."""
+        with member.uninterrupted():
+            member.updates[self.number].meet(member, self.rule, self.meeting, self.publish)

@@ -1,0 +1,409 @@
+"""The training function of a round rule: members train apart, and all meet after each period."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.commands.call import Call
+from synkhronos._engine.group import Group, retried
+from synkhronos._engine.variables import watch
+from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos.extensions._apart.function import ApartFunction
+from synkhronos.extensions._apart.rounds.commands import (
+    Begin,
+    InstallLocal,
+    LocalStep,
+    LocalSteps,
+    Meet,
+)
+from synkhronos.extensions._step.function import TrainFunction, TrainPlan, arranged
+from synkhronos.rules._base import RoundRule
+
+log = logging.getLogger("synkhronos")
+
+_STEPS, _MEETINGS = 0, 1
+
+
+class RoundFunction(ApartFunction):
+    """A training function whose members train apart and meet after each period of the rule.
+
+    `make_train_function` makes it, with ``rule=`` a round rule of `synkhronos.rules`. Between
+    meetings, the variables hold the values of the last meeting: the centre. `state` also contains
+    the rule's own vectors, and a count of steps and meetings.
+
+    Attributes
+    ----------
+    rule : RoundRule
+        With the numbers for this group.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+    >>> from synkhronos import rules
+    >>> from synkhronos.extensions import make_train_function, updates
+    >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+    >>> with synk.Group(2):
+    ...     train = make_train_function(
+    ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.25, rule=rules.Average(2)
+    ...     )
+    ...     for _ in range(3):
+    ...         loss = train(np.array([1.0, 3.0]))
+    ...     w.get_value()
+    array(1.5)
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        plan: TrainPlan,
+        rule: RoundRule,
+        statistics: Sequence[SharedVariable],
+        warm: TrainFunction | None,
+    ) -> None:
+        super().__init__(group, plan, statistics)
+        self.rule = rule.for_members(group.size)
+        self._warm = warm
+        self._add_outer(rule)
+        kind = type(rule).__name__
+        self._progress = pytensor.shared(np.zeros(2, np.int64), name=f"steps and meetings ({kind})")
+        counts = [v for v, _ in plan.partition.states]
+        held = [v for v in (*self._everything, *counts) if v not in self._moved]
+        self._first = (
+            {v: np.array(v.get_value(borrow=True)) for v in held} if rule.policy == "reset" else {}
+        )
+        self.state.append(self._progress)
+        self._held = held
+        self._kept = rule.policy == "keep" and bool(held)
+        self._counts = [watch(v) for v in counts]
+        self._since = 0  # steps since the last meeting
+        self._astray = True  # the members' own values are to be replaced by the centre's
+        self._without_states = True  # so are their states, even if the rule keeps them
+
+    def __repr__(self) -> str:
+        return f"<synkhronos.extensions.RoundFunction of {self._function.what}, {self.rule}>"
+
+    @retried
+    def __call__(
+        self,
+        *args: Any,
+        batch: Any = None,
+        num_slices: int | str = 1,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Make one step in each member, on its own values; after a period, all meet.
+
+        Parameters and result are those of `TrainFunction`. The loss is that of the members' own
+        values, over all rows. A member whose part of the batch is empty makes no step.
+
+        Raises
+        ------
+        InputError
+            An argument is wrong. No value has changed.
+        WorkerError
+            A member raised. If it did so while it computed, no value has changed.
+        WorkerDied
+            The members' steps since the last meeting are lost. With `max_restarts`, training goes
+            on from there.
+        StateTorn
+            An earlier meeting failed while it changed the centre.
+
+        Notes
+        -----
+        Cost: one round. No parameter and no gradient leaves a member. A meeting is one more round.
+        On GPUs, a meeting copies the member's parameters to the host's memory and back; the states
+        too, unless members keep them.
+        """
+        if kwargs or len(args) > self._n_inputs:
+            args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
+        with self._group.turn("train", timeout):
+            return self._step(args, kwargs, batch, num_slices)
+
+    def _step(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
+    ) -> Any:
+        if self._warming():
+            assert self._warm is not None
+            value = self._warm._step(args, kwargs, batch, num_slices)
+            self._count(1, 0)
+            self._astray = self._without_states = True
+            return value
+        self._prepare(args, kwargs)
+        with self._stepping():
+            found = self._function.call(args, kwargs, None, batch, None, num_slices)
+        self._meet_if_due()
+        return found[0] if len(found) == 1 else found
+
+    def steps(self, *args: Any, n: int | None = None, timeout: float | None = None) -> Any:
+        """Make many steps, a period in one command, so that members wait once in a period.
+
+        Parameters
+        ----------
+        *args
+            The inputs, where those with rows are Data; then the batches: a list, or an iterator
+            such as ``iter(Batches(...))``, which goes on where it is; then `n`.
+        n : int, optional
+            How many steps; fewer if the batches end. Default: up to the next meeting.
+        timeout : float, optional
+            As for a call, for all these steps.
+
+        Returns
+        -------
+        numpy.ndarray, or list of lists
+            The loss of each step. With outputs, for each step a list of the loss and these.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            An argument is wrong. Batches that were taken from an iterator are not put back.
+        WorkerError
+            A member raised. If it did so while it computed, the steps since the last meeting in
+            this call are undone.
+        WorkerDied, StateTorn
+            As for a call. After a restart, the steps of the current period in this call are made
+            again, with the same batches.
+
+        Notes
+        -----
+        Cost: for each period one round, one copy of each member's values, and a meeting. The lists
+        of rows of a period travel in one message. On GPUs, only what lies there is copied, there.
+
+        Examples
+        --------
+        >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
+        >>> from synkhronos import rules
+        >>> from synkhronos.extensions import Batches, make_train_function, updates
+        >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
+        >>> with synk.Group(2):
+        ...     train = make_train_function(
+        ...         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.25, rule=rules.Average(2)
+        ...     )
+        ...     data = train.build_inputs(np.arange(8.0))
+        ...     train.steps(data, iter(Batches(8, 4)), 2).shape
+        (2,)
+        """
+        if len(args) == self._n_inputs + 2 and n is None:
+            *args_, n = args
+            args = tuple(args_)
+        if len(args) != self._n_inputs + 1:
+            raise InputTypeError(
+                f"{self._function.what}: steps() takes {self._n_inputs} inputs, the batches and "
+                f"the number of steps, found {len(args)} arguments"
+            )
+        *given, batches = args
+        rows = _iterated(batches)
+        left = self._to_meeting() if n is None else _positive(n)
+        found: list[Any] = []
+        with self._group.turn("train.steps", timeout):
+            self._check_data(given, "steps()")
+            while left:
+                taken = list(itertools.islice(rows, min(left, self._room())))
+                if not taken:
+                    break
+                found += self._steps(given, taken)
+                left -= len(taken)
+        return np.array(found) if self._plan.n_outputs == 1 else found
+
+    @retried
+    def meet(self, timeout: float | None = None) -> None:
+        """Meet now: the variables get the centre that follows from all steps so far.
+
+        Variables of the optimizer's states get the mean of the members' states, weighted by rows.
+        Call it before values are saved or used. If the user has set one of the variables since the
+        last step, there is no meeting: all members go on from the values of the variables. Right
+        after a meeting, only the states are averaged.
+
+        Raises
+        ------
+        StateTorn
+            A meeting failed while it changed the centre.
+
+        Notes
+        -----
+        Cost: one round. Parameters and states of every member are read once.
+        """
+        group = self._group
+        with group.turn("train.meet", timeout):
+            group.wake()
+            group.check_idle("train.meet")
+            if self._member is not group.member or self._warming():
+                return
+            self._adopt_settings()
+            if not self._astray and (self._since or self._kept):
+                self._meet(publish=True)
+
+    def set(self, **numbers: Any) -> None:
+        """Change numbers of the rule, such as ``lr=0.5``, from the next meeting on.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            The rule has no such number, or the value is out of range.
+        """
+        self.rule = self.rule.with_numbers(numbers).for_members(self._group.size)
+
+    def _to_meeting(self) -> int:
+        """Steps until the next meeting, or, if one is due before the next step, in a period."""
+        left = self.rule.period - self._since
+        return left if left > 0 else self.rule.period
+
+    def _room(self) -> int:
+        """Steps that one command can make: until the next meeting."""
+        return 1 if self._warming() else self._to_meeting()
+
+    @retried
+    def _steps(self, given: Sequence[Any], batches: list[Any]) -> list[Any]:
+        """Make these steps; they do not go beyond the next meeting."""
+        if self._warming() or not self._function.shipped or self._member is not self._group.member:
+            first, *rest = batches  # a call of its own compiles
+            made = self._step(tuple(given), {}, first, 1)
+            return [made, *(self._steps(given, rest) if rest else ())]
+        self._prepare(given, {})
+        calls = self._calls(given, batches)
+        command = LocalSteps(calls, self._number, self._plan.goal.average, self._partials)
+        telling = self._function.telling() if any(c.first for c in calls) else nullcontext()
+        with self._stepping(), telling:
+            answers = self._group.run_in_turn(command, "train.steps")
+        found = []
+        for call, values in zip(calls, answers, strict=True):
+            self._function.compiled(call)
+            found.append(self._function.returned(call, values))
+        self._meet_if_due()
+        return [values[0] if len(values) == 1 else values for values in found]
+
+    def _calls(self, given: Sequence[Any], batches: list[Any]) -> tuple[Call, ...]:
+        """The calls of several steps; the first one carries what the user has set."""
+        first, *rest = [self._function.make(given, {}, batch=rows) for rows in batches]
+        if first.new is not None:
+            rest = [replace(c, new=None, pure=self._function.plan.pure) for c in rest]
+        return (first, *rest)
+
+    def _warming(self) -> bool:
+        warmup = getattr(self.rule, "warmup", 0)
+        return bool(warmup and self._progress.container.storage[0][_STEPS] < warmup)
+
+    def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """See to it that all members have the function, and values to go on from."""
+        group = self._group
+        group.wake()
+        group.check_idle("train")
+        if self._member is not group.member:  # none yet, or from before a restart
+            self._forget()
+            self._install()
+            self._states = [entry for entry, _ in self._entries if entry.variable in self._held]
+        self._adopt_settings()
+        self._post_leaves(args, kwargs)
+        if self._astray:
+            states = self._without_states or not self._kept
+            group.run_in_turn(Begin(self._number, states), "train")
+            self._astray = self._without_states = False
+            if self._kept:
+                group.member.apart[self._number] = (
+                    f"the members' own optimizer states of {self._function.what}"
+                )
+        self._meet_if_due()
+
+    def _adopt_settings(self) -> None:
+        """Note if the user has set variables: the members go on from the values of all."""
+        counted = any([entry.is_set for entry in self._counts])
+        states = counted or any([entry.is_set for entry in self._states])
+        if self._settle() or counted:
+            self._astray, self._since = True, 0
+            self._without_states = self._without_states or states
+            self._note_counts()
+
+    def _note_counts(self) -> None:
+        for entry in self._counts:
+            entry.seen = entry.storage[0]
+
+    def _forget(self) -> None:
+        """Note that the members begin at the last meeting again."""
+        if self._since:
+            log.warning(
+                "%s: the steps since the last meeting (%d) are lost; training goes on from that "
+                "meeting",
+                self._function.what,
+                self._since,
+            )
+        self._astray, self._without_states, self._since = True, True, 0
+
+    @contextlib.contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """A context for steps: it counts those that all members have made, also before Ctrl-C."""
+        before = self._update.steps
+        try:
+            yield
+        except BaseException as exc:
+            self._update.hide()
+            if self._update.steps != before and not isinstance(exc, KeyboardInterrupt):
+                self._forget()  # some member may have failed while it changed its values
+                before = self._update.steps
+            raise
+        finally:
+            made = self._update.steps - before
+            if made:
+                self._since += made
+                self._count(made, 0)
+
+    def _meet_if_due(self) -> None:
+        """Meet after a period; also if an earlier attempt has failed before it changed values."""
+        if self._since >= self.rule.period:
+            self._meet()
+
+    def _meet(self, publish: bool = False) -> None:
+        meetings = int(self._progress.container.storage[0][_MEETINGS])
+        rule = self.rule if self._since else None  # a second meeting would move the centre on
+        before = self._update.meetings
+        try:
+            self._group.run_in_turn(Meet(self._number, rule, meetings, publish), "train.meet")
+        finally:
+            if self._update.meetings != before:
+                self._since = 0
+                self._count(0, int(rule is not None))
+                self._note_counts()
+
+    def _count(self, steps: int, meetings: int) -> None:
+        done = self._progress.container.storage[0]
+        done[_STEPS] += steps
+        done[_MEETINGS] += meetings
+
+    def _command_of(self) -> Callable[[Call], Command]:
+        return functools.partial(_local_step, self._plan.goal.average, self._partials)
+
+    def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
+        return self._local_recipe(self._first), InstallLocal
+
+
+def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Call) -> LocalStep:
+    return LocalStep(call, call.function, average, partials)
+
+
+def _iterated(batches: Any) -> Iterator[Any]:
+    if not isinstance(batches, Iterable):
+        raise InputTypeError(
+            f"steps: the batches are a list or an iterator, found {shown(batches)}"
+        )
+    if not isinstance(batches, Iterator) and not isinstance(batches, Sequence | np.ndarray):
+        raise InputTypeError(
+            f"steps: {shown(batches)} begins anew with each call: pass an iterator, as in "
+            "rows = iter(batches)"
+        )
+    return iter(batches)
+
+
+def _positive(n: Any) -> int:
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise InputError(f"steps: n={shown(n)} is not a number of steps, at least 1")
+    return int(n)

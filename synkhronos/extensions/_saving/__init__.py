@@ -1,0 +1,1 @@
+"""Values, random states and the cursor on disk."""
