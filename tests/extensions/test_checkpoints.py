@@ -23,7 +23,8 @@ from hypothesis.extra import numpy as npst
 from user_scripts import run_script
 
 import synkhronos as synk
-from synkhronos.extensions import _random_streams, make_train_function, updates
+from synkhronos.extensions import make_train_function, updates
+from synkhronos.extensions._saving import random_streams
 from synkhronos.extensions._saving import checkpoints as module
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
@@ -480,7 +481,7 @@ def test_every_kind_of_generator(kind: str) -> None:
     draws = np.random.Generator(getattr(np.random, kind)(5))
     draws.integers(0, 10, 3, dtype="int32")  # half of a word is left in the generator
     draws.spawn(1)
-    again = _random_streams.rebuild(_random_streams.describe(draws))
+    again = random_streams.rebuild(random_streams.describe(draws))
     assert type(again.bit_generator) is type(draws.bit_generator)
     for g, h in ((draws, again), (*draws.spawn(1), *again.spawn(1))):
         np.testing.assert_array_equal(g.integers(0, 99, 9, "int32"), h.integers(0, 99, 9, "int32"))
@@ -492,7 +493,7 @@ def test_a_strange_generator() -> None:
         pass
 
     with pytest.raises(synk.InputError, match="Strange"):
-        _random_streams.describe(np.random.Generator(Strange(1)))
+        random_streams.describe(np.random.Generator(Strange(1)))
 
 
 def test_every_member_draws_on_where_it_was(size: int, folder: Path) -> None:
