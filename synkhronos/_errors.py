@@ -68,7 +68,7 @@ class _Short(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         shape, size = getattr(x, "shape", None), getattr(x, "size", 0)
         if isinstance(shape, tuple) and isinstance(size, int) and size > _MANY:
-            if len(text := repr(x)) < self.maxother and "\n" not in text:  # as of Data
+            if len(text := repr(x)) < self.maxother and "\n" not in text:  # as for Data
                 return text
             return f"<{type(x).__name__} {getattr(x, 'dtype', '')} {shape}>".replace("  ", " ")
         return super().repr1(x, level)

@@ -372,6 +372,18 @@ def test_sizes() -> None:
                 assert body <= 75, f"{path.name}: {node.name} has {body} lines"
 
 
+# Words that a translation leaves: "as of" means "from that date", and "so many" needs a number
+# that the reader knows.
+TRANSLATED = re.compile(r"\b([Aa]s of (?!the latest)|so many\b|some percent)")
+
+
+def test_words_that_translations_leave() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    for path in [*sources(), *sorted(docs.rglob("*.rst"))]:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not TRANSLATED.search(line), f"{path}, line {number}: {line.strip()}"
+
+
 def test_no_leftovers() -> None:
     for path in sources():
         for word in ("TODO", "FIXME", "XXX", "breakpoint(", "print("):

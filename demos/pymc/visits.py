@@ -27,7 +27,7 @@ MOST = 15  # visits a year, in the picture
 
 
 def load(persons):
-    """The columns by their names, of so many persons."""
+    """The columns by their names, of this number of persons."""
     with gzip.open(DATA, "rt") as file:
         rows = np.genfromtxt(file, delimiter=",", names=True)
     return rows[rows["person"] < persons]

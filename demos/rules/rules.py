@@ -57,7 +57,7 @@ EVERY = RULES | MORE
 
 
 class Pause(Op):
-    """The input, after a pause of so many seconds."""
+    """The input, after a pause of `seconds`."""
 
     __props__ = ()
 

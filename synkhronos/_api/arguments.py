@@ -214,8 +214,8 @@ class Arguments:
             raise InputError(f"num_slices={num_slices}: at least 1")
         if num_slices > 1 and whole:
             raise InputError(
-                f"{self._what}: num_slices={num_slices}: nothing proves how slices make {whole}, "
-                "or pass num_slices=1"
+                f"{self._what}: num_slices={num_slices}: no proof says how slices make {whole}. "
+                "Pass num_slices=1"
             )
         return int(num_slices)
 

@@ -90,7 +90,7 @@ class Compilations:
         return found
 
     def _may_cut(self, outputs: Outputs) -> bool:
-        """Whether the values of any slices are proved to make those of parts.
+        """Whether a member's part may be computed from any slices.
 
         Not where numbers are drawn: those of a group of one are to be the serial function's, and
         pieces depend on what has come before, so that a resumed run would draw other numbers.

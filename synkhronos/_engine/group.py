@@ -488,7 +488,7 @@ class Group(ProcessBound):
             Write the trace at the end: .json or .json.gz for viewers such as Perfetto
             (ui.perfetto.dev), .bin for `Trace.load`.
         spans : int
-            Each member keeps so many of its latest spans: of 24 bytes, in its own memory.
+            Each member keeps this number of its latest spans: of 24 bytes, in its own memory.
 
         Returns
         -------

@@ -22,9 +22,8 @@ from synkhronos._transport.channels.local import LocalChannel
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
 _PROFILE_SECONDS = 10.0  # the same where each writes a profile, on a busy machine
-_GPU_SECONDS = (
-    2.5  # the same where each lets go of a GPU; with the master's own abort less than 5 s
-)
+# the same where each member has to leave a GPU; the master's own abort included, less than 5 s
+_GPU_SECONDS = 2.5
 
 log = logging.getLogger("synkhronos")
 
@@ -231,7 +230,7 @@ def given_options(maker: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Lists and arrays, as of cores and devices, as tuples."""
+    """Lists and arrays, as for cores and devices, as tuples."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         return value
     return tuple(_plain(each) for each in value)

@@ -158,7 +158,7 @@ class Arena:
     Attributes
     ----------
     copied_in_forks : bool
-        Whether a fork of this process gets a copy of all of this memory, as of other memory.
+        Whether a fork of this process gets a copy of all of this memory, as for other memory.
 
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]

@@ -40,7 +40,7 @@ def reading(path: Name) -> Iterator[io.BufferedReader]:
 
 
 def read_bytes(path: Name, most: int | None = MOST) -> bytes:
-    """The contents of a regular file, of at most so many bytes.
+    """The contents of a regular file, of at most `most` bytes.
 
     Raises
     ------

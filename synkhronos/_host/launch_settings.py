@@ -31,9 +31,9 @@ class LaunchSettings:
     members : tuple of int
         On each node, in the order of nodes; one number for all nodes, or none.
     devices : str
-        As of `Group`; empty: the script decides.
+        As for `Group`; empty: the script decides.
     timeout : float or None
-        As of `Group`.
+        As for `Group`.
     log_dir : str
         The folder of the files rank-N.log; empty: none.
     resume : str

@@ -31,7 +31,7 @@ from synkhronos._plan.transfers import Gather, Plan, Swap
 
 _MARKS = 4  # of each node for each region: a region has at most 1 + 1/4 times its share
 _NUMBER = np.dtype(np.uint32)  # of an element
-_SAMPLED = 32  # one of so many elements is in the sample
+_SAMPLED = 32  # one in 32 elements is in the sample
 MOST = 1 << 32  # elements of a vector
 
 

@@ -23,7 +23,7 @@ _DASHES = ("-", "--", ":", "-.")
 # Colours of the page, which follow the reader's choice of dark or light: what is drawn in these is
 # replaced by the page's own
 _INK, _GRID = "#010101", "#020202"
-_STEEP = 30  # values of which the largest is so many times the smallest are shown by logarithms
+_STEEP = 30  # values are shown by logarithms where the largest is this number of times the smallest
 _MANY = 10_000  # values from here on are shown with k, M, ...
 _LARGEST = 1e150  # beyond this, matplotlib's arithmetic overflows
 # of matplotlib's SVG: what describes the file, styles and names of parts that would be those of all

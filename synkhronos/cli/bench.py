@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="numbers of members (default: 1, 2, 4, ... up to the physical cores)",
     )
-    parser.add_argument("--devices", metavar="DEVICES", help='"cpu" or "cuda", as of synk.fork')
+    parser.add_argument("--devices", metavar="DEVICES", help='"cpu" or "cuda", as for synk.fork')
     parser.add_argument("--weak", action="store_true", help="the batch is that of each member")
     parser.add_argument(
         "--seconds",

@@ -8,7 +8,7 @@ states:
   compute, copy, exchange, wait, compile   what the member does inside of a command
   idle                                     a worker without a command
   script                                   the master, outside of commands
-  train apart                              a long command, as of the rules that never meet
+  train apart                              a long command, as for the rules that never meet
   ended                                    the process is gone
 
 Examples:

@@ -203,7 +203,7 @@ class KerasModel:
         return _made(self)
 
     def function(self, what: str) -> Callable[..., Any]:
-        """As of `Model`: losses and scores of rows, and the penalty on weights."""
+        """As for `Model`: losses and scores of rows, and the penalty on weights."""
         if what == "penalty":
             return functools.partial(_penalty, self.made())
         training = what == "losses"

@@ -254,8 +254,9 @@ def conv2d(
         Number of zeros added around the images. "same" adds half a window on each side, as in
         pytensor-ml and torch. With a stride of 1 the result then has the images' height and width.
     groups : int
-        Channels and new channels are divided into so many groups; the new channels of a group are
-        computed from the channels of the same group. As many groups as channels: each apart.
+        Channels and new channels are divided into this number of groups; the new channels of a
+        group are computed from the channels of the same group. As many groups as channels: each
+        apart.
 
     Returns
     -------
@@ -329,7 +330,7 @@ def conv_transpose2d(
     Notes
     -----
     Cost: 2 * pixels * window size * channels * new channels operations, and as many for each
-    gradient, as of the convolution that leads from the result back to the images. A row of the
+    gradient, as for the convolution that leads from the result back to the images. A row of the
     result depends only on the same row of the images.
 
     Examples

@@ -44,7 +44,7 @@ class Windows:
     def covered(
         self, fitting: Sequence[Any], window: Sequence[Any], added: Pair
     ) -> tuple[Any, Any]:
-        """The lengths of images in which so many windows fit; they may be variables or None.
+        """The lengths of images that hold these numbers of windows; they may be variables or None.
 
         >>> Windows((2, 2), ((1, 1), (0, 0))).covered((3, 2), (3, 3), (0, 1))
         (5, 6)

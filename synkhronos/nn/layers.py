@@ -71,7 +71,7 @@ class _Pooling:
 class Conv2D(_Convolving, _conv.Conv2D):
     """``pytensor_ml.layers.Conv2D``: images (rows, height, width, channels) with `conv2d`.
 
-    ``groups`` is as of `conv2d`; pytensor-ml's layer has none.
+    ``groups`` is as for `conv2d`; pytensor-ml's layer has none.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Conv2D(_Convolving, _conv.Conv2D):
 class Conv1D(_Convolving, _conv.Conv1D):
     """``pytensor_ml.layers.Conv1D``: sequences (rows, time, channels) with `conv2d`.
 
-    ``groups`` is as of `conv2d`; pytensor-ml's layer has none.
+    ``groups`` is as for `conv2d`; pytensor-ml's layer has none.
 
     >>> import numpy as np
     >>> from pytensor_ml.layers import Input

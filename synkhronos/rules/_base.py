@@ -59,7 +59,7 @@ class Rule:
         Raises
         ------
         InputError
-            The rule does not work with so many members.
+            The rule does not work with this number of members.
         """
         del members
         return self
@@ -178,7 +178,7 @@ class RoundRule(Rule):
             w[...] = centre
 
     def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
-        """Change the centre, from which all members go on; parameters as of `meeting`."""
+        """Change the centre, from which all members go on; parameters as for `meeting`."""
         raise NotImplementedError
 
 

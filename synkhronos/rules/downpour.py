@@ -36,11 +36,11 @@ class Downpour(TurnRule):
         committed since the member read the centre. "none": lambda = 1, which diverges for long
         periods from 3 members on.
     quorum : int, optional
-        A member waits for so many contributions to one version. The last one applies their mean,
-        weighted by rows. Contributions to an earlier version are refused; their rows are used
-        again.
+        A member waits until one version has this number of contributions. The last one applies
+        their mean, weighted by rows. Contributions to an earlier version are refused; their rows
+        are used again.
     bound : int, optional
-        A member waits before a step while it is more than so many steps ahead of the slowest one.
+        A member waits before a step while it is more steps ahead of the slowest one than this.
         0: all members make equally many steps.
 
     Notes

@@ -63,6 +63,6 @@ class Nodes(Rule):
             )
 
     def for_nodes(self, members: int, nodes: int) -> Self:
-        """The rule for so many members of a node, and so many nodes."""
+        """The rule for these numbers of members on a node and of nodes."""
         inside = None if self.inside is None else self.inside.for_members(members)
         return replace(self, inside=inside, between=self.between.for_members(nodes))

@@ -40,7 +40,7 @@ class Parent:
     limit : float
         Seconds for a trial.
     failures : int
-        Raise after so many failed trials in a row.
+        Raise after this number of failed trials in a row.
     target : float or None
         Ask for no trial after this value.
     callbacks : sequence of callables
@@ -139,7 +139,7 @@ class Parent:
         while True:
             try:
                 message = next(messages, None)
-            except ValueError as exc:  # as of JSON
+            except ValueError as exc:  # as for JSON
                 process.late = f"its process has sent something else than messages: {exc}"
                 self._stop(process)
                 return

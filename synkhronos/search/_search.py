@@ -49,7 +49,7 @@ def search(
         Gets a `Trial`; returns a number, or one for each direction of the study. It travels by
         cloudpickle, so it may stand in the script or in a notebook's cell.
     study : optuna.Study
-        As of `open_study`.
+        As for `open_study`.
     trials : int
         In all, with those that the study has already: the same line resumes a search.
     slots : int, or sequence of sequences of int
@@ -57,14 +57,14 @@ def search(
     members : int, optional
         What ``fork()`` starts in a trial. Default: one for each core of the slot.
     folds : int
-        Call the objective so many times in a trial, and tell the mean. Each fold is a report, after
-        which the trial may be pruned. ``trial.split(n)`` gives the rows of a fold.
+        Call the objective this number of times in a trial, and tell the mean. Each fold is a
+        report, after which the trial may be pruned. ``trial.split(n)`` gives the rows of a fold.
     target : float, optional
         Ask for no more trials after a value as good as this one.
     limit : float, optional
         Seconds for a trial. A trial that takes longer is killed, and has failed.
     failures : int
-        Raise after so many failed trials in a row.
+        Raise after this number of failed trials in a row.
     alone : bool
         No other process or thread searches this study. Then trials that seem to run are of
         searches that have died: they fail, and their values are asked again. False: that is so

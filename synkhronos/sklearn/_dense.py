@@ -18,7 +18,7 @@ def dense(
 ) -> tuple[Any, Any, list[Any]]:
     """The input, the scores (rows, outputs) and the parameters of a network.
 
-    Weights are drawn as of He et al., arXiv:1502.01852; the last ones, which no rectifier follows,
+    Weights are drawn as by He et al., arXiv:1502.01852; the last ones, which no rectifier follows,
     with half of the variance.
     """
     x = pt.matrix("x", dtype=dtype)

@@ -145,7 +145,7 @@ class SynkClassifier(ClassifierMixin, _SynkEstimator):  # type: ignore[misc]
         In place of `layers`: a function ``(columns, classes) -> Net`` of the inputs X and y, whose
         outputs are scores (rows, classes). y are the numbers of classes, int64.
     optimizer : str or callable
-        A rule of `extensions.updates` by name, which gets `rate`; or an update rule, as of `fit`.
+        A rule of `extensions.updates` by name, which gets `rate`; or an update rule, as for `fit`.
     rate : float
         The learning rate.
     epochs : int
@@ -222,13 +222,13 @@ class SynkRegressor(RegressorMixin, _SynkEstimator):  # type: ignore[misc]
     Parameters
     ----------
     layers, net, optimizer, rate, epochs, batch, members, mode, random_state, verbose
-        As of `SynkClassifier`. A `net` is called with 1 output; its outputs are a vector, and y are
-        floats.
+        As for `SynkClassifier`. A `net` is called with 1 output; its outputs are a vector, and y
+        are floats.
 
     Attributes
     ----------
     params_, history_, n_features_in_
-        As of `SynkClassifier`.
+        As for `SynkClassifier`.
 
     Examples
     --------

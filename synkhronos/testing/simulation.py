@@ -118,7 +118,7 @@ def simulate(
     steps : int, or one for each member
         A member that has made all its steps exchanges once more if it has to, and ends.
     deaths : {rank: step}, optional
-        A free rule's member dies when it has made so many steps, before an exchange.
+        A free rule's member dies when it has made this number of steps, before an exchange.
     rows : sequence of float, optional
         The rows of each member's step. Default: 1.
 
@@ -129,7 +129,8 @@ def simulate(
     Raises
     ------
     InputError
-        The rule does not work with so many members, or has no such schedule, steps or deaths.
+        The rule does not work with this number of members, or has no such schedule, steps or
+        deaths.
 
     Notes
     -----

@@ -107,7 +107,7 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], path: str
 def check_arguments(
     function: Callable[..., Any], arguments: Mapping[str, Any], path: str, given: int = 0
 ) -> None:
-    """Raise unless a function takes these arguments, after so many that are given by position."""
+    """Raise unless a function takes these arguments after `given` positional ones."""
     name = getattr(function, "__name__", repr(function))
     try:
         known = inspect.signature(function).parameters

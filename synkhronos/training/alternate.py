@@ -39,8 +39,8 @@ class Alternate(ProcessBound):
     ----------
     parts : sequence of (training function, steps)
         Of `make_train_function`, or all of `make_local_train_function`, with different names. The
-        first one makes so many steps, then the second one, and so on; then the cycle begins anew.
-        An input may be of some functions only.
+        first one makes its number of steps, then the second one, and so on; then the cycle begins
+        anew. An input may be of some functions only.
     swap : rules.Swap, optional
         Of functions of `make_local_train_function`: after each of its periods, counted in steps of
         the cycle, random pairs of members exchange the first function's parameters and states. The
@@ -186,7 +186,7 @@ class Alternate(ProcessBound):
         *args
             One for each of `inputs`: Data or numpy arrays. A function gets its own ones.
         batch, num_slices, timeout
-            As of the function. Local functions have one slice.
+            As for the function. Local functions have one slice.
 
         Returns
         -------
@@ -252,7 +252,7 @@ class Alternate(ProcessBound):
 
     @property
     def by_node(self) -> list[SharedVariable]:
-        """As of `TrainFunction`, of all functions."""
+        """As for `TrainFunction`, of all functions."""
         return [v for train in self._measured() for v in train.by_node]
 
     def collect(self) -> None:
@@ -261,7 +261,7 @@ class Alternate(ProcessBound):
             train.collect()
 
     def gradients(self, *args: Any, batch: Any = None) -> list[np.ndarray]:
-        """The gradients of the latest step's function, as of `TrainFunction.gradients`."""
+        """The gradients of the latest step's function, as for `TrainFunction.gradients`."""
         train = self.parts[self._latest]
         if not isinstance(train, TrainFunction):
             raise InputError(f"Alternate: {train.name} is local, and has no gradient over all rows")

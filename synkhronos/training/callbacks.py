@@ -164,7 +164,7 @@ class Target(_Watch):
     metric : str
     value : float
     mode : {"min", "max"}, optional
-        "min": stop below the target; "max": above it. Default as of `EarlyStopping`.
+        "min": stop below the target; "max": above it. Default as for `EarlyStopping`.
 
     Examples
     --------
@@ -221,7 +221,7 @@ class Best(_Watch):
     keep : int, at least 1
         How many checkpoints, in the folder "best" of the run's folder. In memory there is one.
     mode : {"min", "max"}, optional
-        As of `EarlyStopping`.
+        As for `EarlyStopping`.
     restore : bool
         At the end of the run, give the variables the best values. After an exception or Ctrl-C
         they stay as they are.
@@ -329,7 +329,7 @@ class Plateau(_Watch):
     least : float
         The rate is not lowered below it.
     mode : {"min", "max"}, optional
-        As of `EarlyStopping`.
+        As for `EarlyStopping`.
 
     Raises
     ------

@@ -315,7 +315,7 @@ def config_of(table: Mapping[str, Any], what: str = "config") -> Config:
     Raises
     ------
     InputError
-        As of `read`.
+        As for `read`.
     """
     found = _converted(table, Config, what, "", "")
     optimizer_of(found.optimizer, "optimizer", what)

@@ -67,7 +67,7 @@ def train(
         Make 3 steps, and validate as many batches. Nothing is written. On cores, and unless the
         mode is JAX, PyTensor compiles in mode FAST_COMPILE, if Python has all operations.
     callbacks : sequence
-        As of `fit`, besides those of the config.
+        As for `fit`, besides those of the config.
 
     Returns
     -------

@@ -30,7 +30,7 @@ class Feed:
     inputs : sequence of Variable
         What the arrays are for.
     prefetch, read
-        As of `Loader`.
+        As for `Loader`.
     augmented : bool
         The words of the epoch's rows are one more argument, the last one.
 

@@ -113,17 +113,17 @@ def fit(
     validation : as data, optional
         Rows on which the loss and `metrics` are evaluated.
     metrics : mapping, optional
-        As of `Trainer`. The loss is one of them, as "loss", unless there is another one of this
+        As for `Trainer`. The loss is one of them, as "loss", unless there is another one of this
         name: of the network without dropout, say.
     ema : float, optional
         Keep moving averages of the parameters with this decay, and validate with them.
     guard : {"raise", "skip"} or None
         What to do about a gradient that is not finite: raise `NonFinite`, which names the rows; or
-        leave out up to 5 such steps in a row. None: look at the loss alone, which takes some
-        percent less time.
+        leave out up to 5 such steps in a row. None: look only at the loss, which takes
+        a little less time.
     verify : int
-        Make so many first steps again by serial PyTensor, on copies, and compare. Only for runs
-        that begin, and losses without random numbers.
+        Make the first `verify` steps again by serial PyTensor, on copies, and compare. Only for
+        runs that begin, and losses without random numbers.
     strict : bool
         Refuse a loss or a metric whose reduction over rows is neither proved nor named.
     augment : variable, optional
@@ -131,14 +131,14 @@ def fit(
         are drawn for each epoch and row, from `seed`. The loss and metrics are validated without
         augmentation.
     updates, givens, clip, reduction, compress, exchange, mode, name
-        As of `make_train_function`.
+        As for `make_train_function`.
     trace : int
-        Trace so many steps, after the first two: ``run.trace`` shows what each member did, and
-        when. With a folder it is also in its file ``trace.bin``, which ``synk trace`` reads.
+        Trace this number of steps, after the first two: ``run.trace`` shows what each member did,
+        and when. With a folder it is also in its file ``trace.bin``, which ``synk trace`` reads.
     callbacks, stop, folder, keep, torn, config, progress, export
-        As of `Trainer`.
+        As for `Trainer`.
     resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read, precision
-        As of `Trainer.fit`.
+        As for `Trainer.fit`.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def fit(
     InputError, InputTypeError
         Arguments are wrong, or contradict each other. Nothing has changed.
     NonFinite, WorkerError, WorkerDied, StateTorn, KeyboardInterrupt, SystemExit
-        As of `Trainer.fit`.
+        As for `Trainer.fit`.
 
     Notes
     -----
@@ -282,7 +282,7 @@ def _check_together(
             "the spans: trace other rules"
         )
     if verify and (rule is not None or resume is not None):
-        raise InputError("fit: verify= is for runs that begin, of members that train together")
+        raise InputError("fit: verify= needs a new run in which members train together")
     if verify and isinstance(exchange, TopK):
         raise InputError(
             f"fit: verify={verify}: the serial step has the whole gradient, and with "

@@ -45,7 +45,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Due:
-    """When something is due: the end after `epochs`, and the others every so many epochs, steps."""
+    """When something is due: the end after `epochs`, the others at intervals of epochs or steps."""
 
     epochs: int
     validate: int

@@ -24,11 +24,11 @@ class Net:
         What the network predicts, such as scores (rows, classes). Metrics that a config only names
         compare it with the last of `inputs`.
     metrics : mapping, optional
-        As of `fit`.
+        As for `fit`.
     updates
-        As of `fit`: of statistics, such as those of batch normalisation.
+        As for `fit`: of statistics, such as those of batch normalisation.
     augment : variable, optional
-        As of `fit`.
+        As for `fit`.
 
     Notes
     -----

@@ -141,7 +141,7 @@ class Guard:
 def bad_rows(
     train: TrainFunction | Alternate, args: tuple[Any, ...], order: np.ndarray
 ) -> list[int]:
-    """Those of these rows whose loss has a gradient that is not finite, found by halving.
+    """Find the rows whose loss has a gradient that is not finite, by halving the batch.
 
     At most five are found; and none if only several rows together overflow.
     """

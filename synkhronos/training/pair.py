@@ -29,7 +29,7 @@ class Pair:
     critic, generator : Net
         Loss, params, inputs and updates are used. The words are the last of the inputs.
     critic_optimizer, generator_optimizer : callable
-        Update rules, as of `fit`.
+        Update rules, as for `fit`.
     critic_steps : int
         Steps of the critic for each step of the generator.
     words : variable, optional
@@ -85,7 +85,7 @@ class Pair:
         Parameters
         ----------
         mode : optional
-            As of `synkhronos.function`.
+            As for `synkhronos.function`.
         swap : rules.Swap, optional
             Each member trains a pair of its own, by local steps. After each period of steps, random
             pairs of members exchange critics. Without it all members train one pair.

@@ -13,7 +13,7 @@ _FIRST = 2  # steps that are not traced: they compile, and fill buffers
 
 
 class TracedSteps:
-    """A callback that traces so many steps, and writes the trace to the run's folder.
+    """A callback that traces a number of steps, and writes the trace to the run's folder.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class TracedSteps:
         self.trace = Trace()
 
     def on_step(self, event: Event) -> None:
-        """Begin after the first steps; end after so many more."""
+        """Begin after the first steps; end after the steps to trace."""
         self._made += 1
         if self._made == _FIRST and self._steps:
             group = event.trainer.train.group

@@ -322,7 +322,7 @@ class Trainer(ProcessBound):
         read: str = "master",
         precision: str | None = None,
     ) -> History:
-        """Train until there were so many epochs, or until something stops the run.
+        """Train until `epochs` epochs are made, or until something stops the run.
 
         Parameters
         ----------
@@ -343,17 +343,17 @@ class Trainer(ProcessBound):
             of this step. None: begin; an error if the folder holds a run. After a restart by
             ``synk run --max-restarts``, or with ``synk run --resume``, None is "auto".
         seed, shuffle, last
-            As of `extensions.Batches`.
+            As for `extensions.Batches`.
         slices : int or "auto"
-            Each member computes its gradient in so many slices, one after the other. The step is
-            the same.
+            Each member computes its gradient in this number of slices, one after the other. The
+            step is the same.
         validate_every : int
             Epochs.
         save_every : int, optional
             Steps between two checkpoints inside of epochs. One is always saved at the end of each
             epoch, and of the run.
         prefetch, read
-            Of sources, as of `extensions.Loader`.
+            Of sources, as for `extensions.Loader`.
         precision : {"tf32", "bf16"}, optional
             On GPUs, compute products of float32 matrices with 10 or 7 bits of precision; parameters
             and updates stay float32. Use a training function that has made no step before.

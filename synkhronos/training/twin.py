@@ -27,7 +27,7 @@ class Twin:
     steps : int
         How many.
     loss, params, inputs, optimizer, updates, givens, clip
-        As of `fit`.
+        As for `fit`.
     rows_of : callable
         Gives the arguments and rows of the latest step.
 

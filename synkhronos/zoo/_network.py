@@ -43,7 +43,7 @@ def network[**P, N: Net | Pair](build: Callable[P, N]) -> Callable[P, N]:
     Raises
     ------
     InputError, InputTypeError
-        An argument is out of range; or the network cannot be built, as of images that are too
+        An argument is out of range; or the network cannot be built, as for images that are too
         small.
     """
     name, signature = build.__name__, inspect.signature(build)

@@ -184,7 +184,7 @@ def cifar_resnet(
 
 
 def _each(depth: int, others: int) -> int:
-    """Blocks of each of three stages of a network with so many other layers, or raise."""
+    """Blocks of each of three stages of a network with this number of other layers, or raise."""
     layers, rest = divmod(depth - others, 6)
     if rest or layers < 1:
         raise InputError(f"depth={shown(depth)}: give 6 n + {others}, such as {18 + others}")
@@ -218,7 +218,7 @@ def wide_resnet(
     depth : 10, 16, 22, 28, 40 ...
         6 n + 4, of n blocks in each stage.
     widen : int
-        The stages have 16, 32 and 64 times so many filters.
+        The stages have 16, 32 and 64 times this number of filters.
     classes : int
     size : int or (height, width)
         Of the images, in pixels.

@@ -136,7 +136,7 @@ def test_a_quick_run_compiles_fast(place: Path, monkeypatch: pytest.MonkeyPatch)
     [
         (["torn=restore"], '^torn = "restore" needs a folder of checkpoints: give folder$'),
         (["guard=skip", "rule=Average"], '^guard = "skip" is for members'),
-        (["verify=1", "rule=Average"], "^verify is for runs that begin"),
+        (["verify=1", "rule=Average"], "^verify needs a new run"),
     ],
 )
 def test_messages_name_keys_as_the_file_does(place: Path, values: list[str], text: str) -> None:

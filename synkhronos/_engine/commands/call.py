@@ -157,7 +157,7 @@ def _call(*values: Any) -> Call:
 
 @dataclass(frozen=True)
 class ScatteredSource:
-    """The name of rows that each node has its own of; see `_scattered`."""
+    """The name of rows of which each node has its own: `member.scattered_rows` holds them."""
 
     number: int
 
@@ -191,10 +191,10 @@ class Part:
     computed: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
     fractions: list[float]  # of the participants in an average
-    listed: bool  # the rows are listed in memory that a repetition of the call changes
+    listed: bool  # the rows are a list in shared memory, which a repeated call overwrites
     stands_in: bool = False
     again: Callable[[], Sequence[Any]] | None = None  # computes the same again, by a shorter path
-    # what is taken before that: from an array, the rows in a list of them, to an argument
+    # (source, list of rows, argument): rows that are copied before each repetition
     taken: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
 
     def take_rows(self) -> None:

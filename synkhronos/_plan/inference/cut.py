@@ -171,7 +171,7 @@ class Scaling:
         return sorted(factors, key=lambda f: (self._order.get(f.variable, -1), f.inverse))
 
     def freed(self, variable: Variable) -> Variable:
-        """The value computed without the values over all rows of which it uses only the shapes."""
+        """The value, without computing what it takes only the shapes of."""
         return self._replace(variable, {}) if self._walk.unshaped else variable
 
     def only(self, variable: Variable, factor: Factor, factors: list[Factor]) -> Variable:

@@ -63,7 +63,7 @@ class Peers:
             self._node.waiter.ring(self.others() if ranks is None else ranks)
 
     def wait(self, ready: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Wait until `ready()`, or for about so many seconds; returns whether it is ready."""
+        """Wait until `ready()`, or for about `seconds`; returns whether it is ready."""
         if self._node is None or ready():
             return ready()
         until = time.monotonic() + seconds

@@ -270,7 +270,7 @@ class Waiter:
                 self._look_after()
 
     def accompany(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
-        """Return once `done()` is true: a transfer of MPI, which progresses only in calls of it.
+        """Return once `done()` is true: MPI moves data only within such calls.
 
         All members have come, so a death does not keep it from ending; the next wait raises it.
         `check` may raise to end the wait. Interrupts are delayed until the end.

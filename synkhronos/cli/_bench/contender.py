@@ -68,7 +68,7 @@ def _tell(replies: TextIO, value: dict[str, Any]) -> None:
 
 
 def step_of(function: Callable[[], Any]) -> Step:
-    """What makes a step of so many rows, of what the user's function returns.
+    """The function that makes a step, from what the user's function has returned.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class Stopwatch:
         self._steps: dict[int, int] = {}  # by the rows of a step
 
     def measured(self, rows: int, seconds: float) -> dict[str, float]:
-        """Make steps of so many rows for about so many seconds; the first time also to warm up."""
+        """Make steps of `rows` rows for about `seconds`; the first time also to warm up."""
         if rows not in self._steps:
             self._make(rows, _WARM)
             steps = 1

@@ -87,7 +87,7 @@ def _started(plan: Plan, logs: RankLogs | None) -> int:
 
 
 def exit_code(status: int, launcher: str, asked_to_end: Collection[int]) -> int:
-    """The exit code of `synk run` for a status as of Popen.
+    """The exit code of `synk run` for a status as in Popen.
 
     >>> exit_code(-9, "fork", ()), exit_code(3, "fork", ()), exit_code(137, "mpirun", ())
     (137, 3, 4)

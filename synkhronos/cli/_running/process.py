@@ -83,7 +83,7 @@ class Process:
             os._exit(1)  # it has ended before
 
     def wait(self) -> int:
-        """Pass signals and output on until the process ends; returns its status as of Popen."""
+        """Pass signals and output on until the process ends; returns its status as in Popen."""
         ended = os.pidfd_open(self._popen.pid)
         try:
             while self._popen.returncode is None:

@@ -60,7 +60,7 @@ class ApartFunction(TrainFunction):
         return [*super()._shared(), *self._statistics, *itertools.chain(*self._outer)]
 
     def _local_recipe(self, first: Mapping[SharedVariable, np.ndarray]) -> LocalRecipe:
-        """What members need to train apart; `first` as of `LocalRecipe`."""
+        """What members need to train apart; `first` as for `LocalRecipe`."""
         partition, recipe = self._plan.partition, self._function.plan.recipe
         shapes = shapes_of(partition)
         shapes |= {v: v.get_value(borrow=True).shape for v in self._statistics}

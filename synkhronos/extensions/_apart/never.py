@@ -162,7 +162,7 @@ def make_local_train_function(
     x, y : variable or list of them; y may be None
         The scattered inputs.
     update_rule, *args, **kwargs
-        As of `make_train_function`.
+        As for `make_train_function`.
     updates, givens, mode, name
         As for `synkhronos.function`; `updates` change each member's own value.
 

@@ -162,7 +162,7 @@ class NodeReader:
         self._turns = turns
         self._todo: queue.SimpleQueue[tuple[Job, tuple[int, int]]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Job, BaseException | None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # held to start a thread, and by a thread to end
+        self._lock = threading.Lock()  # for a thread that starts, or ends
         self._serving = False
         self._loop = -1
         self._epoch, self._order = -1, np.zeros(0, np.int64)
@@ -245,7 +245,7 @@ class NodeRows(ScatteredData):
     """The Data of one source in one set: each node has its members' rows of the batch."""
 
     def resize(self, length: int, rows: int) -> None:
-        """Become a batch of this length, of which this node has so many rows."""
+        """Become a batch of this length, with this number of rows on this node."""
         if length == len(self):
             return
         self._shape = (length, *self._shape[1:])

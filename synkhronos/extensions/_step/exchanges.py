@@ -98,7 +98,7 @@ class TopK(Exchange):
             raise self._refused("density", ": a number of more than 0 and at most 1 is needed")
 
     def count(self, elements: int) -> int:
-        """The number of elements that a node sends, of so many.
+        """How many of these elements a node sends.
 
         >>> from synkhronos.extensions import TopK
         >>> TopK(0.01).count(1001)

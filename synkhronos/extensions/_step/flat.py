@@ -73,7 +73,7 @@ def lay_out(
     exchange: Exchange | None = None,
     kept: tuple[SharedVariable, ...] = (),
 ) -> FlatRecipe:
-    """Lay out all variables for a node of so many members."""
+    """Lay out all variables for a node with this number of members."""
 
     def size(unit: int, k: int) -> int:
         return int(np.prod(shapes[partition.units[unit].everything[k]], dtype=np.int64))

@@ -31,7 +31,7 @@ class Fused:
         Of the loss, the outputs and the gradients.
     call : Call
     partials : tuple of (int, bool)
-        As of a Step.
+        As for a Step.
     """
 
     def __init__(

@@ -301,7 +301,7 @@ class FileSource:
         start, stop = self._starts[block : block + 2]
         inside = start - self._file_starts[file]
         name = f"{self._format.name}: {without_secrets(self.paths[file])}"
-        if len(self.blocks) == len(self.paths) and stop - start == 1:  # as of images
+        if len(self.blocks) == len(self.paths) and stop - start == 1:  # as for images
             return f"{name}: row {start} of the source"
         return (
             f"{name}: rows {inside} to {inside + stop - start - 1} of the file (rows {start} to "

@@ -23,7 +23,7 @@ class BatchOrder:
     state : dict
         Of the Batches at first: it may be in the middle of an epoch.
     size, last
-        As of the Batches.
+        As for the Batches.
     first, others : int
         Batches of the first epoch, and of every other one.
     total : int
@@ -42,7 +42,7 @@ class BatchOrder:
 
     @staticmethod
     def of(batches: Batches, epochs: int) -> BatchOrder:
-        """The batches up to the end of the last of so many epochs; the first may have begun."""
+        """The batches of this number of epochs; the first epoch may have begun."""
         state, others = batches.state(), len(batches)
         left = batches.n - state["row"]
         first = left // batches.size if batches.last == "drop" else -(-left // batches.size)

@@ -48,7 +48,7 @@ class Assignment:
         Of the loss and the gradients, with the Data; the rows are replaced.
     average : bool
     partials : tuple of (int, bool)
-        As of a `Step`.
+        As for a `Step`.
     order : BatchOrder
     fixed : bool
         Each member uses its own batches, whatever the speeds are.
