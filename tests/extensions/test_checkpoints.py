@@ -24,8 +24,8 @@ from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._saving import random_streams
 from synkhronos.extensions._saving import checkpoints as module
+from synkhronos.extensions._saving import random_streams
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.testing.conformance import DTYPES
