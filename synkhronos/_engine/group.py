@@ -252,7 +252,8 @@ class Group(ProcessBound):
 
     def __del__(self) -> None:
         """Close a group that is not referenced any more."""
-        self.close()
+        if not self._ended:  # at the end of the interpreter, little else works
+            self.close()
 
     def _open(self) -> None:
         """Start the members."""

@@ -151,11 +151,9 @@ class Transactions:
             self.member.spans.number = number
         try:
             own, below = self.run(command)
-            if self._forked:
-                self._leave()
             end.report(number, own, below)  # an outcome that does not pickle fails the command
         except BaseException as exc:
-            if self._forked:
+            if self._forked:  # whatever it has come to: to report raises in a fork
                 self._leave()
             own = outcome_of(exc)  # first: it may end this
             end.leave()

@@ -7,6 +7,7 @@ import re
 import signal
 from pathlib import Path
 
+import forking_ops
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -19,6 +20,7 @@ import synkhronos as synk
 from synkhronos import ops, rules
 from synkhronos.extensions import Batches, make_train_function, updates
 
+SUPPORT = str(Path(forking_ops.__file__).parent)
 SAID = r"rank \d: an operation has forked, and its child \(pid {}\) has returned from it"
 
 
@@ -92,10 +94,11 @@ def test_a_child_that_c_code_has_forked(tmp_path: Path) -> None:
 MASTER = """
     import os, sys
     import numpy as np, pytensor.tensor as pt
-    import synkhronos as synk
-    from forking_ops import Forks, ended
     from pathlib import Path
-    pid, folder = os.getpid(), Path(sys.argv[1])
+    import synkhronos as synk
+    sys.path.insert(0, sys.argv[1])
+    from forking_ops import Forks, ended
+    pid, folder = os.getpid(), Path(sys.argv[2])
     x = pt.vector("x", dtype="float64")
     with synk.Group(3):
         doubled = Forks("return", "master", str(folder))(x)
@@ -121,7 +124,7 @@ MASTER = """
 def test_a_child_of_the_master_leaves_the_call(tmp_path: Path) -> None:
     folder = tmp_path / "children"
     folder.mkdir()
-    assert run_script(tmp_path, MASTER, str(folder)) == f"{[5 << 8] * 3}\n"
+    assert run_script(tmp_path, MASTER, SUPPORT, str(folder)) == f"{[5 << 8] * 3}\n"
 
 
 def test_a_fork_of_the_master_beside_calls_shares_data(group2: synk.Group) -> None:

@@ -202,18 +202,17 @@ def test_forks_of_leaders_and_workers_are_no_members(mpi: Launcher, tmp_path: Pa
     text = (
         GROUP
         + """
-sys.path.insert(0, sys.argv[2])
 from forking_ops import Forks, ended
 from synkhronos import ops
 from pathlib import Path
-doubled = Forks("return", "workers", sys.argv[3])(x)
+doubled = Forks("return", "workers", sys.argv[2])(x)
 g = synk.function([x], [(doubled.sum(), "sum"), (ops.all_reduce(doubled.sum()), "max")])
 for _ in range(3):
     assert g(np.ones((8, 2))) == [32, 32]
-print(ended(Path(sys.argv[3])))
+print(ended(Path(sys.argv[2])))
 """
     )
     support = str(Path(forking_ops.__file__).parent)
-    said = run(mpi, 2, tmp_path, text, "60", support, str(folder))
+    said = run(mpi, 2, tmp_path, text, "60", str(folder), PYTHONPATH=support)
     assert f"{[1 << 8] * 9}" in said
     assert said.count("its child (pid") == 9
