@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import fcntl
 import functools
 import math
@@ -34,6 +35,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from synkhronos._errors import InputError
 from synkhronos._host.atomic import AtomicReference
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
 
@@ -179,7 +181,7 @@ class Arena:
         self.regions = regions
         if fd is None or region_bytes is None:
             fd, region_bytes = _create(regions + mirror)
-        self.fd = fd
+        self.fd: Descriptor | None = Descriptor(fd)
         self.region_bytes = region_bytes
         self._shift = regions * region_bytes if mirror else 0
         self._bytes = (regions + mirror) * region_bytes
@@ -296,10 +298,22 @@ class Arena:
             self._allot(offset, length)
             return
         try:
-            os.posix_fallocate(self.fd, offset, length)
+            os.posix_fallocate(self.own_fd(), offset, length)
         except OSError as exc:
             limit = available()
             raise _short(length, limit.free, f"{exc.strerror}; {limit.text}") from None
+
+    def own_fd(self) -> Descriptor:
+        """The descriptor of the memory.
+
+        Raises
+        ------
+        OSError
+            It is closed, or its number belongs to another file.
+        """
+        if self.fd is None or not self.fd.is_ours:
+            raise OSError(errno.EBADF, "the descriptor of the shared memory is closed")
+        return self.fd
 
     def _allot(self, offset: int, length: int) -> None:
         """Allocate private memory: large pages inside the range, small pages at its ends."""
@@ -396,7 +410,7 @@ class Arena:
     def part(self) -> None:
         """In a fork of the owner: nothing here must change what members share."""
         self._blocks.clear()
-        if self.fd < 0:
+        if self.fd is None:
             return
         if self.copied_in_forks:
             self._copy(0, self._bytes)
@@ -444,9 +458,9 @@ class Arena:
 
     def close_fd(self) -> None:
         """Close the descriptor; the mapping lives as long as any view of it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            fd.close()
 
 
 _Spans = tuple[tuple[int, int], ...]

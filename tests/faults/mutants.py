@@ -146,8 +146,8 @@ MUTANTS = (
     Mutant(
         "abort eventfd",
         LOCAL,
-        "        os.eventfd_write(self._abort, 1)\n",
-        "",
+        "            os.eventfd_write(self._abort, 1)\n",
+        "            pass\n",
         "tests/faults/test_guards.py",
     ),
     Mutant(
@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         "posix_fallocate",
         "_host/arena.py",
-        "            os.posix_fallocate(self.fd, offset, length)\n",
+        "            os.posix_fallocate(self.own_fd(), offset, length)\n",
         "            pass\n",
         "tests/faults/test_guards.py",
     ),

@@ -79,7 +79,7 @@ def test_interrupts_while_memory_is_taken_and_given_back(monkeypatch: pytest.Mon
 def test_private_memory_is_given_back_and_comes_back_as_zeros() -> None:
     """It has no descriptor; what has died takes no memory, and a mirror is as in a shared arena."""
     arena = _arena.Arena(1, mirror=True, private=True)
-    assert arena.fd == -1
+    assert arena.fd is None
     arena.reserve_heads()
     before = physical_memory(arena)
     first, small = arena.empty((8_000_000,), "float64"), arena.empty((3,), "float64")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable
 
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.polling import readable
 
 
@@ -44,16 +44,16 @@ class LastingThread:
         started = threading.Event()
 
         def keep() -> None:
-            held: list[int] = []
+            held: list[Descriptor] = []
             try:
                 found.append(start())
-                held.extend(self._pidfds())
+                held.extend(map(Descriptor, self._pidfds()))
             except BaseException as exc:
                 raised.append(exc)
             started.set()
             for pidfd in held:
                 readable(pidfd, seconds=math.inf)
-                os.close(pidfd)
+                pidfd.close()
 
         thread = threading.Thread(target=keep, name="synkhronos: starts processes", daemon=True)
         try:

@@ -23,7 +23,7 @@ import numpy as np
 from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores
-from synkhronos._host.polling import readable
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
 from synkhronos._transport.channels.control_words import (
@@ -104,7 +104,7 @@ class LocalChannel(Channel):
         self.what = "start"  # the latest command's name in messages
         self._devices = devices
         self._environments = environments
-        self._descriptors: list[int] = []
+        self._descriptors: list[Descriptor] = []
         self._open = True
         self._arena = arena
         self._waiter: Waiter | None = None
@@ -129,18 +129,19 @@ class LocalChannel(Channel):
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         opened = self._descriptors
         for _ in range(size + 1):
-            opened.append(os.eventfd(0, flags))
+            opened.append(Descriptor(os.eventfd(0, flags)))
         *self._bells, self._abort = opened
-        opened += os.pipe2(os.O_CLOEXEC)
+        opened += map(Descriptor, os.pipe2(os.O_CLOEXEC))
         self._lifeline, self._lifeline_end = opened[-2:]
         for rank in range(size):
-            opened.append(os.memfd_create(f"synkhronos-stack-{rank}"))
+            opened.append(Descriptor(os.memfd_create(f"synkhronos-stack-{rank}")))
             fcntl.fcntl(opened[-1], fcntl.F_SETFL, os.O_APPEND)
         self._stacks = opened[-size:]
 
     def _connect(self, arena: Arena, crowded: bool) -> None:
         words, master = ControlWords(arena), arena.mine
-        self._waiter = waiter = Waiter(master, master, words, self._bells, self._abort, crowded)
+        places = master, master, words, self._bells, self._abort, crowded
+        self._waiter = waiter = Waiter(*places, self._descriptors)
         self.interrupts = waiter.interrupts
         self.node = Node(master, master, arena, words, waiter)
         self._master_words = words.of[master]
@@ -202,10 +203,10 @@ class LocalChannel(Channel):
             rank=rank,
             size=arena.regions,
             master=self.node.master,
-            arena_fd=arena.fd,
+            arena_fd=arena.own_fd(),
             region_bytes=arena.region_bytes,
             mirror=arena.mirrors,
-            bells=self._bells,
+            bells=[*self._bells],
             abort=self._abort,
             lifeline=self._lifeline,
             stacks=self._stacks[rank],
@@ -372,7 +373,7 @@ class LocalChannel(Channel):
         self._master_words[ABANDONED] = self._master_words[POSTED]
         self._sent.clear()  # a worker may not have read the latest one
         # after a death all are ended next: if they woke, they would keep the cores from the master
-        if self._open and not readable(*(w.pidfd for w in self.workers)):
+        if self._open and not any(w.dead() for w in self.workers):
             self.wake()
 
     def stop(self, number: int) -> None:
@@ -396,7 +397,8 @@ class LocalChannel(Channel):
         self._master_words[QUIT] = 1
         if not grace:  # first: if all woke to leave, they would keep the cores from the master
             self.kill(self._ranks)
-        os.eventfd_write(self._abort, 1)
+        if self._abort.is_ours:
+            os.eventfd_write(self._abort, 1)
         end(self.workers, grace, patience)
 
     def close(self) -> None:
@@ -418,8 +420,7 @@ class LocalChannel(Channel):
     def _close_descriptors(self) -> None:
         self._open = False
         while self._descriptors:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptors.pop())
+            self._descriptors.pop().close()
 
     def _forget_workers(self) -> None:
         """Free what workers had that have ended."""

@@ -82,7 +82,7 @@ class Peers:
         if self._node is None:
             return True
         try:
-            fcntl.lockf(self._node.arena.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            fcntl.lockf(self._node.arena.own_fd(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except (BlockingIOError, PermissionError):
             return False
         return True
@@ -90,7 +90,7 @@ class Peers:
     def unlock(self, number: int) -> None:
         """Give a lock back."""
         if self._node is not None:
-            fcntl.lockf(self._node.arena.fd, fcntl.LOCK_UN, 1, number)
+            fcntl.lockf(self._node.arena.own_fd(), fcntl.LOCK_UN, 1, number)
 
     def lock(self, number: int, stopped: Callable[[], bool]) -> bool:
         """Take a lock that members keep for some microseconds; False if this one shall stop."""

@@ -9,6 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.memory_limits import cgroups_of, oom_kills, smallest
 from synkhronos._host.polling import readable
 
@@ -29,14 +30,14 @@ class Worker:
     rank: int
     pid: int
     popen: subprocess.Popen[bytes] | None = None
-    pidfd: int = field(init=False)
+    pidfd: Descriptor = field(init=False)
     ended: str = ""
 
     def __post_init__(self) -> None:
         self._cgroups = cgroups_of(self.pid)
         self._oom_kills = oom_kills(self._cgroups)
         try:
-            self.pidfd = os.pidfd_open(self.pid)
+            self.pidfd = Descriptor(os.pidfd_open(self.pid))
         except OSError:  # not reaped yet, so the pid is not reused
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -44,24 +45,29 @@ class Worker:
 
     def dead(self) -> bool:
         """Whether the process has ended, reaped or not."""
-        return bool(self.ended) or bool(readable(self.pidfd))
+        return bool(self.ended) or not self.pidfd.is_ours or bool(readable(self.pidfd))
 
     def kill(self) -> None:
         """Send SIGKILL to this process."""
+        if not self.pidfd.is_ours:  # the lifeline, which is closed too, ends it
+            return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def leave(self) -> None:
         """Close the descriptor."""
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        self.pidfd.close()
 
     def reap(self) -> None:
         """Read the exit status of the dead process, and kill the rest of its process group."""
         if self.ended:
             return
         code = 0
+        if not self.pidfd.is_ours:
+            self.ended = "lost, since this program has closed descriptors of the group (closerange)"
+            if self.popen is not None:
+                self.popen.returncode = code
+            return
         try:
             status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:  # another process may have the pid by now
@@ -105,7 +111,10 @@ def end(workers: list[Worker], grace: float, patience: float = END_SECONDS) -> N
 
 def _await_ends(workers: list[Worker], seconds: float) -> None:
     until = time.monotonic() + seconds
-    alive = {w.pidfd: w for w in workers if not w.ended}
+    for worker in workers:
+        if not worker.pidfd.is_ours:
+            worker.reap()
+    alive: dict[int, Worker] = {w.pidfd: w for w in workers if not w.ended}
     while alive:
         for fd in readable(*alive, seconds=max(0.0, until - time.monotonic())):
             alive.pop(fd).reap()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from synkhronos._errors import GroupTimeout, member_named
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport.channels.channel import TimeLimits
 from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, ControlWords
 from synkhronos._transport.channels.processes import Worker
@@ -41,7 +42,7 @@ class Inspector(TimeLimits):
     words : ControlWords
     master : int
     workers : list of Worker
-    stacks : sequence of int
+    stacks : sequence of Descriptor
         By rank, the file for the member's stacks.
     devices : sequence of str
         By rank, the member's device.
@@ -57,7 +58,7 @@ class Inspector(TimeLimits):
         words: ControlWords,
         master: int,
         workers: list[Worker],
-        stacks: Sequence[int],
+        stacks: Sequence[Descriptor],
         devices: Sequence[str],
     ) -> None:
         super().__init__()
@@ -156,8 +157,11 @@ class Inspector(TimeLimits):
 
     def left(self, rank: int, start: int = 0) -> str:
         """Read and clear the stacks that a member has written, from a position in its file."""
-        text = os.pread(self._stacks[rank], _STACK_BYTES, start).decode(errors="replace")
-        os.ftruncate(self._stacks[rank], 0)
+        file = self._stacks[rank]
+        if not file.is_ours:
+            return ""
+        text = os.pread(file, _STACK_BYTES, start).decode(errors="replace")
+        os.ftruncate(file, 0)
         return text
 
 
