@@ -50,6 +50,7 @@ from synkhronos._errors import (
     options_checked,
 )
 from synkhronos._host import cores as _cores
+from synkhronos._host.first_process import end_by_signals
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.channel import Failure, Left
@@ -227,6 +228,7 @@ class Group(ProcessBound):
             with contextlib.ExitStack() as undo:
                 if settings.log_dir:
                     undo.enter_context(logged(Path(settings.log_dir)))
+                undo.callback(end_by_signals())
                 with cancelling(self._options):
                     undo.callback(self._options.bind())
                     self.arena = self._options.arena()

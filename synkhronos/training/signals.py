@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from synkhronos._engine.exit_codes import AGAIN
+from synkhronos._host.first_process import end, is_usual
 
 GRACE = 30.0  # seconds from a SIGTERM until the process ends without a checkpoint
 
@@ -45,8 +46,8 @@ class Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in self._noted:
-                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-                if signal.getsignal(number) == usual:  # else it is the user's
+                kept = signal.getsignal(number) == signal.default_int_handler
+                if kept if number == signal.SIGINT else is_usual(number):  # else it is the user's
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -89,8 +90,7 @@ class Signals:
 
     def _too_late(self, number: int, frame: FrameType | None) -> None:
         _say(f"the step has not ended within {GRACE:.0f} s: the run ends without a checkpoint")
-        signal.signal(self.received, signal.SIG_DFL)
-        signal.raise_signal(self.received)
+        end(self.received)
 
 
 def _told() -> KeyboardInterrupt:
