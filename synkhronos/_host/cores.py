@@ -168,14 +168,19 @@ def environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(names, str(threads))
 
 
+def bind(cores: Iterable[int], task: int = 0) -> None:
+    """Bind a thread, by default this one, to cores; it stays where it is if a sandbox refuses."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(task, cores)
+
+
 def bind_worker(cores: Sequence[int]) -> None:
     """Bind this process and its thread pools to its cores, for its whole life.
 
     numba reads its number of threads from the environment when it compiles next. A number that is
     right is left, see `MasterCores`.
     """
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, cores)
+    bind(cores)
     os.environ.update(environment(len(cores)))
     for library in thread_pools():
         if library.get_num_threads() != len(cores):
@@ -275,10 +280,10 @@ class MasterCores:
         before = os.sched_getaffinity(0)
         known = set(os.listdir("/proc/self/task"))
         try:
-            os.sched_setaffinity(0, self.cores)
+            bind(self.cores)
             yield
         finally:
-            os.sched_setaffinity(0, before)
+            bind(before)
             for task in set(os.listdir("/proc/self/task")) - known:
                 self._touched[int(task)] = before
 
@@ -291,16 +296,15 @@ class MasterCores:
         if _libc.sched_getcpu() not in self.cores:
             before = os.sched_getaffinity(0)
             try:
-                os.sched_setaffinity(0, self.cores)
+                bind(self.cores)
             finally:
-                os.sched_setaffinity(0, before)
+                bind(before)
 
     def release(self) -> None:
         """Unbind the threads that `confined` bound, and restore the user's settings."""
         self._give_back()
         for task, cores in self._touched.items():
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(task, cores)
+            bind(cores, task)
         self._touched.clear()
 
 

@@ -37,6 +37,7 @@ from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
 from synkhronos._transport.channels import fork_safety
 from synkhronos._transport.channels.control_words import ControlWords
+from synkhronos._transport.channels.fresh_interpreter import _bound_to
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.worker_output import OutputReader, OutputWriter, RelayStream
 from synkhronos.testing import leaks
@@ -830,6 +831,24 @@ class Pool:
         self._left -= 1
         if self._left == 0:
             raise KeyboardInterrupt
+
+
+def test_a_sandbox_that_refuses_to_bind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members run wherever the scheduler puts them."""
+
+    def refuses(task: int, cores: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuses)
+    with synk.Group(3, start="fork", cores=[0]):
+        assert _mean()(np.arange(5.0)) == 2
+    elsewhere = MasterCores([-1])
+    elsewhere.keep_place()
+    with elsewhere.confined():
+        pass
+    elsewhere.release()
+    with _bound_to([0]):
+        pass
 
 
 def test_an_interrupt_leaves_the_users_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from synkhronos._host.cores import environment
+from synkhronos._host.cores import bind, environment
 from synkhronos._transport.channels import guards
 from synkhronos._transport.channels.lasting_thread import LastingThread
 
@@ -104,8 +104,8 @@ def start_interpreter(
 def _bound_to(cores: Sequence[int]) -> Iterator[None]:
     """Bind this thread to cores for the start of a process, which inherits that."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    bind(cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        bind(before)
