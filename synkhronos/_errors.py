@@ -83,8 +83,24 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
+def printable(text: str, kept: str = "") -> str:
+    r"""A text for the terminal, without characters that it would obey: their escapes instead.
+
+    `kept` are characters that may be in it, as the ends of lines.
+
+    >>> printable("red: \x1b[31m\n", kept="\n")
+    'red: \\x1b[31m\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text])
+
+
 class SynkhronosError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package; names in its text cannot steer a terminal."""
+
+    def __str__(self) -> str:
+        return printable(Exception.__str__(self), kept="\n\t")
 
 
 class InputError(SynkhronosError, ValueError):
@@ -202,6 +218,8 @@ class BackendMissing(SynkhronosError, ImportError):
 class RemoteTraceback(Exception):
     """The text of a traceback from another process, shown as the cause of a WorkerError."""
 
+    __str__ = SynkhronosError.__str__
+
 
 class WorkerError(SynkhronosError):
     """A member raised; the group goes on.
@@ -271,7 +289,7 @@ def _worker_error_type(kind: str) -> type[WorkerError]:
         return WorkerError
     if issubclass(found, WorkerError):
         return found
-    body = {"__init__": Exception.__init__, "__str__": Exception.__str__}
+    body = {"__init__": Exception.__init__, "__str__": SynkhronosError.__str__}
     try:
         made = type(f"WorkerError[{name}]", (WorkerError, found), body)
         made.__module__ = WorkerError.__module__
@@ -462,7 +480,7 @@ def warn(text: str, category: type[SynkhronosWarning]) -> None:
     refused = _refused.get()
     if refused is not None and issubclass(category, refused[0]):
         raise InputError(f"{text}. {refused[1]}")
-    warnings.warn(text, category, skip_file_prefixes=(_PACKAGE,))
+    warnings.warn(printable(text, kept="\n\t"), category, skip_file_prefixes=(_PACKAGE,))
 
 
 for _class in list(globals().values()):

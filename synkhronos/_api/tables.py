@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from synkhronos._errors import printable
+
 
 def percent(fraction: float) -> str:
     """A fraction for a reader."""
@@ -41,7 +43,7 @@ class Table:
             ).rstrip()
             for line in lines
         ]
-        return "\n".join([self.headline, *texts, self.verdict])
+        return printable("\n".join([self.headline, *texts, self.verdict]), kept="\n")
 
     def show(self) -> None:
         """Print the table: with rich at a terminal if it is installed, else as plain lines."""
@@ -50,16 +52,20 @@ class Table:
             return
         from rich.console import Console
         from rich.table import Table as RichTable
+        from rich.text import Text
+
+        def plain(text: str) -> Text:  # of which rich takes nothing for markup
+            return Text(printable(text, kept="\n"))
 
         table = RichTable(
-            title=self.headline,
+            title=plain(self.headline),
             title_justify="left",
-            caption=self.verdict,
+            caption=plain(self.verdict),
             caption_justify="left",
         )
         for i, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if i else "left")
+            table.add_column(plain(column), justify="right" if i else "left")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(plain, row))
         drawn = Console().render(table)
         sys.stdout.write("".join(segment.text for segment in drawn))

@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from synkhronos._backends.compile_cache import operations_of
+from synkhronos._errors import printable
 
 SOON = 2.0  # seconds until a person who waits is told
 FIRST = 5.0  # seconds until the first line of a log; imports before it may take as long
@@ -180,6 +181,7 @@ class _LiveLine:
     def show(self, text: str) -> None:
         """Draw over the previous text."""
         self._erase()
+        text = printable(text)
         self._console.out(text[: self._console.width - 1], end="\r", style="dim", highlight=False)
 
     def end(self, text: str) -> None:
@@ -201,6 +203,7 @@ class _LogLines:
 
     def show(self, text: str) -> None:
         """Write a line."""
+        text = printable(text)
         if log.hasHandlers():
             log.info("%s", text)
         elif sys.stderr is not None:

@@ -10,6 +10,7 @@ from synkhronos._engine.exit_codes import FAILED, INTERRUPTED, code_of
 from synkhronos._errors import SynkhronosError
 from synkhronos.cli._files import sentence
 from synkhronos.cli._parser import meant, parsers_for
+from synkhronos.cli._say import complain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # of argparse: after help, version or wrong usage
         return int(ended.code or 0)
     except SynkhronosError as exc:
-        sys.stderr.write(f"synk {chosen}: {exc}\n")
+        complain(f"synk {chosen}: {exc}")
         return code_of(type(exc))
     except BrokenPipeError:  # such as by `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as exc:
         if (said := sentence(exc)) is None:
             raise
-        sys.stderr.write(f"synk {chosen}: {said}\n")
+        complain(f"synk {chosen}: {said}")
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from synkhronos.cli._say import say
 from synkhronos.cli._watched_groups import SHARES, Watch, WatchedGroup
 
 _COLUMNS = ("rank", "pid", "state", "for", *SHARES, "memory")
@@ -27,7 +28,7 @@ def show(pid: int | None, interval: float, as_json: bool) -> int:
         text = json.dumps({**found, "groups": [dataclasses.asdict(g) for g in groups]})
     else:
         text = "\n\n".join(map(plain, groups)) or "no group of this user is running here"
-    sys.stdout.write(f"{text}\n")
+    say(text)
     return 1 if pid is not None and not groups else 0
 
 
@@ -38,7 +39,8 @@ def watch(pid: int | None, interval: float) -> int:
         while True:  # clear the screen, and go to its first line
             groups = looks.look(pid)
             text = "\n\n".join(map(plain, groups)) or "no group of this user is running here"
-            sys.stdout.write(f"\x1b[2J\x1b[H{text}\n")
+            sys.stdout.write("\x1b[2J\x1b[H")
+            say(text)
             sys.stdout.flush()
             time.sleep(interval)
     from rich.live import Live
@@ -97,7 +99,7 @@ def drawn(groups: Sequence[WatchedGroup]) -> Any:
         for m, row in zip(group.members, rows_of(group), strict=True):
             style = "red" if m.late or m.state == "ended" else ""
             style = style or {"idle": "dim", "wait": "yellow"}.get(m.state, "")
-            table.add_row(*row, style=style)
+            table.add_row(*map(Text, row), style=style)
         parts += [table, Text("")]
     if not parts:
         parts = [Text("no group of this user is running here", style="dim")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import synkhronos
-from synkhronos._errors import closest
+from synkhronos._errors import closest, printable
 
 _EPILOG = """\
 exit codes: 0 done, 1 failed, 2 wrong usage
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if found is not None:
             message += _hint(found[1], re.findall(r"[^\s,']+", found[2]))
-        super().error(message)
+        super().error(printable(message, kept="\n"))
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

@@ -17,6 +17,8 @@ import dataclasses
 import json
 import sys
 
+from synkhronos.cli._say import say
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -50,5 +52,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    say(line)
     sys.stdout.flush()

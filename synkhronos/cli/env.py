@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
+
+from synkhronos.cli._say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
     found = environment()
     text = json.dumps(found) if options.json else "\n".join(described(found))
-    sys.stdout.write(f"{text}\n")
+    say(text)
     return 0
 
 

@@ -18,7 +18,8 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
+
+from synkhronos.cli._say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,5 +47,5 @@ def run(options: argparse.Namespace) -> int:
     from synkhronos.training.exporters import export
 
     place, count = export(options.folder, options.to, options.to_folder, options.follow)
-    sys.stdout.write(f"{count:,} lines to {place}\n")
+    say(f"{count:,} lines to {place}")
     return 0

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
 from synkhronos._host import files
+from synkhronos.cli._say import complain, say
 
 STARTERS = Path(__file__).parent / "_starters"
 # the files of each kind, as they are stored and as they are written
@@ -84,8 +84,8 @@ def run(options: argparse.Namespace) -> int:
     for source, target in zip(KINDS[kind], targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         files.write(target, (STARTERS / source).read_bytes())
-        sys.stdout.write(f"wrote {target}\n")
-    sys.stdout.write(f"run it: {NEXT[kind].format(targets[0])}\n")
+        say(f"wrote {target}")
+    say(f"run it: {NEXT[kind].format(targets[0])}")
     return 0
 
 
@@ -108,8 +108,8 @@ def _translated(options: argparse.Namespace) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     files.write(target, made.toml())
     for text in made.left:
-        sys.stderr.write(f"synk new: not translated: {text}\n")
-    sys.stdout.write(f"wrote {target}\nread its comments; then: synk train {target}\n")
+        complain(f"synk new: not translated: {text}")
+    say(f"wrote {target}\nread its comments; then: synk train {target}")
     return 0
 
 
@@ -141,10 +141,10 @@ def _existing(targets: list[Path]) -> list[Path]:
 
 def _failed(there: list[Path]) -> int:
     names = ", ".join(map(str, there))
-    sys.stderr.write(f"synk new: {names} exists: give --force to replace it, or another --to\n")
+    complain(f"synk new: {names} exists: give --force to replace it, or another --to")
     return 1
 
 
 def _wrong(text: str) -> int:
-    sys.stderr.write(f"synk new: {text}\n")
+    complain(f"synk new: {text}")
     return 2

@@ -17,7 +17,8 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
+
+from synkhronos.cli._say import complain, say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from synkhronos.cli._report.report import report
 
     if not options.folders and not options.bench:
-        sys.stderr.write("synk report: give the folder of a run, or --bench with a CSV file\n")
+        complain("synk report: give the folder of a run, or --bench with a CSV file")
         return 2
-    sys.stdout.write(f"{report(options.folders, options.bench, options.out)}\n")
+    say(str(report(options.folders, options.bench, options.out)))
     return 0

@@ -19,12 +19,12 @@ exit codes: 0 searched, 1 failed, or no trial has a value, 2 a wrong line or con
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from synkhronos._host.files import check_place
 from synkhronos.cli._order import in_any_order
+from synkhronos.cli._say import complain, say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         check_place(options.best)
         study = _study(options)
     except InputError as exc:
-        sys.stderr.write(f"synk search: {exc}\n")
+        complain(f"synk search: {exc}")
         return 2
     return _searched(options, objective, study)
 
@@ -115,7 +115,7 @@ def _searched(options: argparse.Namespace, objective: Any, study: Any) -> int:
     def tell(study: Any, trial: Any) -> None:
         values = ", ".join(f"{k}={v}" for k, v in trial.params.items())
         value = "" if trial.value is None else f" {options.metric} {trial.value:.6g}"
-        sys.stderr.write(f"trial {trial.number}: {trial.state.name.lower()}{value}  {values}\n")
+        complain(f"trial {trial.number}: {trial.state.name.lower()}{value}  {values}")
         if trial.state.name == "COMPLETE" and study.best_trial.number == trial.number:
             objective.write_best(best, study)
 
@@ -132,10 +132,10 @@ def _searched(options: argparse.Namespace, objective: Any, study: Any) -> int:
         callbacks=[tell],
     )
     if not any(trial.state.name == "COMPLETE" for trial in study.trials):
-        sys.stderr.write("synk search: no trial has a value\n")
+        complain("synk search: no trial has a value")
         return 1
     objective.write_best(best, study)
     found = study.best_trial
     values = ", ".join(f"{k}={v}" for k, v in found.params.items())
-    sys.stdout.write(f"trial {found.number}, {options.metric} {found.value:.6g}: {values}\n")
+    say(f"trial {found.number}, {options.metric} {found.value:.6g}: {values}")
     return 0

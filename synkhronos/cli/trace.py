@@ -12,8 +12,9 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from synkhronos.cli._say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,5 +51,5 @@ def run(options: argparse.Namespace) -> int:
     if len({m.node for m in trace.members}) > 1:
         said.append(f"The clocks of the nodes agree within {1e6 * trace.error:.0f} us.")
     title = f"{trace.length:.3f} s; shares of this time, inner spans included"
-    sys.stdout.write(f"{Table(title, ['rank', 'pid', *names], rows, ' '.join(said))}\n")
+    say(str(Table(title, ["rank", "pid", *names], rows, " ".join(said))))
     return 0

@@ -22,6 +22,7 @@ import sys
 from typing import Any
 
 from synkhronos.cli._order import in_any_order
+from synkhronos.cli._say import complain, say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = config.read(options.config, options.values)
     except InputError as exc:
-        sys.stderr.write(f"synk train: {exc}\n")
+        complain(f"synk train: {exc}")
         return 2
     if options.print_config:
         sys.stdout.write(found.toml())
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         verify=options.verify,
         quick=options.fast_dev_run,
     )
-    sys.stdout.write(f"{_summary(trainer)}\n")
+    say(_summary(trainer))
     return 0
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from synkhronos._engine.progress import in_notebook
+from synkhronos._errors import printable
 
 REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
 EVERY = 10.0  # seconds between two plain lines
@@ -79,7 +80,7 @@ class Console:
         before = self._shown
         self._erase()
         self._latest, self._is_old = None, True
-        self._write(f"{text}\n")
+        self._write(printable(text, kept="\n") + "\n")
         if before:
             self._draw(before)
 
@@ -151,7 +152,7 @@ class Console:
             f"epoch {epoch}" + ("" if epochs is None else f"/{epochs}"),
             f"{100 * done / total:.0f} %" if total else "",
             f"{_short(rate)} rows/s" if rate else "",
-            [f"{_printable(name)} {_number(value)}" for name, value in _items(values)],
+            [f"{printable(name)} {_number(value)}" for name, value in _items(values)],
             f"eta {_duration(remaining)}" if remaining is not None and left else "",
             _shares(split),
         )
@@ -354,13 +355,9 @@ def _items(values: Values) -> Iterable[tuple[str, float]]:
 
 def _shares(split: Values) -> str:
     """Percentages of a split, without those that round to zero."""
-    shares = {_printable(n): round(100 * v) for n, v in _items(split) if math.isfinite(v)}
+    shares = {printable(n): round(100 * v) for n, v in _items(split) if math.isfinite(v)}
     text = " ".join(f"{name} {share}" for name, share in shares.items() if share)
     return f"{text} %" if text else ""
-
-
-def _printable(name: str) -> str:
-    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _number(value: float) -> str:

@@ -15,6 +15,7 @@ import os
 import struct
 from dataclasses import dataclass
 
+from synkhronos._errors import printable
 from synkhronos._host.arena import Arena
 from synkhronos._transport.channels.control_words import (
     ASLEEP,
@@ -197,12 +198,3 @@ def _reals(fd: int, offset: int, count: int) -> tuple[float, ...]:
 
 def _text(fd: int, offset: int, most: int) -> str:
     return printable(os.pread(fd, most, offset).rstrip(b"\0").decode(errors="replace"))
-
-
-def printable(text: str) -> str:
-    r"""A text without control characters, which a terminal would obey.
-
-    >>> printable("red: \x1b[31m")
-    'red: �[31m'
-    """
-    return "".join([c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text])

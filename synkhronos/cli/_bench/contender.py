@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import synkhronos as synk
 from synkhronos._engine.exit_codes import code_of
 from synkhronos._errors import InputError, SynkhronosError, shown
 from synkhronos._host.environment import environment
+from synkhronos.cli._say import complain
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.training._choices import function_of
 
@@ -38,7 +38,7 @@ def main() -> int:
         synk.fork(members, devices=devices)
         function = function_of(name, os.getcwd(), "synk bench")
     except SynkhronosError as exc:  # it says all; errors of the user's own code have a traceback
-        sys.stderr.write(f"{exc}\n")
+        complain(str(exc))
         return code_of(type(exc))
     try:
         stopwatch = Stopwatch(step_of(function))

@@ -26,6 +26,7 @@ from synkhronos.cli._bench.scaling import (
     curves_of,
     write_csv,
 )
+from synkhronos.cli._say import complain, say
 
 _BOOTSTRAP = """
 import json, signal, sys
@@ -97,13 +98,13 @@ def bench(options: argparse.Namespace) -> int:
     """Measure, print tables, and write what was asked; returns the exit code."""
     module, colon, name = options.function.partition(":")
     if not (module and colon and name.isidentifier()):
-        sys.stderr.write(
-            f"synk bench: found {options.function!r}, give MODULE:FUNCTION, as in mine:training\n"
+        complain(
+            f"synk bench: found {options.function!r}, give MODULE:FUNCTION, as in mine:training"
         )
         return USAGE
     for path in filter(None, (options.csv, options.plot)):
         if not Path(path).absolute().parent.is_dir():  # before minutes of measuring
-            sys.stderr.write(f"synk bench: {path}: there is no such folder\n")
+            complain(f"synk bench: {path}: there is no such folder")
             return USAGE
         check_place(path)
     if options.plot and importlib.util.find_spec("matplotlib") is None:
@@ -112,7 +113,7 @@ def bench(options: argparse.Namespace) -> int:
     try:
         found = [m for some in turns(sizes, options.devices) for m in measured(some, options)]
     except Failed as exc:
-        sys.stderr.write(f"synk bench: {options.function} has failed {exc}\n")
+        complain(f"synk bench: {options.function} has failed {exc}")
         return exc.code
     for curve in curves_of(found):
         table_of(curve).show()
@@ -149,9 +150,9 @@ def measured(sizes: Sequence[int], options: argparse.Namespace) -> Iterator[Meas
             where = made.ready()
             contenders.append(made)
             if len(contenders) == 1:
-                sys.stdout.write(f"{header(where)}\n")
+                say(header(where))
                 total = len(sizes) * len(options.batch) * options.seconds
-                sys.stdout.write(f"measuring {options.function} for about {total:.0f} s\n")
+                say(f"measuring {options.function} for about {total:.0f} s")
                 sys.stdout.flush()
         for number in range(1, options.rounds + 1):
             for batch in options.batch:

@@ -19,6 +19,7 @@ from synkhronos.cli._running.process import Process
 from synkhronos.cli._running.reach import check_reached
 from synkhronos.cli._running.signals import SignalDescriptor
 from synkhronos.cli._running.usage import UsageError
+from synkhronos.cli._say import complain, say
 
 _SIGNALLED = 128  # a shell's code for the end by signal n is 128 + n
 _ENDS = (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM)  # as MPICH's launcher reports them
@@ -35,7 +36,7 @@ def launch(options: argparse.Namespace) -> int:
     try:
         plan = plan_of(options, os.environ, Machine.here())
         if options.dry_run:
-            sys.stdout.write(f"{plan}\n")
+            say(str(plan))
             return 0
         if why := trouble():
             raise StartFailed(why)
@@ -124,5 +125,5 @@ def _note(logs: RankLogs | None, text: str) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"synk run: {text}\n")
+    complain(f"synk run: {text}")
     sys.stderr.flush()
