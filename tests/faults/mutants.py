@@ -49,6 +49,7 @@ class Mutant:
 GUARDS, LOCAL = "_transport/channels/guards.py", "_transport/channels/local.py"
 NODE = "_transport/channels/node.py"
 WAITING, PROCESSES = "_transport/channels/waiting.py", "_transport/channels/processes.py"
+FORKS = "tests/faults/test_forks.py"
 FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
 CHECKPOINTS = "tests/extensions/test_checkpoints.py"
@@ -142,6 +143,48 @@ MUTANTS = (
         "        self.watch_others()\n",
         "",
         f"{FAULTS} -k sibling",
+    ),
+    Mutant(
+        "the thread that starts workers lasts",
+        "_transport/channels/lasting_thread.py",
+        "                readable(pidfd, seconds=math.inf)\n",
+        "",
+        f"tests/transport/test_lasting_thread.py {FAULTS} -k 'lasting or die_with'",
+    ),
+    Mutant(
+        "children of operations report nothing",
+        "_engine/transactions.py",
+        "                self._leave()\n",
+        "                pass\n",
+        FORKS,
+    ),
+    Mutant(
+        "children of operations have copies",
+        "_host/arena.py",
+        "os.register_at_fork(after_in_child=_part)",
+        "",
+        FORKS,
+    ),
+    Mutant(
+        "children of operations wait for nobody",
+        WAITING,
+        "os.register_at_fork(after_in_child=_part)",
+        "",
+        FORKS,
+    ),
+    Mutant(
+        "descriptors are looked at before they are closed",
+        "_host/descriptors.py",
+        "        if self.is_ours:\n",
+        "        if True:\n",
+        "tests/host/test_descriptors.py",
+    ),
+    Mutant(
+        "killed workers are awaited",
+        LOCAL,
+        "        await_killed()\n        reasons",
+        "        reasons",
+        DEATHS,
     ),
     Mutant(
         "abort eventfd",
