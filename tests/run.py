@@ -1,6 +1,6 @@
 """Run a selection of the tests, and say how long it took and which files took most.
 
-    python -P tests/run.py default | quick | all
+    python -P tests/run.py default | quick | all | lowest
 
 First the tests that may run beside others, in two processes more than there are cores, since many
 tests wait; then those with the marker `alone`, one after the other. What the first of the processes
@@ -30,7 +30,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
+SELECTIONS["lowest"] = SELECTIONS["quick"]
 ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
+EXTRAS = (  # what each optional library does for us
+    *("extensions/test_checkpoints.py", "fuzz", "interop", "nn", "ops", "search", "sklearn", "zoo"),
+    *("training/sources", "training/test_config.py", "training/test_exporters.py"),
+    *("training/test_history.py", "cli/test_report.py", "cli/test_train.py", "mpi/test_launch.py"),
+    *("pymc/test_fast.py", "pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
+)
 LARGE = ("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py")  # PyMC, scikit-learn
 PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -143,7 +150,8 @@ def main() -> int:
     parser.add_argument("selection", choices=SELECTIONS)
     parser.add_argument("--began", type=float, default=time.time(), help="seconds since the epoch")
     given = parser.parse_args()
-    paths = [f"tests/{part}" for part in ENGINE] if given.selection == "quick" else []
+    parts = {"quick": ENGINE, "lowest": (*ENGINE, *EXTRAS)}.get(given.selection, ())
+    paths = [f"tests/{part}" for part in parts]
     save_time(given.selection)
     beside, alone = (
         " and ".join(filter(None, [SELECTIONS[given.selection], marked]))

@@ -118,6 +118,7 @@ class Values(Sides):
                     getattr(synk, verb)(variables, **kwargs)
                 return
             found = getattr(synk, verb)(variables, **kwargs)
+            found = [found] if isinstance(found, np.ndarray) else found  # of one variable
             results = [reduced(column, op, weights) for column in columns]
             for i, (name, result) in enumerate(zip(asked, results, strict=True)):
                 if how == "all_reduce":

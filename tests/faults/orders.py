@@ -27,17 +27,14 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from order_draws import which
 from order_faults import Faults
 from order_sides import LONGEST
+from order_surroundings import Surroundings
 from order_values import Values
 
 import synkhronos as synk
-from synkhronos.extensions.checkpoints import Checkpoints
 
 
-class Orders(Values, Faults):
+class Orders(Values, Faults, Surroundings):
     """All of it, and checkpoints."""
-
-    def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder, self.variables, keep=2)
 
     @rule(which=which, step=st.integers(0, 3))
     def save(self, which: int, step: int) -> None:

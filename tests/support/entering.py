@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,15 +16,19 @@ PACKAGE = str(Path(synk.__file__).parent)
 
 
 def enter_at_each_line(
-    outer: Callable[[], object], inner: Callable[[], object], runs: int = 16
+    outer: Callable[[], object],
+    inner: Callable[[], object],
+    runs: int = 16,
+    only: Iterable[int] | None = None,
 ) -> Counter[str]:
     """Make the call `outer` repeatedly, with `inner` before some of the lines that it executes.
 
     Run k enters at lines k, k + runs, k + 2 runs, ..., so all runs together enter at each line.
-    Both calls check their own results. Returns how often `inner` was made, and how often refused.
+    With `only`, just these are made. Both calls check their own results. Returns how often `inner`
+    was made, and how often refused.
     """
     told: Counter[str] = Counter()
-    for first in range(runs):
+    for first in range(runs) if only is None else only:
         entries = _Entries(inner, first, runs, told)
         before = sys.gettrace()
         sys.settrace(entries.trace)
