@@ -11,6 +11,8 @@ import inspect
 import pickle
 import pkgutil
 import re
+import sys
+import tomllib
 import traceback
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -265,6 +267,27 @@ def test_libraries_are_imported_only_where_named(library: str) -> None:
         if any(t.split(".")[0] == library for t in imports(tree, by_string=False)):
             allowed = ONLY_IN[library]
             assert any(name == a or name.startswith(f"{a}.") for a in allowed), name
+
+
+TOOLS = ("test", "bench", "docs", "check", "dev")  # of those who work on the project
+BOUNDED = re.compile(r"(\w[\w-]*)(?:\[[\w,]+\])?(?:(?:>=|~=)([\d.]+))?")
+LOWEST = Path(sys.prefix) / "lowest.txt"  # of the environment of `scripts/test --lowest`
+
+
+def test_libraries_have_lower_bounds() -> None:
+    """Without one any old version is allowed. `scripts/test --lowest` tries just these."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    named = [n for extra, names in extras.items() if extra not in TOOLS for n in names]
+    assert len(named) > 20
+    installed = dict(
+        re.findall(r"(?m)^([\w-]+)==([\d.]+)", LOWEST.read_text() if LOWEST.exists() else "")
+    )
+    for each in (*project["dependencies"], *named):
+        name, bound = BOUNDED.match(each).groups()
+        assert bound or name == "synkhronos", each
+        found = installed.get(name.lower(), bound)
+        assert found == bound or re.fullmatch(rf"{re.escape(bound)}(\.0)+", found), (each, found)
 
 
 # What makes code of data, and the one module that may, since it reads only what the group wrote.
