@@ -20,6 +20,7 @@ from synkhronos._errors import InputError
 from synkhronos._host import files
 
 _FORMAT = b"synkhronos trace 1\n"  # then a line of JSON, then the spans of each member
+_OF_OTHER_FILES = (OSError, LookupError, ArithmeticError, ValueError, TypeError, RecursionError)
 _OTHERS = {RUN: "command", COLLECT: "collect reports", COMPILE: "compile"}
 
 
@@ -274,7 +275,7 @@ class Trace:
             if not trace._is_possible():
                 raise ValueError("its entries contradict each other")
             return trace
-        except (OSError, KeyError, ValueError, TypeError, RecursionError) as exc:
+        except _OF_OTHER_FILES as exc:
             raise InputError(f"{path} is not a trace that Trace.save has written: {exc}") from None
 
 

@@ -160,6 +160,12 @@ FOUND: dict[str, tuple[str, Callable[[], Tree], str]] = {
     "a master of -0.0": ("traces", lambda: trace(master=-0.0), "refused"),
     "a master that is not there": ("traces", lambda: trace(master=2), "refused"),
     "an error of inf": ("traces", lambda: trace(error=float("inf")), "refused"),
+    "an error of 400 digits": ("traces", lambda: trace(error=10**400), "refused"),
+    "spans of 40 digits": (
+        "traces",
+        lambda: trace(members=[{"spans": 10**40, "names": []}]),
+        "refused",
+    ),
     "a deep trace": (
         "traces",
         lambda: {"trace.bin": b"synkhronos trace 1\n" + b"[" * DEEP + b"\n"},

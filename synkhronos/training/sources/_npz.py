@@ -88,7 +88,8 @@ def npz(
     Raises
     ------
     SourceError
-        A file is damaged or has no such array, or its rows differ from those of the first file.
+        A file is damaged or has no such array, is packed in another way than numpy packs it, or
+        its rows differ from those of the first file.
 
     Notes
     -----
