@@ -133,6 +133,7 @@ def toml(text: str) -> Tree:
 FOUND: dict[str, tuple[str, Callable[[], Tree], str]] = {
     "rows below 0": ("npz", lambda: npz(npy("(-6, 4)")), "refused"),
     "columns below 0": ("npz", lambda: npz(npy("(6, -4)")), "refused"),
+    "70 dimensions": ("npz", lambda: npz(npy(f"({'1,' * 70})", bytes(8))), "refused"),
     "a large npz that is small": ("npz", lambda: npz(npy("(1099511627776,)")), "refused"),
     "bzip2 without an end": ("npz", packed_to_more, "refused"),
     "gzip without an end": (

@@ -419,10 +419,11 @@ def _described(
 
 
 def _possible(described: Described) -> Described:
-    """The same; raises if a length is below 0, or there are more rows than numbers for them."""
+    """The same; raises if there are more rows than numbers for them, or numpy has no such row."""
     least = min((*described.blocks, *described.row), default=0)
     if least < 0 or sum(described.blocks) > _MOST_ROWS:
         raise ValueError(f"it says that it has {sum(described.blocks):,} rows of {described.row}")
+    np.broadcast_to(np.empty((), described.dtype), (1, *described.row))  # too long; 64 dimensions
     return described
 
 
