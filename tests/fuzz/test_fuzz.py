@@ -7,6 +7,7 @@ names the file. It runs no code of a file, takes little memory, and comes to an 
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import io
 import json
@@ -99,6 +100,21 @@ def zarr(**more: Any) -> Tree:
     return {".zarray": json.dumps(OLD | more).encode(), "0.0": ROWS[:3].tobytes()}
 
 
+def not_there() -> Tree:
+    return {".zarray": zarr(shape=[2**25, 4], chunks=[2**25, 4])[".zarray"]}
+
+
+@functools.cache
+def hdf5() -> Tree:
+    """A chunk of 1 GB of which nothing is stored."""
+    import h5py
+
+    made = io.BytesIO()
+    with h5py.File(made, "w") as file:
+        file.create_dataset("group/x", (2**27,), "f8", chunks=(2**27,))
+    return {"x.h5": made.getvalue()}
+
+
 def run(lock: str = "", starts: str = json.dumps(STARTS), **more: Any) -> Tree:
     lines = b"\n".join(json.dumps(line | more).encode() for line in LINES)
     host = os.uname().nodename
@@ -147,6 +163,8 @@ FOUND: dict[str, tuple[str, Callable[[], Tree], str]] = {
         "refused",
     ),
     "a chunk that is not there": ("zarr", lambda: zarr(shape=[4, 2**40], chunks=[4, 1]), "refused"),
+    "a chunk that is not stored": ("hdf5", hdf5, "refused"),
+    "a chunk of 1 GB that is not there": ("zarr", not_there, "refused"),
     "a large chunk": ("zarr", lambda: zarr(shape=[2**40, 4], chunks=[2**40, 4]), "refused"),
     "process 0": ("records", lambda: run("0"), "read"),
     "process -1": ("records", lambda: run("-1"), "read"),

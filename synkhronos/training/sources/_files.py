@@ -436,11 +436,14 @@ def _cause(path: str, exc: Exception) -> Exception | None:
     return None if is_remote(path) else exc
 
 
-UNCHECKED_BYTES = 1 << 30
+_UNCHECKED_BYTES = 1 << 30  # of a file
+UNCHECKED_BLOCK = 1 << 26  # of a block, which is decoded for any of its rows
 _MOST_PACKED = 4096  # bytes of rows for a byte in the file; of zeros deflate makes 1,032
 
 
-def check_stored(declared: int, stored: int, cure: str = "") -> None:
+def check_stored(
+    declared: int, stored: int, cure: str = "", unchecked: int = _UNCHECKED_BYTES
+) -> None:
     """Refuse rows that would take all memory, and of which the file has next to nothing.
 
     Parameters
@@ -449,8 +452,10 @@ def check_stored(declared: int, stored: int, cure: str = "") -> None:
         Bytes that the file says it has, and bytes of it.
     cure : str
         The end of the message.
+    unchecked : int
+        Bytes for which nothing need be stored, as of rows of a fill value.
     """
-    if declared > UNCHECKED_BYTES + _MOST_PACKED * stored:
+    if declared > unchecked + _MOST_PACKED * stored:
         raise ValueError(
             f"it says that it has {declared:,} bytes of rows, and stores {stored:,}: it is damaged "
             f"or made to take all memory{cure}"

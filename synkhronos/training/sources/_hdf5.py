@@ -12,6 +12,7 @@ import numpy as np
 from synkhronos._errors import BackendMissing, options_checked
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
+    UNCHECKED_BLOCK,
     Described,
     FileSource,
     Format,
@@ -38,13 +39,16 @@ class Hdf5(Format):
         with _library().File(path, "r") as file:
             found = self._of(file)
             row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
+            stored, cure = found.id.get_storage_size(), f". {_TRUSTED}"
             if not self.external:
-                stored = found.id.get_storage_size()
-                check_stored(len(found) * row_bytes, stored, f". {_TRUSTED}")
+                check_stored(len(found) * row_bytes, stored, cure)
             if found.chunks:
                 blocks = even_blocks(len(found), row_bytes, found.chunks[0])
             else:
                 blocks = even_blocks(len(found), row_bytes, least=MAPPED_BLOCK)
+            if not self.external:
+                most = max(blocks, default=0) * row_bytes
+                check_stored(most, stored, cure, UNCHECKED_BLOCK)
             return Described(blocks, found.shape[1:], found.dtype)
 
     def open(self, path: str) -> Any:
@@ -161,7 +165,7 @@ def hdf5(
     external : bool
         Trust the files. Rows may lie in other files that they name: by external storage, a virtual
         dataset, or a link. A file of a stranger may name any file that you can read. And a dataset
-        may be larger than 1 GB and 4,096 times what the file stores of it.
+        may be larger than 1 GB, or its chunks than 64 MB, and 4,096 times what the file stores.
 
     Returns
     -------

@@ -17,7 +17,7 @@ import numpy as np
 
 from synkhronos._errors import BackendMissing, options_checked
 from synkhronos.training.sources._files import (
-    UNCHECKED_BYTES,
+    UNCHECKED_BLOCK,
     Described,
     FileSource,
     Format,
@@ -51,8 +51,9 @@ class Zarr(Format):
                 row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
                 blocks = even_blocks(found.shape[0], row_bytes, found.chunks[0])
                 # where chunks are missing there are rows, too, of the fill value
-                if (most := max(blocks, default=0) * row_bytes) > UNCHECKED_BYTES:
-                    check_stored(most, runner.run(found.nbytes_stored()))
+                if (most := max(blocks, default=0) * row_bytes) > UNCHECKED_BLOCK:
+                    stored = runner.run(found.nbytes_stored())
+                    check_stored(most, stored, unchecked=UNCHECKED_BLOCK)
                 return Described(blocks, found.shape[1:], found.dtype)
 
         return _without_loop(look)
