@@ -23,7 +23,7 @@
       LocalUpdateWarning                  an update makes the members' values of a variable differ
       ReductionWarning                    a reduction that does not give the value over all rows
       ReplicaWarning                      members' values differ; says which of them count
-      BatchWarning                        the batch selects no rows
+      BatchWarning                        the batch selects no rows, or always the same first ones
       CheckpointWarning                   a checkpoint is not wholly restored, or is another run's
       UnusedWarning                       something that was passed has no effect
 
@@ -396,7 +396,7 @@ class ReplicaWarning(SynkhronosWarning):
 
 
 class BatchWarning(SynkhronosWarning):
-    """The batch selects no rows, so that means are nan."""
+    """The batch selects no rows, so that means are nan; or every step takes the same first rows."""
 
 
 class CheckpointWarning(SynkhronosWarning):

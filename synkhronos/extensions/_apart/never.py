@@ -16,6 +16,7 @@ from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.rows import select
+from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import check_loss, gradients, trainable
 
@@ -74,6 +75,7 @@ class LocalFunction(ProcessBound):
         named = {*self.params, *self.state, *self.streams}
         self.settings = [v for v in found if v not in named]
         self.mode = mode
+        self._same_rows = SameRows(len(self.inputs))
         self._stepped = False
 
     def __repr__(self) -> str:
@@ -102,7 +104,8 @@ class LocalFunction(ProcessBound):
         *args
             The inputs, as for a function.
         batch : optional
-            Rows to use, as for a function.
+            Rows to use, as for a function. An integer means the first rows; ten such calls in a row
+            on the same inputs raise a BatchWarning.
         timeout : float, optional
             Seconds that the master waits for other members.
 
@@ -129,6 +132,8 @@ class LocalFunction(ProcessBound):
                 f"{self.name}: {chosen} rows for {self.size} members: each member needs one, for "
                 'its own step: use larger batches, or Batches(..., last="drop")'
             )
+        if type(batch) in INTEGERS:
+            self._same_rows.note(f"function {self.name}", args, {}, batch)
         found = self._compiled(*args, batch=batch, timeout=timeout)
         self._stepped = True
         return found

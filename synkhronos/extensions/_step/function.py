@@ -50,6 +50,7 @@ from synkhronos.extensions._step.objective import Objective
 from synkhronos.extensions._step.partition import Partition
 from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
 from synkhronos.extensions._step.resident_recipe import UpdateRule
+from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
 from synkhronos.extensions._step.sparse import residuals_of
 
 
@@ -147,6 +148,7 @@ class TrainFunction(ProcessBound, Advised):
                     "list it in bcast_inputs"
                 )
         self.inputs = list(plan.inputs)
+        self._same_rows = SameRows(len(plan.inputs))
         self.params = list(plan.params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
         self._exchange_states = self._states_of(plan.exchange)
@@ -240,7 +242,8 @@ class TrainFunction(ProcessBound, Advised):
             The inputs, as for a function: Data, numpy arrays or scalars, in order or by name.
             ``x_data`` and ``y_data`` name x and y, too.
         batch : optional
-            Rows to use, as for a function; also by position, after all inputs.
+            Rows to use, as for a function; also by position, after all inputs. An integer means
+            the first rows; ten such calls in a row on the same inputs raise a BatchWarning.
         num_slices : int or "auto"
             Micro-batches: each member computes its gradient in this many slices.
         timeout : float, optional
@@ -271,6 +274,8 @@ class TrainFunction(ProcessBound, Advised):
         group = self._group
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
+        if type(batch) in INTEGERS:
+            self._same_rows.note(self._function.what, args, kwargs, batch)
         with group.turn("train", timeout):
             return self._step(args, kwargs, batch, num_slices)
 

@@ -29,6 +29,7 @@ from synkhronos.extensions._apart.rounds.commands import (
     Meet,
 )
 from synkhronos.extensions._step.function import TrainFunction, TrainPlan, arranged
+from synkhronos.extensions._step.same_rows import INTEGERS
 from synkhronos.rules._base import RoundRule
 
 log = logging.getLogger("synkhronos")
@@ -128,6 +129,8 @@ class RoundFunction(ApartFunction):
         """
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
+        if type(batch) in INTEGERS:
+            self._same_rows.note(self._function.what, args, kwargs, batch)
         with self._group.turn("train", timeout):
             return self._step(args, kwargs, batch, num_slices)
 
