@@ -50,6 +50,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "Data",
+    "DeprecatedWarning",
     "Function",
     "Group",
     "GroupClosed",

@@ -26,6 +26,7 @@
       BatchWarning                        the batch selects no rows, or always the same first ones
       CheckpointWarning                   a checkpoint is not wholly restored, or is another run's
       UnusedWarning                       something that was passed has no effect
+      DeprecatedWarning(FutureWarning)    an old spelling, which a later version will refuse
 
 Every message says what was asked, what was found and what to do.
 """
@@ -405,6 +406,10 @@ class CheckpointWarning(SynkhronosWarning):
 
 class UnusedWarning(SynkhronosWarning):
     """An input, a parameter or an option that was passed has no effect."""
+
+
+class DeprecatedWarning(SynkhronosWarning, FutureWarning):
+    """An old spelling still works; a later version will refuse it. The message has the new one."""
 
 
 # What other libraries call an option, and what it is called here.

@@ -39,6 +39,7 @@ from synkhronos._errors import BatchError as BatchError
 from synkhronos._errors import BatchWarning as BatchWarning
 from synkhronos._errors import CheckpointError as CheckpointError
 from synkhronos._errors import CheckpointWarning as CheckpointWarning
+from synkhronos._errors import DeprecatedWarning as DeprecatedWarning
 from synkhronos._errors import GroupClosed as GroupClosed
 from synkhronos._errors import GroupError as GroupError
 from synkhronos._errors import GroupTimeout as GroupTimeout

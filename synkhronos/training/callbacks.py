@@ -16,7 +16,6 @@ from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.training.events import Event
 
-_STOP = re.compile(r"\s*(\w+)\s*,\s*(~?)([<>])\s*,\s*([-+.\deE]+)\s*")
 _SMOOTH = 0.2  # the weight of the newest value in a smoothed one
 
 
@@ -183,33 +182,6 @@ class Target(_Watch):
         """Stop at the target."""
         if self.better(value, self.value) or value == self.value:
             event.trainer.stop(f"{self.metric} is {value:.6g}, the target was {self.value:.6g}")
-
-
-def stop_of(text: str) -> EarlyStopping | Target:
-    """The callback that a text describes.
-
-    An integer is a patience, a number with a point is a target:
-
-    >>> from synkhronos.training.callbacks import stop_of
-    >>> stop_of("val_acc,>,0.97"), stop_of("val_loss,<,5")
-    (<synkhronos Target of val_acc, max>, <synkhronos EarlyStopping of val_loss, min>)
-    """
-    match = _STOP.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise InputError(
-            f'stop={shown(text)}: write "val_acc,>,0.97" to stop at a target, "val_loss,<,5" to '
-            'stop after 5 validations without a lower value, or "val_loss,~<,5" for smoothed values'
-        )
-    metric, smooth, sign, number = match.groups()
-    mode: Any = "min" if sign == "<" else "max"
-    if number.isdecimal():
-        return EarlyStopping(metric, int(number), mode, smooth=bool(smooth))
-    if smooth:
-        raise InputError(f"stop={text!r}: a target is not smoothed; a patience is an integer")
-    try:
-        return Target(metric, float(number), mode)
-    except ValueError:
-        raise InputError(f"stop={text!r}: {number} is not a number") from None
 
 
 class Best(_Watch):

@@ -62,6 +62,16 @@ class Best(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     restore: bool = False
 
 
+class Stop(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """The section ``[stop]``: as `synkhronos.training.EarlyStopping`."""
+
+    metric: str = "val_loss"
+    patience: Count = 5
+    mode: Literal["min", "max"] | None = None
+    by: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    smooth: bool = False
+
+
 class Plateau(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """The section ``[plateau]``: as `synkhronos.training.Plateau`."""
 
@@ -110,7 +120,9 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     plateau: Plateau | None = None
     metrics: list[str | Arguments] | None = None
     validate_every: Count = 1
-    stop: str | list[str] = []
+    stop: str | Stop | list[str | Stop] = []
+    patience: Count | None = None
+    target: str | list[str] = []
     best: str | Best | None = None
     folder: str | None = None
     resume: Literal["auto"] | Number | None = None
@@ -141,7 +153,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     def table(self) -> dict[str, Any]:
         """All settings that have a value, as `read` would find them in a file."""
         plain = msgspec.to_builtins(self, builtin_types=_DATES)
-        return dict(_without_none(plain))
+        found: dict[str, Any] = _without_none(plain)
+        return found
 
     def toml(self) -> str:
         """The text of a file with these settings, which `read` can read again."""
@@ -192,7 +205,14 @@ GIVE = {
     "plateau.mode": "min or max",
     "metrics": "a list of names",
     "validate_every": "an integer of at least 1",
-    "stop": 'a text such as "val_loss,<,5", or a list of them',
+    "stop": "the name of a value, such as val_loss, a table, or a list of them",
+    "stop.metric": "the name of a value, such as val_loss",
+    "stop.patience": "an integer of at least 1",
+    "stop.mode": "min or max",
+    "stop.by": "a number of at least 0",
+    "stop.smooth": "true or false",
+    "patience": "an integer of at least 1",
+    "target": 'a text such as "val_accuracy >= 0.97", or a list of them',
     "best": "the name of a value, or a table",
     "best.metric": "the name of a value, such as val_loss",
     "best.keep": "an integer of at least 1",
@@ -408,7 +428,7 @@ def _override(table: dict[str, Any], text: str) -> None:
         inner = table.get(part, {})
         if isinstance(inner, str) and part in ("optimizer", "rule", "exchange"):
             inner = {"name": inner}
-        elif isinstance(inner, str) and part == "best":
+        elif isinstance(inner, str) and part in ("best", "stop"):
             inner = {"metric": inner}
         if not isinstance(inner, dict):
             path = ".".join(parts[:depth])
@@ -431,9 +451,10 @@ def _value(text: str, given: str) -> Any:
     return found["value"] if len(found) == 1 else given
 
 
-def _without_none(table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield key, dict(_without_none(value))
-        elif value is not None:
-            yield key, value
+def _without_none(value: Any) -> Any:
+    """Tables without the keys that have no value, also in lists."""
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_none(v) for v in value]
+    return value

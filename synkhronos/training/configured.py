@@ -30,11 +30,12 @@ from synkhronos.training._choices import (
     shared_rate,
 )
 from synkhronos.training._rows import first, rows_of, split
-from synkhronos.training.callbacks import Best, Plateau
-from synkhronos.training.config import Config, optimizer_of
+from synkhronos.training.callbacks import Best, EarlyStopping, Plateau, Target
+from synkhronos.training.config import Config, Stop, optimizer_of
 from synkhronos.training.fit import fit
 from synkhronos.training.net import Net, net_of
 from synkhronos.training.shapes import check_network, check_rows, shapes_of
+from synkhronos.training.stops import stops_of
 from synkhronos.training.trainer import Trainer
 
 __all__ = ["train"]
@@ -203,6 +204,7 @@ def _fitted(
     if config.clip is not None:
         clip = functools.partial(total_norm_constraint, max_norm=config.clip)
     with _in_toml():
+        stops, targets = _stops(config)
         return fit(
             net.loss,
             net.params,
@@ -216,7 +218,8 @@ def _fitted(
             validation=validation,
             metrics=metrics_of(config, net) or None,
             callbacks=callbacks,
-            stop=config.stop,
+            stop=stops,
+            target=targets,
             folder=folder,
             resume=None if quick else given,
             keep=None if config.keep == "all" else config.keep,
@@ -246,6 +249,12 @@ def _fitted(
             trace=0 if quick else config.trace,
             progress=config.progress,
         )
+
+
+def _stops(config: Config) -> tuple[list[EarlyStopping], list[Target]]:
+    given = config.stop if isinstance(config.stop, list) else [config.stop]
+    stops = [EarlyStopping(**_fields(each)) if isinstance(each, Stop) else each for each in given]
+    return stops_of(stops, config.patience, config.target, toml=True)
 
 
 def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
 from synkhronos.training.augmentation import check_words
+from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
 from synkhronos.training.tracing import TracedSteps
@@ -55,7 +56,9 @@ def fit(
     validation: Any = None,
     metrics: Mapping[str, Any] | None = None,
     callbacks: Sequence[Any] = (),
-    stop: str | Sequence[str] = (),
+    stop: str | EarlyStopping | Sequence[str | EarlyStopping] = (),
+    patience: int | None = None,
+    target: str | Target | Sequence[str | Target] = (),
     folder: Any = None,
     resume: str | int | None = None,
     keep: int | None = 3,
@@ -135,7 +138,7 @@ def fit(
     trace : int
         Trace this number of steps, after the first two: ``run.trace`` shows what each member did,
         and when. With a folder it is also in its file ``trace.bin``, which ``synk trace`` reads.
-    callbacks, stop, folder, keep, torn, config, progress, export
+    callbacks, stop, patience, target, folder, keep, torn, config, progress, export
         As for `Trainer`.
     resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read, precision
         As for `Trainer.fit`.
@@ -216,6 +219,8 @@ def fit(
         metrics=metrics,
         callbacks=[*twins, *callbacks, traced] if twins or trace else callbacks,
         stop=stop,
+        patience=patience,
+        target=target,
         folder=folder,
         keep=keep,
         guard=guard,

@@ -26,7 +26,7 @@ from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 from synkhronos.training.augmentation import check_words
-from synkhronos.training.callbacks import stop_of
+from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.engines import engine_of
 from synkhronos.training.evaluation import Evaluation, not_augmented
 from synkhronos.training.events import Subscribers
@@ -38,6 +38,7 @@ from synkhronos.training.optimizers import averages_of
 from synkhronos.training.position import Position
 from synkhronos.training.precision import check_precision, precision_of
 from synkhronos.training.shapes import check_network, check_rows, shapes_of
+from synkhronos.training.stops import stops_of
 
 
 class Trainer(ProcessBound):
@@ -56,9 +57,12 @@ class Trainer(ProcessBound):
         ``val_``. With an update rule made by `ema`, averages replace the parameters.
     callbacks : sequence
         Functions of an `Event`, or objects with methods ``on_epoch`` and the like.
-    stop : str or sequence of str
-        When to stop: "val_acc,>,0.97" at a target; "val_loss,<,5" after 5 validations without a
-        lower value; "~<" for smoothed values.
+    stop : str, EarlyStopping, or list of them
+        Stop after `patience` validations in which this value was not better, such as "val_loss".
+    patience : int, optional
+        Validations (or epochs, of a value without ``val_``), for each name in `stop`. Default: 5.
+    target : str, Target, or list of them
+        Stop when a value has reached a number: "val_acc >= 0.97", "val_loss <= 0.1".
     folder : path, optional
         Of the run: checkpoints, ``metrics.jsonl`` and ``run.json``. Needs safetensors.
     keep : int or None
@@ -140,7 +144,9 @@ class Trainer(ProcessBound):
         *,
         metrics: Mapping[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
-        stop: str | Sequence[str] = (),
+        stop: str | EarlyStopping | Sequence[str | EarlyStopping] = (),
+        patience: int | None = None,
+        target: str | Target | Sequence[str | Target] = (),
         folder: Any = None,
         keep: int | None = 3,
         guard: str | None = "raise",
@@ -175,10 +181,10 @@ class Trainer(ProcessBound):
             progress=progress,
             export=checked_targets(export, folder),
         )
-        stops = [stop] if isinstance(stop, str) else list(stop)
+        stops, targets = stops_of(stop, patience, target)
         if not isinstance(callbacks, list | tuple):
             raise InputTypeError(f"Trainer: callbacks={shown(callbacks)}: give a list of them")
-        self.subscribers = Subscribers([*callbacks, *map(stop_of, stops)])
+        self.subscribers = Subscribers([*callbacks, *stops, *targets])
         self._augmented = augment is not None
         self._inputs = list(train.inputs)
         if augment is not None:

@@ -29,7 +29,7 @@ from synkhronos.rules import FreeRule
 from synkhronos.training import Net, sources
 from synkhronos.training import config as configs
 from synkhronos.training._choices import Choice, metrics_of, rule_of
-from synkhronos.training.callbacks import stop_of
+from synkhronos.training.configured import _stops
 
 Captured = pytest.CaptureFixture[str]
 
@@ -67,7 +67,8 @@ def runs(table: dict[str, Any]) -> None:
     known = {f"val_{name}" for name in ("loss", *(metrics or ()), *(found.metrics or ()))}
     if metrics:
         metrics_of(found, net)
-    watched = [stop_of(text).metric for text in found.stop]
+    stops, targets = _stops(found)
+    watched = [each.metric for each in (*stops, *targets)]
     watched += [each.metric for each in (found.best, found.plateau) if each is not None]
     assert set(watched) <= known | {"loss"}
     if any(name.startswith("val_") for name in watched):
@@ -136,7 +137,8 @@ H5 = {"format": "hdf5", "arrays": ["features", "labels"]}
             {
                 "rule": {"name": "GEM", "period": 1, "momentum": 0.9, "kappa": 2.0},
                 "optimizer": {"name": "sgd", "rate": 0.01},
-                "stop": ["val_accuracy,~>,5", "val_loss,<,1.0"],
+                "stop": {"metric": "val_accuracy", "patience": 5, "smooth": True},
+                "target": "val_loss <= 1.0",
                 "metrics": ["accuracy"],
             },
         ),
@@ -185,7 +187,7 @@ def test_each_option_of_mpi_learn_is_known_or_named(place: Path, capsys: Capture
     found, _, left = translated(capsys, "mpidriver", line)
     assert found["members"] == 3
     assert found["resume"] == "auto"
-    assert found["stop"] == ["val_loss,<,3"]
+    assert (found["stop"], found["patience"]) == ("val_loss", 3)
     assert sorted(text.partition(":")[0] for text in left) == sorted(
         [
             *(
@@ -362,7 +364,8 @@ def test_values_of_bash() -> None:
                 "floatX": "float32",
                 "metrics": ["accuracy"],
                 "optimizer": {"name": "momentum", "rate": 0.04, "momentum": 0.9},
-                "stop": ["val_loss,<,10"],
+                "stop": "val_loss",
+                "patience": 10,
                 "best": {"metric": "val_loss", "restore": True},
                 "plateau": {"metric": "val_loss", "factor": 0.1, "patience": 5, "least": 0.0},
                 "folder": "runs/pydtnn",
@@ -391,7 +394,7 @@ def test_values_of_bash() -> None:
                     "min_learning_rate": 0.0,
                     "warmup": 500,
                 },
-                "stop": ["val_accuracy,>,0.9"],
+                "target": "val_accuracy >= 0.9",
                 "data": MNIST | {"validation": "known:mnist/test"},
             },
         ),
@@ -518,7 +521,7 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
         (
             f"pydtnn_benchmark {FILES} --lr_schedulers early_stopping,stop_at_loss "
             "--stop_at_loss_metric categorical_cross_entropy --stop_at_loss_threshold 0.1",
-            {"data.validation": None, "stop": ["loss,<,0.1"], "best": None},
+            {"data.validation": None, "target": "loss <= 0.1", "best": None},
             ["--lr_schedulers early_stopping"],
         ),
         (
@@ -531,7 +534,8 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
             "pydtnn_benchmark --early_stopping_metric=categorical_accuracy --metrics= "
             "--lr_schedulers early_stopping,model_checkpoint --model_checkpoint_save_freq 5",
             {
-                "stop": ["val_accuracy,>,10"],
+                "stop": "val_accuracy",
+                "patience": 10,
                 "metrics": ["accuracy"],
                 "best.metric": "val_accuracy",
             },
@@ -544,7 +548,7 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
         (
             "pydtnn_benchmark --reduce_lr_on_plateau_factor 1 --early_stopping_patience 0 "
             "--lr_schedulers early_stopping,reduce_lr_on_plateau",
-            {"plateau": None, "stop": ["val_loss,<,1"]},
+            {"plateau": None, "stop": "val_loss", "patience": 1},
             ["--reduce_lr_on_plateau_factor 1"],
         ),
         # the models

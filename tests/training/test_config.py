@@ -43,8 +43,11 @@ def test_values_and_defaults(tmp_path: Path) -> None:
         ("optimizer.rate=1e-3", "optimizer", {"name": "adam", "rate": 1e-3}),
         ("optimizer=sgd", "optimizer", "sgd"),
         ("rule.alpha=0.5", "rule", {"name": "EASGD", "alpha": 0.5}),
+        ("target=val_acc >= 0.97", "target", "val_acc >= 0.97"),
         ("stop=val_acc,>,0.97", "stop", "val_acc,>,0.97"),
-        ('stop=["val_acc,>,0.97"]', "stop", ["val_acc,>,0.97"]),
+        ('stop=["val_acc"]', "stop", ["val_acc"]),
+        ("stop.patience=2", "stop", configs.Stop(metric="val_far", patience=2)),
+        ('stop=[{ smooth = true }, "a"]', "stop", [configs.Stop(smooth=True), "a"]),
         ("folder = runs/b", "folder", "runs/b"),
         ("batch=", "batch", None),
         ("data.validation =", "data", configs.Data(train="mine:rows")),
@@ -55,7 +58,7 @@ def test_values_and_defaults(tmp_path: Path) -> None:
     ],
 )
 def test_values_of_the_command_line(tmp_path: Path, value: str, key: str, wanted: Any) -> None:
-    text = 'rule = "EASGD"\nbest = "val_far"\n' + CONFIG
+    text = 'rule = "EASGD"\nbest = "val_far"\nstop = "val_far"\n' + CONFIG
     assert getattr(read(tmp_path, text, value), key) == wanted
 
 
@@ -135,7 +138,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     text = 'rule = { name = "EASGD", period = 3 }\nbest = { metric = "val_far" }\n' + CONFIG
-    found = read(tmp_path, text, "model_arguments.since=2026-11-23", 'stop=["a,<,3"]')
+    found = read(tmp_path, text, "model_arguments.since=2026-11-23", 'stop=["a", { by = 1 }]')
     other = tmp_path / "other"
     other.mkdir()
     assert read(other, found.toml()) == found  # also from another folder
@@ -178,6 +181,7 @@ def test_comments_of_written_toml() -> None:
 STRUCTS = {
     "": configs.Config,
     "data.": configs.Data,
+    "stop.": configs.Stop,
     "best.": configs.Best,
     "plateau.": configs.Plateau,
     "optimizer.": configs.Optimizer,

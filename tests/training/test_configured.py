@@ -79,7 +79,14 @@ def test_all_that_a_config_says_reaches_the_run(place: Path) -> None:
             "plateau={ patience = 1, factor = 0.5, least = 0.01, mode = 'max' }",
             "optimizer.rate=5.0",
         ),
-        *("stop=['val_loss,<,40', 'val_loss,<,1e-9']", "clip=10.0", "guard=none", "epochs=6"),
+        *(
+            "stop=val_loss",
+            "patience=40",
+            "target=val_loss <= 1e-9",
+            "clip=10.0",
+            "guard=none",
+            "epochs=6",
+        ),
     )
     run = trained(place, *values)
     folder = place / "runs" / "a"

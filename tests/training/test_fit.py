@@ -296,14 +296,17 @@ def test_a_failing_step_is_made_again(group2: synk.Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "epochs", "reason"),
+    ("options", "epochs", "reason"),
     [
-        ("val_accuracy,>,0.8", 1, "target was 0.8"),
-        ("val_zero,<,2", 3, "not been better than 0 for 2 times"),
-        ("loss,<,50", 4, "epochs"),
+        ({"target": "val_accuracy >= 0.8"}, 1, "target was 0.8"),
+        ({"target": ["val_accuracy > 1.5", Target("val_accuracy", 0.8)]}, 1, "target was 0.8"),
+        ({"stop": "val_zero", "patience": 2}, 3, "not been better than 0 for 2 times"),
+        ({"stop": ["loss", EarlyStopping("val_zero", 2)], "patience": 50}, 3, "than 0 for 2 times"),
+        ({"stop": "loss", "patience": 50}, 4, "epochs"),
+        ({"stop": "loss"}, 4, "epochs"),
     ],
 )
-def test_stops(group2: synk.Group, stop: str, epochs: int, reason: str) -> None:
+def test_stops(group2: synk.Group, options: dict[str, Any], epochs: int, reason: str) -> None:
     net = Net()
     run = fit(
         *net.given,
@@ -313,7 +316,7 @@ def test_stops(group2: synk.Group, stop: str, epochs: int, reason: str) -> None:
         epochs=4,
         validation=(ROWS, LABELS),
         metrics={"accuracy": metrics.accuracy(net.scores, net.y), "zero": 0 * net.x.sum()},
-        stop=stop,
+        **options,
         progress=False,
     )
     assert len(run.history) == epochs
@@ -536,7 +539,9 @@ def test_verify_finds_a_wrong_reduction(group2: synk.Group) -> None:
         ({"batch": None}, "give batch="),
         ({"member_batch": 3}, "rows of all members"),
         ({"epochs": 0}, "epochs=0"),
-        ({"stop": "val_acc"}, "val_acc,>,0.97"),
+        ({"stop": "val_acc,5"}, 'target="val_acc >= 0.97"'),
+        ({"patience": 3}, 'stop="val_loss"'),
+        ({"target": "val_acc"}, "target='val_acc': give the name of a value and a number"),
         ({"resume": "auto"}, "needs the run's folder"),
         ({"guard": "no"}, "guard='no'"),
         ({"callbacks": [3]}, "not a function of an event"),
@@ -831,7 +836,7 @@ def test_a_run_that_has_ended_says_so(
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a name of no value": (
-        {"stop": "val_acc,>,0.9"},
+        {"target": "val_acc >= 0.9"},
         "no value 'val_acc'; there are loss.*val_los",
     ),
     "no validation": (

@@ -16,6 +16,7 @@ from synkhronos.cli._translation.translation import (
     divided,
     parsed,
 )
+from synkhronos.training.callbacks import is_lower_better
 
 PROGRAMS = ("MPIDriver.py", "TrainingDriver.py", "MPIGDriver.py")
 _RATES = {"sgd": 0.01, "rmsprop": 0.001, "adam": 0.001, "adadelta": 1.0}  # theirs, if none is given
@@ -298,7 +299,7 @@ def _optimizer(out: Translation, name: str, given: dict[str, Any]) -> dict[str, 
 
 
 def _ends(out: Translation, old: argparse.Namespace) -> None:
-    stops, metrics = [], []
+    metrics = []
     for option, text in (
         ("--early-stopping", old.early_stopping),
         ("--target-metric", old.target_metric),
@@ -318,12 +319,34 @@ def _ends(out: Translation, old: argparse.Namespace) -> None:
         name = _METRICS.get(name, name)
         if name != "loss":
             metrics.append(name)
-        value = number if option == "--early-stopping" else repr(float(number))
-        stops.append(f"val_{name},{sign},{value}")
-    if stops:
-        out.set("stop", stops, "Values have the prefix val_. Early stopping never came before.")
+        if option == "--early-stopping":
+            _stop(out, f"val_{name}", sign, int(number))
+            continue
+        if sign.startswith("~"):
+            out.leave(f"{option} {text}", "it is compared with the value itself, no moving average")
+        out.set(
+            "target",
+            f"val_{name} {sign[-1]}= {float(number)!r}",
+            "Values have the prefix val_.",
+        )
     if metrics:
         out.set("metrics", list(dict.fromkeys(metrics)))
+
+
+def _stop(out: Translation, metric: str, sign: str, patience: int) -> None:
+    comment = "Values have the prefix val_. Early stopping never came before."
+    mode = "min" if sign.endswith("<") else "max"
+    usual = mode == ("min" if is_lower_better(metric) else "max")
+    if usual and not sign.startswith("~"):
+        out.set("stop", metric, comment)
+        out.set("patience", patience)
+        return
+    out.set("stop.metric", metric, comment)
+    out.set("stop.patience", patience)
+    if not usual:
+        out.set("stop.mode", mode)
+    if sign.startswith("~"):
+        out.set("stop.smooth", True)
 
 
 def _folder(out: Translation, old: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from synkhronos.cli._translation.translation import (
     share,
     truth,
 )
+from synkhronos.training.callbacks import is_lower_better
 
 PROGRAMS = ("pydtnn_benchmark", "pydtnn_benchmark.py", "benchmarks_CNN.py")
 _NAMES = {
@@ -350,17 +351,16 @@ _TIMED = ("warm_up", "reduce_lr_every_nepochs")
 
 
 def _watchers(out: Translation, old: argparse.Namespace, wanted: list[str]) -> None:
-    stops = []
     if "early_stopping" in wanted:
         metric = _watched(out, old.early_stopping_metric)
-        stops.append(f"{metric},{_sign(metric)},{max(old.early_stopping_patience, 1)}")
+        out.set("stop", metric)
+        out.set("patience", max(old.early_stopping_patience, 1))
         out.set("best.metric", metric)
         out.set("best.restore", True, "Early stopping gave the best weights back.")
     if "stop_at_loss" in wanted:
         metric = _watched(out, old.stop_at_loss_metric)
-        stops.append(f"{metric},{_sign(metric)},{float(old.stop_at_loss_threshold)!r}")
-    if stops:
-        out.set("stop", stops)
+        sign = "<=" if is_lower_better(metric) else ">="
+        out.set("target", f"{metric} {sign} {float(old.stop_at_loss_threshold)!r}")
     if "model_checkpoint" in wanted:
         metric = _watched(out, old.model_checkpoint_metric)
         if out.table.get("best", {}).get("metric", metric) != metric:
@@ -451,10 +451,6 @@ def _watched(out: Translation, name: str) -> str:
     if here != "loss":
         out.leave(name, "the old program watched the loss if it had no such value; so here")
     return f"{prefix}loss"
-
-
-def _sign(metric: str) -> str:
-    return ">" if "accuracy" in metric else "<"
 
 
 def _leave(out: Translation, old: argparse.Namespace) -> None:
