@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +21,34 @@ from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError, shown, warn
 from synkhronos._plan.reductions import NAMES, Reduction, check_adds, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
 
 _REPLACING = ("scatter", "set_value")  # members lose the values that they hold
+
+
+def weights_by_name[**P, R](collective: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what takes weights by their name, and still takes them after all other arguments."""
+    plain: Any = collective
+    others = inspect.unwrap(plain).__code__.co_argcount
+
+    @functools.wraps(collective)
+    def named(*args: P.args, **kwargs: P.kwargs) -> R:
+        if len(args) == others + 1 and "weights" not in kwargs:
+            *before, weights = args
+            warn(
+                f"{plain.__name__}: weights without their name are an old spelling: write "
+                f"weights={shown(weights)}",
+                DeprecatedWarning,
+            )
+            found: R = plain(*before, **kwargs, weights=weights)
+            return found
+        return collective(*args, **kwargs)
+
+    return named
 
 
 @retried
@@ -198,14 +221,15 @@ def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | No
         found.run(commands.AllGather)
 
 
+@weights_by_name
 @retried
 def reduce(
     shared_vars: Variables,
     op: str = "avg",
     in_place: bool = True,
     nccl: bool = True,
-    weights: Sequence[float] | None = None,
     *,
+    weights: Sequence[float] | None = None,
     timeout: float | None = None,
 ) -> Any:
     """Combine all members' values in the master.
@@ -253,13 +277,14 @@ def reduce(
         return reduced[0] if not in_place and len(reduced) == 1 else reduced
 
 
+@weights_by_name
 @retried
 def all_reduce(
     shared_vars: Variables,
     op: str = "avg",
     nccl: bool = True,
-    weights: Sequence[float] | None = None,
     *,
+    weights: Sequence[float] | None = None,
     timeout: float | None = None,
 ) -> None:
     """Combine all members' values, and give every member the result.
@@ -320,12 +345,13 @@ def all_reduce_in_turn(
         found.group.run_in_turn(command, "all_reduce")
 
 
+@weights_by_name
 @retried
 def reduce_scatter(
     shared_vars: Variables,
     op: str = "avg",
-    weights: Sequence[float] | None = None,
     *,
+    weights: Sequence[float] | None = None,
     timeout: float | None = None,
 ) -> None:
     """Combine all members' values; each member gets its rows of the result.

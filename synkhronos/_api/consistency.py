@@ -17,6 +17,7 @@ from synkhronos._api.collectives import (
     operands,
     reduction,
     turn,
+    weights_by_name,
 )
 from synkhronos._engine.commands.collectives import Collective, GetValue
 from synkhronos._engine.group import Group, retried
@@ -114,12 +115,13 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
             )
 
 
+@weights_by_name
 @retried
 def sync(
     shared_vars: Variables,
     op: str = "avg",
-    weights: Sequence[float] | None = None,
     *,
+    weights: Sequence[float] | None = None,
     timeout: float | None = None,
 ) -> None:
     """Make local statistics, such as the running means of batch norm, equal in all members.

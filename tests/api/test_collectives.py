@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -187,6 +188,35 @@ def test_weighted_means(group: synk.Group, verb: str, dtype: str, length: int) -
         at = edges(length, group.size)
         for rank, found in enumerate(everywhere(s, group.size)):
             same(found, held(wanted, dtype)[at[rank] : at[rank + 1]])
+
+
+WEIGHTED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "reduce": (synk.reduce, ("avg", True, True)),
+    "all_reduce": (synk.all_reduce, ("avg", True)),
+    "reduce_scatter": (synk.reduce_scatter, ("avg",)),
+    "sync": (synk.sync, ("avg",)),
+}
+
+
+@pytest.mark.parametrize("verb", WEIGHTED)
+def test_weights_by_position(group2: synk.Group, verb: str) -> None:
+    """They still count, with a warning; given twice, or with one argument more, an error."""
+    collective, before = WEIGHTED[verb]
+    assert (
+        inspect.signature(collective).parameters["weights"].kind is inspect.Parameter.KEYWORD_ONLY
+    )
+    s = shared(np.zeros(2), "s")
+    spread(s, [np.array([1.0, 2.0]), np.array([5.0, 6.0])])
+    with pytest.warns(synk.DeprecatedWarning, match=rf"{verb}: .* write weights=\[3, 1\]") as told:
+        collective(s, *before, [3, 1])
+    assert told[0].filename == __file__
+    assert s.get_value()[0] == 2.0
+    for wrong in (
+        lambda: collective(s, *before, [3, 1], weights=[3, 1]),
+        lambda: collective(s, *before, [3, 1], 1),
+    ):
+        with pytest.raises(TypeError, match="positional argument"):
+            wrong()
 
 
 def test_integers_keep_their_precision(group: synk.Group) -> None:
