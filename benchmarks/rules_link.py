@@ -43,7 +43,7 @@ SIZES = (784, 800, 800, 10)
 BATCH, LOOK, MOST = 128, 10, 2000  # rows of a member's step; steps between two looks; steps
 CONTENDERS: dict[str, dict[str, Any]] = {
     "synchronous": {},
-    'synchronous, compress="bf16"': {"compress": "bf16"},
+    "HalfPrecision": {"exchange": HalfPrecision("bf16")},
     "TopK(0.01)": {"exchange": TopK(0.01)},
     "Average(10)": {"rule": rules.Average(10)},
 }

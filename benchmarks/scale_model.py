@@ -279,7 +279,7 @@ def limits(costs: Costs) -> None:
     print(
         "Commands and agreements grow with the depth of the tree; transfers hardly grow with the\n"
         "number of nodes. Where transfers take half of a step, the bandwidth is the limit.\n"
-        "Remedies: gradients in 16 bits (compress=), a larger batch for each node, sending a\n"
+        "Remedies: gradients in 16 bits (exchange=), a larger batch for each node, sending a\n"
         "layer's gradients while the next is computed. One agreement for several transfers would\n"
         "save messages."
     )

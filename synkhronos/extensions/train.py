@@ -102,7 +102,7 @@ def make_train_function(
     reduction : {"avg", "sum"}, optional
         How the gradient over all rows follows from those of the members; replaces the proof.
     compress : {"fp16", "bf16"}, optional
-        Short for ``exchange=HalfPrecision(compress)``.
+        The old spelling of ``exchange=HalfPrecision(compress)``, with a warning.
     exchange : TopK or HalfPrecision, optional
         What nodes send of their gradients: the largest elements, and the others later; or all, in
         16 bits. Gradients between GPUs travel whole: there 16 bits have no effect, with a warning,
@@ -196,7 +196,7 @@ def make_train_function(
             return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, sent, *given)
 
         if rule is not None:
-            _check_rule(rule, group, mode, compress, exchange)
+            _check_rule(rule, group, mode, sent)
             if not rule.meets:
                 _check_free(rule, group, outputs, loss, partition)
                 reported = (loss, None)
@@ -204,16 +204,15 @@ def make_train_function(
         made = planned(changes, ())
     member = group.member
     if sent is not None and made.function.recipe.jax and member.resident:
-        given = f"compress={compress!r}" if compress else f"exchange={sent}"
         if isinstance(sent, TopK):
             raise InputError(
-                f"make_train_function: {given}: members compute on GPUs, and NCCL adds up whole "
-                "gradients there: leave exchange= out"
+                f"make_train_function: exchange={sent}: members compute on GPUs, and NCCL adds up "
+                "whole gradients there: leave exchange= out"
             )
         if member.communicator.nodes > 1:
             warn(
-                f"{given} has no effect here: NCCL moves gradients from GPU to GPU and adds them "
-                "up in their own dtype",
+                f"exchange={sent} has no effect here: NCCL moves gradients from GPU to GPU and "
+                "adds them up in their own dtype",
                 UnusedWarning,
             )
     return TrainFunction(group, made)
@@ -412,7 +411,7 @@ def _training_apart(
     return RoundFunction(group, made, rule, variables, warm)
 
 
-def _check_rule(rule: Rule, group: Group, mode: Any, compress: Any, exchange: Any) -> None:
+def _check_rule(rule: Rule, group: Group, mode: Any, exchange: Exchange | None) -> None:
     if isinstance(rule, type) and issubclass(rule, Rule):
         raise InputTypeError(
             f"make_train_function: rule={rule.__name__} is a class: call it, as in "
@@ -423,10 +422,9 @@ def _check_rule(rule: Rule, group: Group, mode: Any, compress: Any, exchange: An
             f"make_train_function: rule={shown(rule)} is not a rule of synkhronos.rules; the "
             "optimizer is update_rule"
         )
-    if compress is not None or exchange is not None:
-        given = f"compress={compress!r}" if exchange is None else f"exchange={exchange}"
+    if exchange is not None:
         raise InputError(
-            f"make_train_function: {given} is for gradients, and with {rule} members "
+            f"make_train_function: exchange={exchange} is for gradients, and with {rule} members "
             "exchange none: leave it out"
         )
     if not rule.meets and group.member.resident and runs_jax(mode):

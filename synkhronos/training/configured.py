@@ -15,8 +15,9 @@ import pytensor
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.group import Group, current_or_none, current_or_temporary, temporary
-from synkhronos._errors import InputError
+from synkhronos._errors import DeprecatedWarning, InputError, warn
 from synkhronos._host.launch_settings import launch_settings
+from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision
 from synkhronos.extensions.updates import total_norm_constraint
 from synkhronos.rules import Rule
 from synkhronos.training._choices import (
@@ -241,8 +242,7 @@ def _fitted(
             updates=net.updates,
             clip=clip,
             reduction=config.reduction,
-            compress=config.compress,
-            exchange=exchange_of(config.exchange, "exchange"),
+            exchange=_exchange(config),
             config=config.table(),
             mode=mode,
             export=() if quick else config.export,
@@ -255,6 +255,20 @@ def _stops(config: Config) -> tuple[list[EarlyStopping], list[Target]]:
     given = config.stop if isinstance(config.stop, list) else [config.stop]
     stops = [EarlyStopping(**_fields(each)) if isinstance(each, Stop) else each for each in given]
     return stops_of(stops, config.patience, config.target, toml=True)
+
+
+def _exchange(config: Config) -> Exchange | None:
+    """What nodes send of gradients; the key compress had one kind of it."""
+    if config.compress is None:
+        return exchange_of(config.exchange, "exchange")
+    if config.exchange is not None:
+        raise InputError("compress: an old key, and exchange is given: leave compress out")
+    table = f'{{ name = "HalfPrecision", format = "{config.compress}" }}'
+    warn(
+        f'compress = "{config.compress}" is an old spelling: write exchange = {table}',
+        DeprecatedWarning,
+    )
+    return HalfPrecision(config.compress)
 
 
 def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:

@@ -251,7 +251,10 @@ def test_theano_mpi(place: Path, capsys: Captured) -> None:
         ("-r=BSP", {"batch": 256}),
         ("-r=BSP -bsp_sync_type=avg", {"batch": 256, "rule": {"name": "Average", "period": 1}}),
         ("-r=BSP -bsp_sync_type=swap", {"batch": 256, "rule": {"name": "Swap", "period": 1}}),
-        ("-r=BSP -bsp_exch_strategy=nccl16", {"batch": 256, "compress": "fp16"}),
+        (
+            "-r=BSP -bsp_exch_strategy=nccl16",
+            {"batch": 256, "exchange": {"name": "HalfPrecision", "format": "fp16"}},
+        ),
         (
             "--rule=GOSGD",
             {"member_batch": 128, "rule": {"name": "GoSGD", "probability": 0.01}},
@@ -268,7 +271,7 @@ def test_rules_of_theano_mpi(
     assert left == ["MODELCLASS=Other: the config file goes before it: Mine"]  # it was sourced
     assert found["members"] == 2
     runs(found)
-    keys = ("batch", "member_batch", "rule", "compress")
+    keys = ("batch", "member_batch", "rule", "exchange")
     assert {key: found[key] for key in keys if key in found} == wanted
 
 

@@ -207,6 +207,20 @@ def test_setting_a_residual(group2: synk.Group) -> None:
     assert moved[29] == pytest.approx(-1e6, rel=1e-3)
 
 
+def test_the_old_spelling(group2: synk.Group) -> None:
+    """compress= makes the exchange that its warning shows; in fit, too."""
+    with pytest.warns(synk.DeprecatedWarning, match="compress=.* write (exchange=.*)$") as told:
+        train = _made(compress="fp16")
+    new = str(told[0].message).rpartition("exchange=")[2]
+    assert train._plan.exchange == eval(new) == HalfPrecision("fp16")
+    assert told[0].filename == __file__
+    x, w = pt.dvector("x"), pytensor.shared(0.0, name="w")
+    adam: Any = {"optimizer": updates.adam, "batch": 2, "epochs": 1, "progress": False}
+    with pytest.warns(synk.DeprecatedWarning, match=r'write exchange=HalfPrecision\("bf16"\)$'):
+        run = fit(((w - x) ** 2).mean(), [w], x, np.ones(2), compress="bf16", mode=FAST, **adam)
+    assert run.train._plan.exchange == HalfPrecision("bf16")
+
+
 def test_fit_passes_it_on(group2: synk.Group) -> None:
     x, y = pt.dmatrix("x"), pt.dvector("y")
     w = pytensor.shared(np.zeros(6), name="w")
@@ -235,8 +249,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: HalfPrecision(seed=0.5), "seed=0.5 is not a whole number"),  # type: ignore[arg-type]
     (lambda: _made(exchange=TopK), r"exchange=TopK is a class: call it, as in TopK\(0.01\)"),
     (lambda: _made(exchange=0.01), r"exchange=0.01: give TopK\(density\) or"),
-    (lambda: _made(exchange=TopK(0.1), compress="fp16"), "give one of them"),
-    (lambda: _made(compress="fp8"), "compress='fp8'"),
+    (lambda: _made(exchange=TopK(0.1), compress="fp16"), "give the second one alone"),
+    (lambda: _made(compress="fp8"), r"compress='fp8': use exchange=HalfPrecision\("),
     (lambda: _made(exchange=TopK(0.1), rule=rules.GEM()), "is for gradients, and with GEM"),
     (lambda: _made(exchange=HalfPrecision(), rule=rules.Average(2)), "is for gradients"),
 ]

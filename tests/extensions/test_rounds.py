@@ -18,7 +18,7 @@ from training_cases import RULES, Net, lars, loss_of, whitened
 import synkhronos as synk
 from synkhronos import nn, rules
 from synkhronos._transport.communicators.solo import Solo
-from synkhronos.extensions import Batches, make_train_function, updates
+from synkhronos.extensions import Batches, HalfPrecision, make_train_function, updates
 
 ROUND_RULES = {
     "average": rules.Average(3),
@@ -419,7 +419,7 @@ def test_batches_without_rows(group2: synk.Group, loss: str) -> None:
 def test_refusals(group2: synk.Group) -> None:
     net = Net()
     for rule, options, text in (
-        (rules.Average(2), {"compress": "fp16"}, "exchange none: leave it out"),
+        (rules.Average(2), {"exchange": HalfPrecision("fp16")}, "exchange none: leave it out"),
         (rules.EASGD(2, alpha=0.7, meet=True), {}, "the limit is"),
     ):
         with pytest.raises(synk.InputError, match=text):

@@ -105,7 +105,8 @@ for how in sys.argv[4].split():
     for x, y in steps[5:]:
         resumed.train(x, y)
     np.testing.assert_array_equal(resumed.values(), unbroken.values())
-    other, nearest = Regression(exchange=HalfPrecision(how, True)), Regression(compress=how)
+    other = Regression(exchange=HalfPrecision(how, True))
+    nearest = Regression(exchange=HalfPrecision(how))
     for x, y in steps:
         other.train(x, y)
         nearest.train(x, y)

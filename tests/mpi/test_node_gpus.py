@@ -76,7 +76,7 @@ def test_training_equals_serial(mpi: Launcher, tmp_path: Path, each: str) -> Non
     only in mode JAX.
     """
     text = """
-        from synkhronos.extensions import make_train_function, updates
+        from synkhronos.extensions import HalfPrecision, make_train_function, updates
 
         def trained(mode, how):
             draw = np.random.default_rng(1)
@@ -127,7 +127,7 @@ def test_training_equals_serial(mpi: Launcher, tmp_path: Path, each: str) -> Non
             with warnings.catch_warnings(record=True) as found:
                 warnings.simplefilter("always", synk.UnusedWarning)
                 make_train_function(((x * w) ** 2).mean(), [w], x, None, updates.sgd, 0.1,
-                                    compress="fp16", mode=mode)
+                                    exchange=HalfPrecision("fp16"), mode=mode)
             made += [(mode, str(w.message)) for w in found if w.category is synk.UnusedWarning]
         [(mode, said)] = made
         assert mode == "JAX" and "has no effect here" in said

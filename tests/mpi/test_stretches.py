@@ -17,6 +17,7 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 from synkhronos._plan.reductions import Reduction
+from synkhronos.extensions import HalfPrecision
 from synkhronos.extensions import make_train_function, make_train_function_pytensor
 from synkhronos.extensions import updates as rules
 from synkhronos.testing import conformance
@@ -98,9 +99,9 @@ def trained(make, **more):
 wanted = trained(make_train_function_pytensor)
 np.testing.assert_allclose(trained(make_train_function), wanted)
 for how, loose in (("fp16", 2**-9), ("bf16", 2**-6)):
-    found = trained(make_train_function, compress=how)
+    found = trained(make_train_function, exchange=HalfPrecision(how))
     assert 0 < np.linalg.norm(found - wanted) < loose * np.linalg.norm(wanted)
-    np.testing.assert_array_equal(found, trained(make_train_function, compress=how))
+    np.testing.assert_array_equal(found, trained(make_train_function, exchange=HalfPrecision(how)))
 print("good end")
 """
 

@@ -399,6 +399,21 @@ def test_exchanges_by_name(place: Path, values: list[str], wanted: Any) -> None:
     assert _choices.exchange_of(found, "exchange") == wanted
 
 
+def test_the_old_key_of_an_exchange(place: Path) -> None:
+    """The key compress means what its warning shows, and is refused beside the new one."""
+    made = config.read(place / "config.toml", ["compress=fp16"])
+    with pytest.warns(
+        synk.DeprecatedWarning, match="is an old spelling: write exchange = "
+    ) as told:
+        found = configured._exchange(made)
+    new = str(told[0].message).rpartition("write exchange = ")[2]
+    other = config.read(place / "config.toml", [f"exchange={new}"])
+    assert found == configured._exchange(other) == HalfPrecision("fp16")
+    both = config.read(place / "config.toml", ["compress=fp16", "exchange=HalfPrecision"])
+    with pytest.raises(synk.InputError, match="leave compress out"):
+        configured._exchange(both)
+
+
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [

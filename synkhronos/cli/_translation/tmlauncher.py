@@ -78,7 +78,9 @@ def translate(out: Translation, line: list[str]) -> None:
     if "BSP_EXCH_STRATEGY" in found:
         strategy = "".join(found["BSP_EXCH_STRATEGY"])
         if strategy.endswith("16") and rule == "BSP" and kind == "cdd":
-            out.set("compress", "fp16", f"{strategy}: between nodes only; else it has no effect.")
+            said = f"{strategy}: between nodes only; else it has no effect."
+            out.set("exchange.name", "HalfPrecision", said)
+            out.set("exchange.format", "fp16")
         else:
             out.leave(f"BSP_EXCH_STRATEGY={strategy}", "the exchange is chosen by the group")
     if given.size:

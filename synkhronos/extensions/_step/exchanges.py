@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError, shown, warn
 from synkhronos._transport.communicators.half_precision import FORMATS
 
 
@@ -163,14 +163,20 @@ class HalfPrecision(Exchange):
 def exchange_of(exchange: Any, compress: Any) -> Exchange | None:
     """The exchange that `exchange=` and `compress=` of a training function describe."""
     if compress not in (None, *FORMATS):
-        raise InputError(f'compress={shown(compress)}: use "fp16", "bf16" or None')
-    if exchange is None:
-        return None if compress is None else HalfPrecision(compress)
-    if compress is not None:
+        raise InputError(f'compress={shown(compress)}: use exchange=HalfPrecision("fp16")')
+    if compress is not None and exchange is not None:
         raise InputError(
-            f"make_train_function: compress={compress!r} and exchange={exchange}: give one of "
-            "them; exchange=HalfPrecision(...) is compress= with more options"
+            f"make_train_function: compress={compress!r} and exchange={exchange}: give the second "
+            "one alone; compress= is its old spelling"
         )
+    if compress is not None:
+        warn(
+            f'compress="{compress}" is an old spelling: write exchange=HalfPrecision("{compress}")',
+            DeprecatedWarning,
+        )
+        return HalfPrecision(compress)
+    if exchange is None:
+        return None
     if isinstance(exchange, type) and issubclass(exchange, Exchange):
         raise InputTypeError(
             f"make_train_function: exchange={exchange.__name__} is a class: call it, as in "
