@@ -1,4 +1,4 @@
-"""Files in folders of strangers: links are not followed, pipes and devices are not opened."""
+"""Files in folders of strangers: links are not followed, pipes and devices are not opened (T7)."""
 
 from __future__ import annotations
 
