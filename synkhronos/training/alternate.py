@@ -104,7 +104,7 @@ class Alternate(ProcessBound):
         self._swap = swap
         self._progress = pytensor.shared(np.zeros(2, np.int64), name="steps and swaps of the cycle")
         self._latest = 0
-        first, *others = [train._same_rows for train in self.parts]
+        first, *others = [train.same_rows for train in self.parts]
         first.share(others)
         self._own: list[SharedVariable] = []
         self._stacked: list[SharedVariable] = []

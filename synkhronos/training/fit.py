@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +188,7 @@ def fit(
     whole = in_dtype if ema is None else with_averages(in_dtype, ema)
     if guard is not None and rule is None:
         whole = guarded(whole)
-    proved: AbstractContextManager[None] = nullcontext()
-    if strict:
-        proved = refusing(ReductionWarning, _CURE)
-    with proved:
+    with refusing(ReductionWarning, _CURE) if strict else nullcontext():
         train = make_train_function(
             loss,
             params,

@@ -16,6 +16,7 @@ from modes import FAST
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_local_train_function, make_train_function, updates
+from synkhronos.extensions._step.same_rows import SameRows
 from synkhronos.training import Alternate
 
 X = np.random.default_rng(5).normal(size=(20, 2))
@@ -91,13 +92,20 @@ def test_what_is_not_the_same(train: Any) -> None:
     for _ in range(12):
         train(X, Y, batch=20)
     for _ in range(12):
-        train(X.copy(), Y.copy(), batch=8)  # an array may have the address of the one before
+        train(X.copy(), Y.copy(), batch=8)
     x, y = train.build_inputs(X, Y)
     for i in range(12):
         x.set_value(X + i)
         train(x, y, batch=8)
         x[0] = i
         train(x, y, batch=8)
+
+
+def test_an_address_is_no_identity() -> None:
+    """A new array may lie where the one before did; every warning is an error here."""
+    rows = SameRows(1)
+    for _ in range(30):
+        rows.note("f", [X.copy()], {}, 8)
 
 
 def test_arrays_are_not_kept(train: Any) -> None:

@@ -75,7 +75,7 @@ class LocalFunction(ProcessBound):
         named = {*self.params, *self.state, *self.streams}
         self.settings = [v for v in found if v not in named]
         self.mode = mode
-        self._same_rows = SameRows(len(self.inputs))
+        self.same_rows = SameRows(len(self.inputs))
         self._stepped = False
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class LocalFunction(ProcessBound):
                 'its own step: use larger batches, or Batches(..., last="drop")'
             )
         if type(batch) in INTEGERS:
-            self._same_rows.note(f"function {self.name}", args, {}, batch)
+            self.same_rows.note(f"function {self.name}", args, {}, batch)
         found = self._compiled(*args, batch=batch, timeout=timeout)
         self._stepped = True
         return found

@@ -148,7 +148,7 @@ class TrainFunction(ProcessBound, Advised):
                     "list it in bcast_inputs"
                 )
         self.inputs = list(plan.inputs)
-        self._same_rows = SameRows(len(plan.inputs))
+        self.same_rows = SameRows(len(plan.inputs))
         self.params = list(plan.params)
         states = [v for unit in partition.units for v in unit.everything if v not in self.params]
         self._exchange_states = self._states_of(plan.exchange)
@@ -275,7 +275,7 @@ class TrainFunction(ProcessBound, Advised):
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
         if type(batch) in INTEGERS:
-            self._same_rows.note(self._function.what, args, kwargs, batch)
+            self.same_rows.note(self._function.what, args, kwargs, batch)
         with group.turn("train", timeout):
             return self._step(args, kwargs, batch, num_slices)
 

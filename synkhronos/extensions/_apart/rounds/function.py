@@ -130,7 +130,7 @@ class RoundFunction(ApartFunction):
         if kwargs or len(args) > self._n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
         if type(batch) in INTEGERS:
-            self._same_rows.note(self._function.what, args, kwargs, batch)
+            self.same_rows.note(self._function.what, args, kwargs, batch)
         with self._group.turn("train", timeout):
             return self._step(args, kwargs, batch, num_slices)
 
