@@ -420,17 +420,16 @@ _NAMES = {
     "early_stopping": ("stop",),
     "learning_rate": ("rate", "optimizer"),
     "lr": ("learning_rate", "rate", "optimizer"),
-    "members": ("n_parallel",),
-    "n_jobs": ("n_parallel", "members"),
+    "n_jobs": ("members",),
     "n_parallel": ("members",),
     "n_rows": ("n",),
-    "n_workers": ("n_parallel", "members"),
-    "num_workers": ("n_parallel", "members"),
+    "n_workers": ("members",),
+    "num_workers": ("members",),
     "patience": ("stop",),
-    "processes": ("n_parallel", "members"),
+    "processes": ("members",),
     "update_rule": ("optimizer",),
     "validation_data": ("validation",),
-    "workers": ("n_parallel", "members"),
+    "workers": ("members",),
 }
 
 

@@ -29,6 +29,7 @@ from synkhronos._engine.group_options import (
     followed,
     given_options,
     listed,
+    the_members,
 )
 from synkhronos._engine.member import Member
 from synkhronos._engine.process_bound import ProcessBound
@@ -87,8 +88,8 @@ class Group(ProcessBound):
 
     Parameters
     ----------
-    n_parallel : int, optional
-        Members, the master included. Default: one per GPU where there are GPUs and the mode is
+    members : int, optional
+        How many, the master included. Default: one per GPU where there are GPUs and the mode is
         JAX, else one per physical core that this process may use.
     devices : str or sequence, optional
         What the members compute on in mode JAX: "cpu"; "cuda", a member for each GPU; or one for
@@ -114,7 +115,7 @@ class Group(ProcessBound):
         Seconds after which a warning shows the same. None: no warning.
     mpi : bool, optional
         Whether the group spans all processes of an MPI launch. Default: yes, if there is a launch
-        and no other such group is alive. `n_parallel` is then the members on each node.
+        and no other such group is alive. `members` is then the number on each node.
     max_restarts : int
         How often, until the group is closed, all workers are restarted after a death. They get
         functions and shared variables from the master, and the call is repeated. If a value was
@@ -122,6 +123,8 @@ class Group(ProcessBound):
     trace : path, optional
         Trace the whole life of the group, and write the latest spans to this file when it is
         closed; see `trace` for the formats.
+    n_parallel : int, optional
+        The name that `members` had in 2017.
 
     Attributes
     ----------
@@ -166,7 +169,7 @@ class Group(ProcessBound):
     @options_checked
     def __init__(
         self,
-        n_parallel: int | None = None,
+        members: int | None = None,
         devices: Any = None,
         master_rank: int = 0,
         *,
@@ -180,7 +183,9 @@ class Group(ProcessBound):
         max_restarts: int = 0,
         mpi: bool | None = None,
         trace: str | Path | None = None,
+        n_parallel: int | None = None,
     ) -> None:
+        members = the_members("synk.Group", members, n_parallel)
         if why := trouble():
             raise StartFailed(f"synk.fork: {why}")
         if trace is not None:
@@ -189,10 +194,10 @@ class Group(ProcessBound):
         if settings.start:
             tell_launcher()
             write_by_the_line()
-        asked = n_parallel, devices, timeout
-        n_parallel, devices, timeout = followed(settings, launch, mpi is not False, *asked)
+        asked = members, devices, timeout
+        members, devices, timeout = followed(settings, launch, mpi is not False, *asked)
         self._options = GroupOptions.of(
-            *(n_parallel, devices, cores),
+            *(members, devices, cores),
             master=master_rank,
             start=start,
             profile=profile_workers,
@@ -940,7 +945,7 @@ def current_or_temporary(what: str, members: int | None, devices: Any = None) ->
             yield group
             return
         group = Group(members, devices)
-        group._forked_with = given_options(Group, n_parallel=members, devices=devices)
+        group._forked_with = given_options(Group, members=members, devices=devices)
         try:
             with group.active():
                 yield group
@@ -948,7 +953,7 @@ def current_or_temporary(what: str, members: int | None, devices: Any = None) ->
             group.close()
 
 
-_SHARED = "n_parallel, devices, master_rank, profile_workers, **options\n    As for `Group`.\n"
+_SHARED = "members, devices, master_rank, profile_workers, **options\n    As for `Group`.\n"
 
 
 def _with_parameters_of_group[**P, R](function: Callable[P, R]) -> Callable[P, R]:
@@ -963,7 +968,7 @@ def _with_parameters_of_group[**P, R](function: Callable[P, R]) -> Callable[P, R
 
 @_with_parameters_of_group
 def fork(
-    n_parallel: int | None = None,
+    members: int | None = None,
     devices: Any = None,
     master_rank: int = 0,
     *,
@@ -980,7 +985,7 @@ def fork(
 
     Parameters
     ----------
-    n_parallel, devices, master_rank, profile_workers, **options
+    members, devices, master_rank, profile_workers, **options
         As for `Group`.
     use_gpu, max_n_var, max_dim
         Accepted as in 2017, and ignored: there are no such limits, and the mode selects GPUs.
@@ -1011,13 +1016,14 @@ def fork(
     del use_gpu, max_n_var, max_dim
     check_options("synk.fork", options, Group)
     options["profile_workers"] = profile_workers
+    members = the_members("synk.fork", members, options.pop("n_parallel", None))
     asked = given_options(
-        Group, n_parallel=n_parallel, devices=devices, master_rank=master_rank, **options
+        Group, members=members, devices=devices, master_rank=master_rank, **options
     )
     alive = current_or_none()
     if alive is not None:
         return alive._kept_by_fork(asked)
-    _current = Group(n_parallel, devices, master_rank, **options)
+    _current = Group(members, devices, master_rank, **options)
     _current._forked_with = asked
     _own.set(None)  # a closed one
     return _current.size

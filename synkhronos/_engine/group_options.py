@@ -91,27 +91,27 @@ class GroupOptions:
 
     @staticmethod
     def of(
-        n_parallel: int | None,
+        members: int | None,
         devices: Any,
         cores: Any,
         launch: mpi_backend.Launch | None = None,
         **options: Any,
     ) -> GroupOptions:
         """Find the number of members on this node, their devices, and their cores."""
-        asked = {"n_parallel": n_parallel, "devices": devices, "cores": cores, **options}
+        asked = {"members": members, "devices": devices, "cores": cores, **options}
         if launch is not None and launch.local_size > 1:  # each of them is a node
-            if n_parallel is None and (devices is None or str(devices) == "cuda"):
-                n_parallel = 1
+            if members is None and (devices is None or str(devices) == "cuda"):
+                members = 1
             if cores is None:
                 turn = launch.local_rank, launch.local_size
                 cores = _cores.slice_of_launch(*turn, mpi_backend.siblings())
-        elif launch is not None and n_parallel is None and _cores.bound_to_one():
+        elif launch is not None and members is None and _cores.bound_to_one():
             log.warning(
                 "%s has bound this process to one core, so its node gets one member: pass "
                 "--bind-to none (Open MPI) or --cpus-per-task (srun), or fork(n)",
                 launch.launcher,
             )
-        found = devices_for(devices, n_parallel, 0 if launch is None else launch.local_rank)
+        found = devices_for(devices, members, 0 if launch is None else launch.local_rank)
         given = devices if are_cores(devices) else None
         shares = _cores.divided(given, cores, len(found))
         limited = given is not None or cores is not None
@@ -184,7 +184,7 @@ def followed(
     settings: LaunchSettings,
     launch: mpi_backend.Launch | None,
     spans: bool,
-    n_parallel: Any,
+    members: Any,
     devices: Any,
     timeout: Any,
 ) -> tuple[Any, Any, Any]:
@@ -206,9 +206,9 @@ def followed(
             f"{size}: the launcher and mpi4py must belong to one MPI. Under Slurm name its plug-in "
             'for that MPI, as in synk run --launcher-args="--mpi=pmix"; `synk doctor` tries MPI'
         )
-    members = settings.members_of(node) if settings.members else None
+    here = settings.members_of(node) if settings.members else None
     wanted = {
-        "n_parallel": (n_parallel, members, "-n, SYNKHRONOS_MEMBERS"),
+        "members": (members, here, "-n, SYNKHRONOS_MEMBERS"),
         "devices": (devices, settings.devices or None, "-D, SYNKHRONOS_DEVICES"),
         "timeout": (timeout, settings.timeout, "--timeout, SYNKHRONOS_TIMEOUT"),
     }
@@ -220,6 +220,16 @@ def followed(
             )
     found = [given if asked is None else asked for asked, given, _ in wanted.values()]
     return found[0], found[1], found[2]
+
+
+def the_members(what: str, members: Any, n_parallel: Any) -> Any:
+    """The number of members, by its name or by that of 2017."""
+    if members is not None and n_parallel is not None:
+        raise InputError(
+            f"{what}: members={shown(members)} and n_parallel={shown(n_parallel)}: give members "
+            "alone; n_parallel is its old name"
+        )
+    return n_parallel if members is None else members
 
 
 def given_options(maker: Callable[..., Any], **options: Any) -> dict[str, Any]:

@@ -140,11 +140,11 @@ def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Device, ...]:
+def devices_for(asked: Any, members: int | None, place: int = 0) -> tuple[Device, ...]:
     """The device of each member on this machine; see `choose`.
 
     If the mode is JAX and JAX can use GPUs, members are on GPUs unless the user asks for something
-    else: one member on each GPU, or `n_parallel` members on the GPUs in turn. `place`: the number
+    else: one member on each GPU, or `members` members on the GPUs in turn. `place`: the number
     of processes of the launch before this one on this machine, whose members come first.
 
     Raises
@@ -162,11 +162,11 @@ def devices_for(asked: Any, n_parallel: int | None, place: int = 0) -> tuple[Dev
     else:
         in_turn = place > 0 and isinstance(asked, str) and asked == "cuda"
     if gpus and in_turn and has_plugin():
-        members = _checked(n_parallel) or len(gpus)
-        first = place * members
-        asked = [f"cuda:{i % len(gpus)}" for i in range(first, first + members)]
+        each = _checked(members) or len(gpus)
+        first = place * each
+        asked = [f"cuda:{i % len(gpus)}" for i in range(first, first + each)]
     hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} shows none"
-    found = choose(asked, n_parallel, gpus, cores.physical(), hidden if count else _NO_DRIVER)
+    found = choose(asked, members, gpus, cores.physical(), hidden if count else _NO_DRIVER)
     if any(device.kind == "cuda" for device in found) and not has_plugin():
         raise BackendMissing("JAX with its plugin for CUDA", "cuda12", "cuda13")
     return found
@@ -178,7 +178,7 @@ def has_plugin() -> bool:
 
 
 def choose(
-    asked: Any, n_parallel: int | None, gpus: Sequence[str], suited: int, none: str = _NO_DRIVER
+    asked: Any, members: int | None, gpus: Sequence[str], suited: int, none: str = _NO_DRIVER
 ) -> tuple[Device, ...]:
     """The device of each member. Pure.
 
@@ -188,7 +188,7 @@ def choose(
         "cpu", "cuda" (a member for each GPU), names separated by commas, or a list of names, one
         for each member (["cuda"] is one member, on the first GPU). A GPU may be named several
         times. Or cores, which this function only counts.
-    n_parallel : int or None
+    members : int or None
         The number of members, if the user gave it.
     gpus : sequence of str
         CUDA's names of the visible GPUs.
@@ -205,7 +205,7 @@ def choose(
     >>> [str(d) for d in choose("cuda:0,cuda:0,cpu", None, ["0", "1"], 8)]
     ['cuda:0', 'cuda:0', 'cpu']
     """
-    members = _checked(n_parallel)
+    members = _checked(members)
     if asked is None:
         return (Device(),) * (members or suited)
     if are_cores(asked):
@@ -263,17 +263,17 @@ def _names(asked: Any) -> list[str]:
     return names
 
 
-def _checked(n_parallel: int | None) -> int | None:
-    if n_parallel is None:
+def _checked(members: int | None) -> int | None:
+    if members is None:
         return None
-    members = None
+    found = None
     with contextlib.suppress(TypeError):
-        members = operator.index(n_parallel)
-    if members is None or isinstance(n_parallel, bool):
-        raise InputTypeError(f"n_parallel={shown(n_parallel)}: give the number of members, an int")
-    if members < 1:
-        raise InputError(f"n_parallel={members}: a group has at least 1 member")
-    return members
+        found = operator.index(members)
+    if found is None or isinstance(members, bool):
+        raise InputTypeError(f"members={shown(members)}: give the number of members, an int")
+    if found < 1:
+        raise InputError(f"members={found}: a group has at least 1 member")
+    return found
 
 
 def _count(asked: Any, found: int, members: int | None) -> int:

@@ -219,7 +219,7 @@ with synk.Group(3) as second:
 synk.close()
 print("the same number", synk.fork(2))
 synk.close()
-for wrong in ({"n_parallel": 3}, {"devices": ["cpu"] * 2}, {"timeout": 7}):
+for wrong in ({"members": 3}, {"devices": ["cpu"] * 2}, {"timeout": 7}):
     try:
         synk.fork(**wrong)
     except synk.InputError as exc:
@@ -244,7 +244,7 @@ def test_groups_follow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     ]
     numbers, devices, limit, *last = out.splitlines()[5:]
     assert numbers == (
-        "n_parallel=3 in the script, and 2 by synk run (-n, SYNKHRONOS_MEMBERS): leave n_parallel "
+        "members=3 in the script, and 2 by synk run (-n, SYNKHRONOS_MEMBERS): leave members "
         "out of the script to follow synk run, or give both the same"
     )
     assert "devices=['cpu', 'cpu'] in the script, and 'cpu' by synk run" in devices

@@ -62,7 +62,7 @@ def test_cells(cell: Cell) -> None:
     again = cell("print(synk.fork(2))")
     assert again.endswith("2")
     assert "is alive already and is kept" in again
-    assert cell("synk.fork(3)").startswith("GroupError: synk.fork(n_parallel=3): ")
+    assert cell("synk.fork(3)").startswith("GroupError: synk.fork(members=3): ")
     slow = """
 import time
 from synkhronos._engine import progress

@@ -112,18 +112,31 @@ def test_fork_again(caplog: pytest.LogCaptureFixture) -> None:
     """A cell of a notebook may run twice; other options are refused by name."""
     assert synk.fork(2, cores=[0], timeout=60) == 2
     group, f = synk.current_group(), _mean()
-    assert synk.fork(n_parallel=2, timeout=60, cores=(0,), master_rank=0, use_gpu=False) == 2
+    assert synk.fork(members=2, timeout=60, cores=(0,), master_rank=0, use_gpu=False) == 2
     assert synk.current_group() is group
     assert f(np.arange(3.0)) == 1
     assert "alive already and is kept" in caplog.text
-    for options in ({"n_parallel": 3}, {"n_parallel": 2}, {"infer": False, "timeout": 60}):
+    for options in ({"members": 3}, {"members": 2}, {"infer": False, "timeout": 60}):
         named = ", ".join(f"{k}={v}" for k, v in options.items())
         with pytest.raises(synk.GroupError) as raised:
             synk.fork(**options)  # type: ignore[arg-type]
         assert str(raised.value).startswith(f"synk.fork({named}): <synkhronos.Group of 2")
-        assert "made by synk.fork(n_parallel=2, cores=(0,), timeout=60)" in str(raised.value)
+        assert "made by synk.fork(members=2, cores=(0,), timeout=60)" in str(raised.value)
     synk.close()
     assert synk.fork(3) == 3
+
+
+def test_the_number_of_members_by_its_old_name() -> None:
+    """n_parallel means members, also when `fork` is repeated; both at once are refused."""
+    assert synk.fork(n_parallel=2) == synk.fork(members=2) == synk.fork(2) == 2
+    synk.close()
+    with synk.Group(n_parallel=1) as group:
+        assert group.size == 1
+    for make in (synk.fork, synk.Group):
+        with pytest.raises(synk.InputError, match="members=2 and n_parallel=2: give members"):
+            make(2, n_parallel=2)
+    with pytest.raises(synk.InputError, match="members=0"):
+        synk.fork(n_parallel=0)
 
 
 def test_fork_after_a_death() -> None:

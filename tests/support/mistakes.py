@@ -211,15 +211,15 @@ GROUPS = {
     ),
     "Groups": (
         Mistake(
-            "synk.fork(members=2)",
-            "InputTypeError: synk.fork: no option 'members'; there are n_parallel, devices, "
+            "synk.fork(n_jobs=2)",
+            "InputTypeError: synk.fork: no option 'n_jobs'; there are members, devices, "
             "master_rank, start, cores, infer, profile_workers, debug, timeout, stall_warning, "
-            "max_restarts, mpi, trace; did you mean n_parallel=?",
+            "max_restarts, mpi, trace, n_parallel; did you mean members=?",
         ),
         Mistake(
             "synk.fork(3)",
-            "GroupError: synk.fork(n_parallel=3): <synkhronos.Group of 2, ...>, made by "
-            "synk.fork(n_parallel=2), is alive already: call synk.close() first, or make a second "
+            "GroupError: synk.fork(members=3): <synkhronos.Group of 2, ...>, made by "
+            "synk.fork(members=2), is alive already: call synk.close() first, or make a second "
             "group with synk.Group",
         ),
         Mistake(
