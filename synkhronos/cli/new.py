@@ -9,7 +9,7 @@ Kinds:
 
 Examples:
   synk new train
-  synk new gan --to experiments/
+  synk new gan experiments
   synk new --from mpidriver -- mpirun -n 4 python MPIDriver.py model.json train.list val.list
   synk new --from tmlauncher --to config.toml -- tmlauncher -cfg=launch.cfg
   synk new --from pydtnn -- pydtnn_benchmark --model=simplemlp --dataset=mnist
@@ -54,16 +54,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "words",
-        metavar="KIND",
+        metavar="KIND [FOLDER]",
         nargs="*",
         default=[],
-        help=f"{', '.join(KINDS)}; with --from, after --, the old line",
+        help=f"{', '.join(KINDS)}, and where to write; with --from, after --, the old line",
     )
     add("--from", dest="system", choices=SYSTEMS, help="translate a line of this system")
     add(
         "--to",
         metavar="FOLDER",
-        help="a folder, which is made; for one file a folder that exists or ends in /, or a file",
+        help="in place of FOLDER: a folder, which is made; for one file a folder that exists or "
+        "ends in /, or a file",
     )
     add("--force", action="store_true", help="replace files that exist")
 
@@ -72,13 +73,16 @@ def run(options: argparse.Namespace) -> int:
     """Write the files."""
     if options.system is not None:
         return _translated(options)
-    if len(options.words) != 1 or options.words[0] not in KINDS:
+    kind, *places = options.words or [""]
+    if kind not in KINDS or len(places) > 1 or not KINDS.keys().isdisjoint(places):
         asked = " ".join(options.words) or "nothing"
         return _wrong(f"asked for {asked}: give one of {', '.join(KINDS)}, or --from")
-    [kind] = options.words
-    targets = _targets(list(KINDS[kind].values()), options.to)
+    if places and options.to is not None:
+        return _wrong(f"{places[0]} and --to {options.to}: give one place")
+    to = _folder(places[0]) if places else options.to
+    targets = _targets(list(KINDS[kind].values()), to)
     if targets is None:
-        return _wrong(f"--to {options.to}: it is a file, and {kind} has several: give a folder")
+        return _wrong(f"{to}: it is a file, and {kind} has several: give a folder")
     if not options.force and (there := _existing(targets)):
         return _failed(there)
     for source, target in zip(KINDS[kind], targets, strict=True):
@@ -122,6 +126,12 @@ def _check(table: dict[str, Any]) -> None:
     except BackendMissing:
         return
     config.config_of(table, "the old line gives a config that cannot run")
+
+
+def _folder(place: str) -> str:
+    """The second word: a folder even if there is none yet, unless its name has a suffix."""
+    made = Path(place)
+    return place if made.suffix or made.exists() else f"{place}/"
 
 
 def _targets(names: list[str], to: str | None) -> list[Path] | None:

@@ -69,7 +69,27 @@ def test_where_files_go(empty: Path, capsys: Captured) -> None:
     assert sorted(p.name for p in (empty / "other").iterdir()) == ["config.toml", "mine.py"]
     assert synk_new("train", "--to", "config.toml") == 2
     said = capsys.readouterr().err
-    assert "--to config.toml: it is a file, and train has several: give a folder" in said
+    assert "config.toml: it is a file, and train has several: give a folder" in said
+
+
+def test_a_folder_as_second_word(empty: Path, capsys: Captured) -> None:
+    """As with --to; a new name without a suffix is a folder for one file, too."""
+    assert synk_new("train", "mine") == 0
+    assert sorted(p.name for p in (empty / "mine").iterdir()) == ["config.toml", "mine.py"]
+    assert "run it: synk train mine/config.toml\n" in capsys.readouterr().out
+    for where in ("one", "mine", "two/", "three/"):
+        assert synk_new("gan", where) == 0
+        assert (empty / where / "gan.py").is_file()
+    assert synk_new("gan", "four/first.py") == 0
+    assert (empty / "four" / "first.py").is_file()
+    assert synk_new("gan", "one") == 1
+    assert synk_new("gan", "one", "--force") == 0
+    assert synk_new("train", "config.toml") == 2
+    assert synk_new("gan", "five", "--to", "six") == 2
+    assert "five and --to six: give one place" in capsys.readouterr().err
+    assert synk_new("gan", "five", "six") == 2
+    assert "asked for gan five six" in capsys.readouterr().err
+    assert not (empty / "five").exists()
 
 
 @pytest.mark.parametrize(
