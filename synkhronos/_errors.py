@@ -362,6 +362,7 @@ class NonFinite(SynkhronosError, ArithmeticError):
     Attributes
     ----------
     step, epoch : int
+        The epoch from 0, as `Trainer.epoch`; the message counts it from 1.
     rows : list of int
         Rows of the data that were found to give such a gradient; empty if none was looked for.
     """

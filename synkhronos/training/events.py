@@ -26,7 +26,8 @@ class Event:
     step : int
         Steps so far.
     epoch : int
-        The number of the epoch, from 0; that of the one that has ended, for "epoch".
+        The number of the epoch, from 0; that of the one that has ended, for "epoch". Printed lines
+        and `History` count from 1.
     values : dict
         "start": columns, the names of the values of an epoch. "step": loss, rows. "validated":
         val_loss and the other metrics, with the prefix ``val_``. "epoch": loss (the mean over the

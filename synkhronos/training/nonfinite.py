@@ -89,9 +89,9 @@ class Guard:
         self._in_a_row = 0
         if not math.isfinite(report.loss):
             raise NonFinite(
-                f"step {position.step} of epoch {position.epoch}: the loss is {report.loss}, and "
-                "the step has changed the parameters. Restore a checkpoint; to find the rows, make "
-                "the update rule guarded",
+                f"step {position.step} of epoch {position.epoch + 1}: the loss is {report.loss}, "
+                "and the step has changed the parameters. Restore a checkpoint; to find the rows, "
+                "make the update rule guarded",
                 position.step,
                 position.epoch,
             )
@@ -120,9 +120,9 @@ class Guard:
                 found += f", which {save_rows(self._folder, position.step, args, rows)} holds"
             found += "."
         raise NonFinite(
-            f"step {position.step} of epoch {position.epoch}: the gradient is not finite.{found} "
-            "All variables have the values of before the step: lower the rate, clip gradients, or "
-            'leave these rows out; guard="skip" leaves out such steps',
+            f"step {position.step} of epoch {position.epoch + 1}: the gradient is not finite."
+            f"{found} All variables have the values of before the step: lower the rate, clip "
+            'gradients, or leave these rows out; guard="skip" leaves out such steps',
             position.step,
             position.epoch,
             rows,

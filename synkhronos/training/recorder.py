@@ -81,7 +81,7 @@ class Recorder:
     >>> folder = tempfile.TemporaryDirectory()
     >>> with Recorder(folder.name, {"batch": 512}, name="a") as recorder:
     ...     recorder.write("step", step=1, loss=0.5)
-    ...     recorder.write("epoch", step=2, epoch=1, loss=float("nan"))
+    ...     recorder.write("epoch", step=2, epoch=0, loss=float("nan"))
     >>> [(line["kind"], line["loss"]) for line in read_metrics(recorder.folder)]
     [('step', 0.5), ('epoch', nan)]
     >>> folder.cleanup()

@@ -128,7 +128,9 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "compute exchange wait read script member 0 75 % 0 % 0 % 12 % 12 %" in text
     assert "member 1 50 % 0 % 25 % 12 % 12 %" in text
     assert text.count("WARNING rank 1 is late") == 2
-    assert "3 written; those that are still there: file step epoch written step-30 30 2" in text
+    assert (
+        "3 written; those that are still there: file step epochs done written step-30 30 2" in text
+    )
     assert "Marked rows differ. one two rate 0.1 0.2 batch 50 50" in text
     marked = [a.get("class") for tag, a in page.tags if tag == "tr"]
     assert marked.count("differs") == 1

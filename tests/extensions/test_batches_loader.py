@@ -456,7 +456,7 @@ def test_bad_batches_and_no_group(group2: synk.Group) -> None:
         (lambda rows: X[rows][:-1], "shape .3, 3. for 4 rows"),
         (lambda rows: 3.0, "shape .. for 4 rows"),
         (lambda rows: X[rows] if rows[0] < 4 else X[rows] + 1j, "complex128"),
-        (lambda rows: X[rows] if rows[0] < 4 else (X[rows], Y[rows]), "2 arrays for batch 1"),
+        (lambda rows: X[rows] if rows[0] < 4 else (X[rows], Y[rows]), "2 arrays for batch 2"),
     ],
 )
 def test_sources_that_return_nonsense(group2: synk.Group, returns: Any, said: str) -> None:
@@ -482,7 +482,7 @@ def test_what_a_source_raises_is_raised_in_the_loop(group2: synk.Group) -> None:
     assert seen == [[0, 10], [20, 30]]
     assert loader.batches.state()["row"] == 4
     assert "fails_at_four" in "".join(traceback.format_tb(caught.value.__traceback__))
-    assert "source 1 (function) was read for batch 2 of epoch 0" in caught.value.__notes__[0]
+    assert "source 1 (function) was read for batch 3 of epoch 1" in caught.value.__notes__[0]
     assert loader_threads() == []
 
 

@@ -199,12 +199,12 @@ for master in (False, True):
             seen.append(len(a))
     except synk.WorkerError as exc:
         assert not master and isinstance(exc, LookupError), exc
-        assert "batch 3 of epoch 0" in str(exc) and "a row is gone" in str(exc), exc
+        assert "batch 4 of epoch 1" in str(exc) and "a row is gone" in str(exc), exc
         assert "node" in str(exc) or "rank 2" in str(exc), exc
         print("of a node:", exc)
     except LookupError as exc:
         assert master, exc
-        assert any("batch 3 of epoch 0" in note for note in exc.__notes__), exc.__notes__
+        assert any("batch 4 of epoch 1" in note for note in exc.__notes__), exc.__notes__
         print("of the master:", exc)
     assert seen == [20, 20, 20], seen
     assert loader.batches.state()["row"] == 60

@@ -431,6 +431,8 @@ def test_nan_rows_are_named(group2: synk.Group, tmp_path: Any) -> None:
         )
     assert caught.value.rows == [77]
     assert caught.value.step == len(seen)
+    assert caught.value.epoch == 0
+    assert " of epoch 1: the gradient" in str(caught.value), "as the printed line counts"
     np.testing.assert_array_equal(net.w.get_value(), seen[-1] if seen else np.zeros((6, 3)))
     with np.load(tmp_path / "run" / f"nonfinite-{len(seen)}.npz") as kept:
         np.testing.assert_array_equal(kept["input0"], rows[[77]])

@@ -67,8 +67,8 @@ class MasterSets:
         turn = self.sets[number % self.count]
         if len(turn) != len(read.arrays):
             raise InputError(
-                f"Loader: the sources gave {len(read.arrays)} arrays for batch {number} of epoch "
-                f"{epoch}, and {len(turn)} before"
+                f"Loader: the sources gave {len(read.arrays)} arrays for batch {number + 1} of "
+                f"epoch {epoch + 1}, and {len(turn)} before"
             )
         for d, array in zip(turn, read.arrays, strict=True):
             if array is not None:

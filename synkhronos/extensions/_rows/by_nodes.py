@@ -225,7 +225,7 @@ class NodeReader:
             return
         rows = self._order[job.start + lo : job.start + hi]
         targets = [array[: hi - lo] for array in self._turns[job.turn]]
-        where = f"batch {job.number} of epoch {job.epoch}"
+        where = f"batch {job.number + 1} of epoch {job.epoch + 1}"
         self._place(read_batch(self._sources, rows, self._sort, targets, where), targets, where)
 
     def _place(self, read: Read, targets: list[np.ndarray], where: str) -> None:
@@ -327,7 +327,7 @@ class NodeLoop:
         ahead = range(count) if not number else [number + count - 1]
         asked = tuple([self._job(n) for n in ahead if n < len(self._walk)])
         job = self._job(number)
-        what = f"Loader: batch {number} of epoch {self._walk.epoch}"
+        what = f"Loader: batch {number + 1} of epoch {self._walk.epoch + 1}"
         self._sets.group.run(ReadAhead(self._sets.number, asked, job), what)
         self.rows = self._walk.rows(number)
         turn = self._sets.sets[job.turn]

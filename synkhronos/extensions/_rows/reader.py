@@ -152,7 +152,7 @@ class BatchReader:
                 self._done.put(exc)
 
     def _read(self, number: int, targets: list[np.ndarray]) -> Read:
-        where = f"batch {number} of epoch {self._walk.epoch}"
+        where = f"batch {number + 1} of epoch {self._walk.epoch + 1}"
         return read_batch(self._sources, self._walk.rows(number), self._sort, targets, where)
 
 

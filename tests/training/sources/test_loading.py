@@ -92,7 +92,7 @@ def test_an_error_names_file_rows_batch_and_epoch(group2: synk.Group, folder: Pa
     again = Loader(list(opened_later(folder, whole)), Batches(30, 6, shuffle=False))
     with pytest.raises(synk.SourceError, match=r"part2.npz: rows 0 to 5 of the file") as caught:
         list(again)
-    assert "batch 2 of epoch 0" in caught.value.__notes__[0]
+    assert "batch 3 of epoch 1" in caught.value.__notes__[0]
     assert len(list(loader)) == 5, "what it has decoded"
 
 
@@ -138,7 +138,7 @@ def test_not_a_number_in_a_batch(group2: synk.Group, folder: Path) -> None:
     loader = Loader(sources.npy(folder / "rows.npy", check=True), Batches(30, 10, shuffle=False))
     with pytest.raises(synk.SourceError, match=r"row 13 of the source\) has NaN") as caught:
         list(loader)
-    assert "batch 1 of epoch 0" in caught.value.__notes__[0]
+    assert "batch 2 of epoch 1" in caught.value.__notes__[0]
 
 
 def test_two_tasks_of_one_source(group2: synk.Group, folder: Path) -> None:
