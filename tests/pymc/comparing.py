@@ -94,9 +94,13 @@ def check_not_worse(
         expected, expected_slope = true
         allowed = max(1e-9, 10 * _distance(value, expected))
         assert _distance(other, expected) <= allowed, f"true {expected} at {given}"
-        allowed = max(1e-7, 10 * _distance(slope, expected_slope))
+        # nan where exact arithmetic has none either: there the plain slope counts if it is a number
+        slope, other_slope = np.asarray(slope), np.asarray(other_slope)
+        expected_slope = np.where(np.isnan(expected_slope), slope, expected_slope)
+        known = ~np.isnan(expected_slope)
+        allowed = max(1e-7, 10 * _distance(slope[known], expected_slope[known]))
         given = f"true {expected_slope} at {given}"
-        assert _distance(other_slope, expected_slope) <= allowed, given
+        assert _distance(other_slope[known], expected_slope[known]) <= allowed, given
 
 
 def _distance(found: Any, expected: Any) -> float:
