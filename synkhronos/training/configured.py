@@ -252,8 +252,11 @@ def _fitted(
 
 
 def _stops(config: Config) -> tuple[list[EarlyStopping], list[Target]]:
-    given = config.stop if isinstance(config.stop, list) else [config.stop]
-    stops = [EarlyStopping(**_fields(each)) if isinstance(each, Stop) else each for each in given]
+    def made(stop: str | Stop) -> str | EarlyStopping:
+        return EarlyStopping(**_fields(stop)) if isinstance(stop, Stop) else stop
+
+    given = config.stop
+    stops = [made(stop) for stop in given] if isinstance(given, list) else made(given)
     return stops_of(stops, config.patience, config.target, toml=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 import warnings
 from typing import Any
@@ -81,11 +82,12 @@ def test_the_old_text(old: Any, new: str, toml: str) -> None:
     """The new spelling that the warning shows has exactly its meaning, here and in a config."""
     with pytest.warns(synk.DeprecatedWarning) as told:
         made = meaning(options(old))
-    assert str(told[0].message).endswith(f" is an old spelling: write {new}")
+    assert str(told[0].message) == f"stop={json.dumps(old)} is an old spelling: write {new}"
     assert told[0].filename == __file__
     with pytest.warns(synk.DeprecatedWarning) as told:
         assert of_config(stop=old) == made
-    assert str(told[0].message).endswith(f" is an old spelling: write {toml}")
+    text = json.dumps(old)
+    assert str(told[0].message) == f"stop = {text} is an old spelling: write {toml}"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert written(new) == made

@@ -45,7 +45,7 @@ class SameRows:
         """Count a call with an integer batch."""
         if self._told:
             return
-        given = (*args, *kwargs.values())[: self._inputs]
+        given = ((*args, *kwargs.values()) if kwargs else args)[: self._inputs]
         ids = tuple(map(id, given))
         if ids != self._ids or batch != self._batch:
             self._begin(given, ids, batch)
