@@ -33,55 +33,12 @@ Every message says what was asked, what was found and what to do.
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import errno
 import functools
-import inspect
-import os
-import reprlib
 import resource
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any
-
-_PACKAGE = os.path.join(os.path.dirname(__file__), "")
-
-
-def place_of_user() -> str:
-    """The file and line outside of this package that has called it, as messages show them."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    if frame is None:
-        return "an unknown line"
-    folder, _, file = frame.f_code.co_filename.rpartition(os.sep)
-    if "ipykernel_" in folder:  # the file of a cell is named by a hash
-        return f"line {frame.f_lineno} of a notebook's cell"
-    return f"{file}:{frame.f_lineno}"
-
-
-class _Short(reprlib.Repr):
-    """Short texts of values, in which arrays are their dtype and shape."""
-
-    def repr1(self, x: Any, level: int) -> str:
-        shape, size = getattr(x, "shape", None), getattr(x, "size", 0)
-        if isinstance(shape, tuple) and isinstance(size, int) and size > _MANY:
-            if len(text := repr(x)) < self.maxother and "\n" not in text:  # as for Data
-                return text
-            return f"<{type(x).__name__} {getattr(x, 'dtype', '')} {shape}>".replace("  ", " ")
-        return super().repr1(x, level)
-
-
-_MANY = 8  # elements of an array; of more, messages show only the shape
-_SHORT = _Short(maxother=80, maxstring=60, maxlevel=3)
-
-
-def shown(value: object) -> str:
-    """A value as messages show it: short, and a large array by its dtype and shape."""
-    return _SHORT.repr(value)
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -411,81 +368,6 @@ class UnusedWarning(SynkhronosWarning):
 
 class DeprecatedWarning(SynkhronosWarning, FutureWarning):
     """An old spelling still works; a later version will refuse it. The message has the new one."""
-
-
-# What other libraries call an option, and what it is called here.
-_NAMES = {
-    "acc": ("accuracy",),
-    "batch_size": ("size", "batch"),
-    "checkpoint_dir": ("folder",),
-    "early_stopping": ("stop",),
-    "learning_rate": ("rate", "optimizer"),
-    "lr": ("learning_rate", "rate", "optimizer"),
-    "n_jobs": ("members",),
-    "n_parallel": ("members",),
-    "n_rows": ("n",),
-    "n_workers": ("members",),
-    "num_workers": ("members",),
-    "patience": ("stop",),
-    "processes": ("members",),
-    "update_rule": ("optimizer",),
-    "validation_data": ("validation",),
-    "workers": ("members",),
-}
-
-
-def closest(name: str, names: Sequence[str]) -> str | None:
-    """The one of `names` that somebody who wrote `name` may have meant."""
-    known = [n for n in _NAMES.get(name, ()) if n in names]
-    return next(iter(known or difflib.get_close_matches(name, names, 1)), None)
-
-
-def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
-    """Refuse keywords that `maker` does not have."""
-    known = inspect.signature(maker).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        return
-    names = [name for name in known if name != "self"]
-    for name in given:
-        if name not in names:
-            meant = closest(name, names)
-            hint = f"; did you mean {meant}=?" if meant else ""
-            raise InputTypeError(f"{what}: no option {name!r}; there are {', '.join(names)}{hint}")
-
-
-def options_checked[**P, R](maker: Callable[P, R]) -> Callable[P, R]:
-    """Decorate what refuses keywords that it does not have, and says which there are."""
-    what = maker.__qualname__.removesuffix(".__init__")
-
-    @functools.wraps(maker)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_options(what, kwargs, maker)
-        return maker(*args, **kwargs)
-
-    return checked
-
-
-_refused: ContextVar[tuple[type[SynkhronosWarning], str] | None] = ContextVar(
-    "_refused", default=None
-)
-
-
-@contextlib.contextmanager
-def refusing(category: type[SynkhronosWarning], cure: str) -> Iterator[None]:
-    """A context in which warnings of a category are an InputError; `cure` ends its message."""
-    token = _refused.set((category, cure))
-    try:
-        yield
-    finally:
-        _refused.reset(token)
-
-
-def warn(text: str, category: type[SynkhronosWarning]) -> None:
-    """Warn at the line outside of this package that has called it."""
-    refused = _refused.get()
-    if refused is not None and issubclass(category, refused[0]):
-        raise InputError(f"{text}. {refused[1]}")
-    warnings.warn(printable(text, kept="\n\t"), category, skip_file_prefixes=(_PACKAGE,))
 
 
 for _class in list(globals().values()):

@@ -29,7 +29,7 @@ STARTERS = PACKAGE / "cli" / "_starters"  # scripts that `synk new` copies; noth
 
 # Layers, from the ground up: a module imports from its own layer and from lower ones.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_errors",),
+    ("_errors", "_warnings", "_checks"),
     ("_plan", "_host"),
     ("_backends",),
     ("_transport",),

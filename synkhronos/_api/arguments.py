@@ -12,11 +12,13 @@ from synkhronos._api.auto_slices import Temporaries
 from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
 from synkhronos._api.unusable import is_masked, why_unusable
+from synkhronos._checks import check_integer, shown
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.replicas import is_dense
-from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError, shown, warn
+from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError
 from synkhronos._plan.rows import Selection, Span, edges, per_member, select, where
+from synkhronos._warnings import warn
 
 
 class Arguments:
@@ -208,16 +210,14 @@ class Arguments:
             if self._temporaries is None:
                 self._temporaries = Temporaries(self._plan.recipe)
             return self._temporaries.fewest_slices([_here(given[i]) for i in self.order], per_rank)
-        if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer):
-            raise InputTypeError(f'num_slices={shown(num_slices)}: give an int or "auto"')
-        if num_slices < 1:
-            raise InputError(f"num_slices={num_slices}: at least 1")
+        if type(num_slices) is not int or num_slices < 1:  # spares calls the time of the check
+            num_slices = check_integer("num_slices", num_slices, 1, rest=', or "auto"')
         if num_slices > 1 and whole:
             raise InputError(
                 f"{self._what}: num_slices={num_slices}: no proof says how slices make {whole}. "
                 "Pass num_slices=1"
             )
-        return int(num_slices)
+        return num_slices
 
 
 def _kind(kind: Any) -> str:

@@ -16,14 +16,16 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.unusable import why_unusable
+from synkhronos._checks import check_integer, is_integer, shown
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
-from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError, shown, warn
+from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
 from synkhronos._plan.reductions import NAMES, Reduction, check_adds, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
+from synkhronos._warnings import warn
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]
 
@@ -179,8 +181,7 @@ def gather(
     """
     del nccl
     with turn("gather", timeout):
-        if nd_up not in (0, 1):
-            raise InputError(f"gather: nd_up={nd_up}; 1 stacks, 0 concatenates")
+        check_integer("gather: nd_up", nd_up, 0, 1, rest=": 1 stacks, 0 concatenates")
         found = operands(shared_vars, "gather")
         joined = found.run(commands.Gather, "stack" if nd_up else "concatenate")
         return joined[0] if len(joined) == 1 else joined
@@ -472,7 +473,7 @@ def set_value(
     Cost: one round; one copy.
     """
     with turn("set_value", timeout):
-        _check_rank(current("synk.set_value"), rank)
+        rank = _check_rank(current("synk.set_value"), rank)
         found = operands(shared_vars, "set_value")
         arrays = _values(found, values)
         if batch is not None:
@@ -509,7 +510,7 @@ def get_value(rank: int, shared_vars: Variables, *, timeout: float | None = None
     Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
     """
     with turn("get_value", timeout):
-        _check_rank(current("synk.get_value"), rank)
+        rank = _check_rank(current("synk.get_value"), rank)
         found = operands(shared_vars, "get_value")
         values = found.run(commands.GetValue, rank)
         return values[0] if found.single else values
@@ -762,7 +763,7 @@ def _permutation(order: Any, size: int) -> tuple[int, ...]:
         given = list(order)
     except TypeError:
         given = [None]
-    if not all(isinstance(r, int | np.integer) and not isinstance(r, bool) for r in given):
+    if not all(map(is_integer, given)):
         raise InputTypeError(
             f"permute: order={shown(order)} is not a list of ranks: give, for each rank, the one "
             "whose values it gets"
@@ -775,11 +776,6 @@ def _permutation(order: Any, size: int) -> tuple[int, ...]:
     return ranks
 
 
-def _check_rank(group: Group, rank: int) -> None:
-    if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
-        raise InputTypeError(
-            f"rank={shown(rank)} is not a rank. The first argument is the rank, the second the "
-            "variables"
-        )
-    if not 0 <= rank < group.size:
-        raise InputError(f"rank={rank}: the group has ranks 0 to {group.size - 1}")
+def _check_rank(group: Group, rank: int) -> int:
+    rest = ": the first argument is the rank, the second the variables"
+    return check_integer("rank", rank, 0, group.size - 1, rest=rest)

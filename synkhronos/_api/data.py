@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from synkhronos._api.unusable import is_masked, why_unusable
+from synkhronos._checks import check_number, shown
 from synkhronos._engine.group import Group, current
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.arena import ArrayRef, FileRef, inode_of
 
 _stamps = itertools.count()
@@ -307,8 +308,8 @@ class Data:
 
     def reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
         """Change the shape; `keep`: elements inside both shapes keep their values."""
-        if not oversize >= 1:
-            raise InputError(f"oversize={oversize}: must be at least 1")
+        if type(oversize) is not int or oversize < 1:  # spares calls the time of the check
+            oversize = check_number("oversize", oversize, 1)
         if shape == self.shape and self._memory.size >= int(self.size * oversize) > 0:
             return
         self.group.check("Data")

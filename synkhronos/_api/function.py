@@ -23,7 +23,7 @@ from synkhronos._engine.compile import Plan, plan
 from synkhronos._engine.group import Group, current, retried
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import telling
-from synkhronos._errors import place_of_user
+from synkhronos._warnings import place_of_user
 
 # Of a report with arguments: seconds of calls, and the fewest of them.
 _SECONDS, _CALLS = 0.5, 5

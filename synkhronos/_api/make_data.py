@@ -11,8 +11,9 @@ from pytensor.graph.basic import Variable
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.scattered_data import load_scattered
 from synkhronos._api.unusable import why_unusable
+from synkhronos._checks import check_integer, is_integer, shown
 from synkhronos._engine.group import current
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 
 _DTYPES = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
@@ -138,9 +139,12 @@ def _kind(
         ndim = len(shape)
     if dtype is None or ndim is None:
         raise InputTypeError("dtype and ndim are unknown: give var, value, or both dtype and ndim")
-    if ndim < 0 or (shape is not None and len(shape) != ndim) or min(shape or (0,)) < 0:
+    ndim = check_integer("synk.data: ndim", ndim, 0)
+    if shape is not None and (
+        len(shape) != ndim or not all(is_integer(n) and n >= 0 for n in shape)
+    ):
         raise InputError(f"synk.data: shape={shape} does not fit ndim={ndim}")
     found = np.dtype(dtype)
     if found.name not in _DTYPES:
         raise InputTypeError(f"PyTensor has no dtype {found}")
-    return found.newbyteorder("="), int(ndim)
+    return found.newbyteorder("="), ndim

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
-
+from synkhronos._checks import check_integer
 from synkhronos._engine.group import Group, current, current_or_none
 from synkhronos._engine.member import Member
-from synkhronos._errors import InputError, InputTypeError, shown
 from synkhronos._plan.rows import edges
 
 
@@ -111,13 +109,8 @@ def part_lengths(n: int) -> list[int]:
     >>> synk.close()
     """
     members = _member("synk.part_lengths").size
-    if isinstance(n, bool) or not isinstance(n, int | np.integer):
-        raise InputTypeError(
-            f"synk.part_lengths: n={shown(n)}: give a number of rows, such as len(x)"
-        )
-    if n < 0:
-        raise InputError(f"synk.part_lengths: n={n}: give a number of rows, at least 0")
-    return [b - a for a, b in pairwise(edges(int(n), members))]
+    rows = check_integer("synk.part_lengths: n", n, 0, rest=", such as len(x)")
+    return [b - a for a, b in pairwise(edges(rows, members))]
 
 
 def _member(what: str) -> Member:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._checks import is_integer, shown
 from synkhronos._engine.compile import Plan
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.reductions import Reduction
 
 
@@ -54,7 +55,7 @@ class Outputs:
         for one in wanted:
             if isinstance(one, str) and one in self._keys:
                 found.append(self._keys.index(one))
-            elif isinstance(one, int | np.integer) and not isinstance(one, bool) and -n <= one < n:
+            elif is_integer(one) and -n <= one < n:
                 found.append(int(one) % n)
             else:
                 raise InputError(f"{self._what} has {n} outputs; output_subset names {shown(one)}")

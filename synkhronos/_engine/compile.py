@@ -25,6 +25,7 @@ from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import runs_jax
+from synkhronos._checks import shown
 from synkhronos._engine.graph_collectives import has_collectives, is_own, unmet_ancestors
 from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, is_dense, settings
 from synkhronos._errors import (
@@ -33,12 +34,10 @@ from synkhronos._errors import (
     LocalUpdateWarning,
     ReductionWarning,
     UnusedWarning,
-    place_of_user,
-    shown,
-    warn,
 )
 from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._plan.reductions import Reduction, check_adds, parse
+from synkhronos._warnings import place_of_user, warn
 
 log = logging.getLogger("synkhronos")
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._backends.compile_cache import import_numba
+from synkhronos._checks import check_options, check_seconds, options_checked
 from synkhronos._engine.commands.base import Command, WithoutMaster, clock
 from synkhronos._engine.commands.tracing import traced
 from synkhronos._engine.exit_codes import tell_launcher
 from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.group_options import (
     GroupOptions,
-    check_seconds,
     followed,
     given_options,
     listed,
@@ -47,8 +47,6 @@ from synkhronos._errors import (
     NotForked,
     StartFailed,
     WorkerDied,
-    check_options,
-    options_checked,
 )
 from synkhronos._host import cores as _cores
 from synkhronos._host.first_process import end_by_signals

@@ -12,8 +12,9 @@ from typing import Any
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
+from synkhronos._checks import check_integer, check_seconds, check_word, shown
 from synkhronos._engine.worker import main
-from synkhronos._errors import InputError, StartFailed, shown
+from synkhronos._errors import InputError, StartFailed
 from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
@@ -65,22 +66,18 @@ class GroupOptions:
 
     def __post_init__(self) -> None:
         size = len(self.cores)
-        if self.start not in (None, "fork", "exec"):
-            raise InputError(f'start={shown(self.start)}: use "fork", "exec" or None')
-        if not 0 <= self.master < size:
-            raise InputError(f"master_rank={self.master} is not a rank of a group of {size}")
+        check_word("start", self.start, ("fork", "exec", None))
+        self.master = check_integer("master_rank", self.master, 0, size - 1)
         if self.master and self.launch is not None:
             raise InputError(f"master_rank={self.master}: with MPI the master's rank is 0")
-        most = self.max_restarts
-        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
-            raise InputError(f"max_restarts={shown(most)}: give a number of restarts, 0 for none")
-        if most and self.launch is not None:
+        self.max_restarts = check_integer("max_restarts", self.max_restarts, 0)
+        if self.max_restarts and self.launch is not None:
             raise InputError(
                 "max_restarts: MPI ends all of a job's processes where one dies, and none can be "
                 "restarted; let the job restart, from a checkpoint"
             )
-        check_seconds("timeout", self.timeout)
-        check_seconds("stall_warning", self.stall_warning)
+        self.timeout = check_seconds("timeout", self.timeout)
+        self.stall_warning = check_seconds("stall_warning", self.stall_warning)
         # JAX in a fork of this process would look for the GPU that the master has
         if any(d.kind != "cpu" for d in self.devices) and size > 1:
             if self.start == "fork":
@@ -249,9 +246,3 @@ def _plain(value: Any) -> Any:
 def listed(options: Mapping[str, Any]) -> str:
     """How messages show options: as the user would write them."""
     return ", ".join(f"{name}={shown(value)}" for name, value in options.items())
-
-
-def check_seconds(name: str, value: Any) -> None:
-    """Raise unless the value is a number of seconds above 0, or None."""
-    if value is not None and not (isinstance(value, int | float) and value > 0):
-        raise InputError(f"{name}={shown(value)}: give seconds above 0, or None")

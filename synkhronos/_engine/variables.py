@@ -19,7 +19,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.basic import Container
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._errors import InputError, ReplicaWarning, StateTorn, warn
+from synkhronos._errors import InputError, ReplicaWarning, StateTorn
+from synkhronos._warnings import warn
 
 # by container: the value that a failure has left half written
 _torn: weakref.WeakKeyDictionary[Container, np.ndarray] = weakref.WeakKeyDictionary()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytensor
 
-from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
+from synkhronos._checks import check_integer, or_none, shown
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host import cores
 
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -162,7 +162,7 @@ def devices_for(asked: Any, members: int | None, place: int = 0) -> tuple[Device
     else:
         in_turn = place > 0 and isinstance(asked, str) and asked == "cuda"
     if gpus and in_turn and has_plugin():
-        each = _checked(members) or len(gpus)
+        each = or_none(check_integer, "members", members, 1) or len(gpus)
         first = place * each
         asked = [f"cuda:{i % len(gpus)}" for i in range(first, first + each)]
     hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} shows none"
@@ -205,7 +205,7 @@ def choose(
     >>> [str(d) for d in choose("cuda:0,cuda:0,cpu", None, ["0", "1"], 8)]
     ['cuda:0', 'cuda:0', 'cpu']
     """
-    members = _checked(members)
+    members = or_none(check_integer, "members", members, 1)
     if asked is None:
         return (Device(),) * (members or suited)
     if are_cores(asked):
@@ -261,19 +261,6 @@ def _names(asked: Any) -> list[str]:
             '"cuda:0", "cuda:1", ...'
         )
     return names
-
-
-def _checked(members: int | None) -> int | None:
-    if members is None:
-        return None
-    found = None
-    with contextlib.suppress(TypeError):
-        found = operator.index(members)
-    if found is None or isinstance(members, bool):
-        raise InputTypeError(f"members={shown(members)}: give the number of members, an int")
-    if found < 1:
-        raise InputError(f"members={found}: a group has at least 1 member")
-    return found
 
 
 def _count(asked: Any, found: int, members: int | None) -> int:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import synkhronos
-from synkhronos._errors import closest, printable
+from synkhronos._checks import closest
+from synkhronos._errors import printable
 
 _EPILOG = """\
 exit codes: 0 done, 1 failed, 2 wrong usage

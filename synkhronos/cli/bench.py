@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import argparse
 
+from synkhronos.cli._numbers import count, numbers
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -37,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-b", "--batch", "--batch-size", "--batch_size"),
         metavar="N",
-        type=_positive,
+        type=count,
         nargs="+",
         default=[512],
         help="rows of a step (default: 512)",
@@ -45,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-n", "--members", "--nproc-per-node"),
         metavar="N",
-        type=_positive,
+        type=count,
         nargs="+",
         help="numbers of members (default: 1, 2, 4, ... up to the physical cores)",
     )
@@ -54,30 +56,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="S",
-        type=_seconds,
+        type=numbers(above=0),
         default=5.0,
         help="time for each number of members and batch (default: 5)",
     )
     parser.add_argument(
-        "--rounds", metavar="N", type=_positive, default=5, help="measurements in it (default: 5)"
+        "--rounds", metavar="N", type=count, default=5, help="measurements in it (default: 5)"
     )
     parser.add_argument("--csv", metavar="FILE", help="write each measurement as a row")
     parser.add_argument("--plot", metavar="FILE", help="draw the scaling as SVG")
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        if 0 < (seconds := float(text)) < float("inf"):
-            return seconds
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -36,6 +36,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from synkhronos.cli._numbers import count, integers, seconds
+
 ALIASES = ("launch",)
 
 
@@ -67,7 +69,7 @@ def _add_places(add: Callable[..., Any]) -> None:
     )
     add(
         *("--nodes", "--nnodes"),
-        type=_count,
+        type=count,
         metavar="N",
         help="nodes; default: all hosts. Without hosts, all of them are on this machine",
     )
@@ -110,7 +112,7 @@ def _add_ends(add: Callable[..., Any]) -> None:
     )
     add(
         *("--max-restarts", "--max_restarts"),
-        type=_restarts,
+        type=integers(0),
         metavar="K",
         default=0,
         help="start the script again, at most K times, after a death, a stall, an end by a "
@@ -124,13 +126,13 @@ def _add_ends(add: Callable[..., Any]) -> None:
     )
     add(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="as timeout= of fork: how long members may keep the master waiting in a call",
     )
     add(
         *("--start-timeout", "--start_timeout"),
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         default=10.0,
         help="how long hosts may take to answer by ssh, before the launch; default: 10",
@@ -178,35 +180,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _members(text: str) -> int | None:
-    return None if text == "auto" else _count(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)
+    return None if text == "auto" else count(text)
 
 
 def _devices(text: str) -> str:
     found = re.sub(r"cuda(?=\d)", "cuda:", text)  # Platoon's names
     if not all(re.fullmatch(r"cpu|cuda(:\d+)?", name) for name in found.split(",")):
         raise argparse.ArgumentTypeError(f'{text!r}: give "cpu", "cuda", or a list as "cuda:0,cpu"')
-    return found
-
-
-def _restarts(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of restarts")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not found > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return found
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from synkhronos.cli._numbers import numbers
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -30,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print one look, also at a terminal")
     parser.add_argument(
         "--interval",
-        type=_seconds,
+        type=numbers(least=0.05, most=3600),
         default=0.5,
         metavar="SECONDS",
         help="the time between two looks (0.5)",
@@ -44,10 +46,3 @@ def run(options: argparse.Namespace) -> int:
     if options.json or options.once or not sys.stdout.isatty():
         return show(options.pid, options.interval, options.json)
     return watch(options.pid, options.interval)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text}: give seconds from 0.05 to 3600")
-    return value

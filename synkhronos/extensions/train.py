@@ -22,20 +22,15 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.data import Data
 from synkhronos._backends.jax import runs_jax
+from synkhronos._checks import shown
 from synkhronos._engine.compile import Change, plan, roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
-from synkhronos._errors import (
-    InputError,
-    InputTypeError,
-    UnusedWarning,
-    place_of_user,
-    shown,
-    warn,
-)
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, select
+from synkhronos._warnings import place_of_user, warn
 from synkhronos.extensions._apart.free.function import FreeFunction
 from synkhronos.extensions._apart.nodes.function import NodesFunction
 from synkhronos.extensions._apart.rounds.function import RoundFunction

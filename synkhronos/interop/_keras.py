@@ -20,7 +20,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos.interop._keras_json import model_of
 from synkhronos.interop._operations import Called
 from synkhronos.training.metrics import Metric, accuracy

@@ -16,9 +16,10 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import declared_dtypes
+from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._engine.compile import roots
 from synkhronos._engine.graph_collectives import has_collectives
-from synkhronos._errors import BackendMissing, InputError, InputTypeError, shown
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host import files
 
 _KINDS = ("float32", "int32", "int64", "bool")
@@ -132,8 +133,7 @@ def _graph(net: Any, inputs: Sequence[Any] | None) -> tuple[list[Any], list[Any]
 
 
 def _check(outputs: Sequence[Any], given: Sequence[Any], rows: int | None) -> None:
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise InputError(f"to_onnx: rows={shown(rows)}: give an integer of at least 1, or None")
+    or_none(check_integer, "to_onnx: rows", rows, 1)
     if has_collectives(list(outputs)):
         raise InputError(
             "to_onnx: the outputs contain collectives over members, such as synchronised batch "

@@ -22,6 +22,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
+from synkhronos._checks import check_flag, check_word
 from synkhronos.nn._convolution import pair
 from synkhronos.nn._windows import Pair
 
@@ -207,10 +208,8 @@ def augment(
     dtype = "float64" if found.dtype == "float64" else "float32"
     sides = pair(pad, "pad", 0)
     crop = None if size is None else pair(size, "size")
-    if border not in BORDERS:
-        raise ValueError(f"augment: border={border!r}: use one of {', '.join(map(repr, BORDERS))}")
-    if not isinstance(flip, bool | np.bool_):
-        raise TypeError(f"augment: flip={flip!r} is neither True nor False")
+    check_word("augment: border", border, BORDERS)
+    flip = check_flag("augment: flip", flip)
     channels = found.type.shape[3]
     means, scales = _numbers("mean", mean, channels), _numbers("scale", scale, channels)
     if not np.all(scales):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.scalar import upcast
 
+from synkhronos._checks import check_integer, is_integer, shown
+from synkhronos._errors import InputError
 from synkhronos.nn._windows import Padding, Pair, Windows
 
 
@@ -286,8 +288,7 @@ def conv2d(
     kernel = pt.as_tensor(kernel)
     gaps = pair(dilation, "dilation")
     around = padding_of(padding, _window("conv2d", kernel), gaps)
-    if not isinstance(groups, int) or groups < 1:
-        raise ValueError(f"groups is {groups!r}: give an integer of at least 1")
+    groups = check_integer("groups", groups, 1)
     return Convolution(pair(strides, "strides"), around, gaps, groups)(images, kernel)
 
 
@@ -367,10 +368,10 @@ def _window(name: str, kernel: Any) -> Pair:
 
 def pair(given: int | Sequence[int], name: str, least: int = 1) -> Pair:
     """Make a pair of numbers from one number or two."""
-    found = (given, given) if isinstance(given, int) else tuple(given)
-    if len(found) != 2 or not all(isinstance(n, int) and n >= least for n in found):
-        raise ValueError(f"{name} is {given!r}: give one or two integers of at least {least}")
-    return found
+    found = list(given) if isinstance(given, Iterable) else [given, given]
+    if len(found) != 2 or not all(is_integer(n) and n >= least for n in found):
+        raise InputError(f"{name}={shown(given)}: give one or two integers of at least {least}")
+    return int(found[0]), int(found[1])
 
 
 def padding_of(given: Any, window: Pair, dilation: Pair) -> Padding:

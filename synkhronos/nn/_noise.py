@@ -13,7 +13,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_integer, check_word, shown
+from synkhronos._errors import InputTypeError
 
 KINDS = ("normal", "uniform")
 # of numbers with 32 bits, with little bias: C. Wellons, https://nullprogram.com/blog/2018/07/31/
@@ -69,22 +70,19 @@ def noise(words: Any, columns: int, kind: str = "normal", dtype: str | None = No
     ((10000, 2), True, True)
     """
     dtype = pytensor.config.floatX if dtype is None else dtype
-    if kind not in KINDS:
-        raise InputError(f'noise: kind={shown(kind)}: use "normal" or "uniform"')
-    if dtype not in ("float32", "float64"):
-        raise InputError(f'noise: dtype={shown(dtype)}: use "float32" or "float64"')
-    if isinstance(columns, bool) or not isinstance(columns, int | np.integer) or columns < 1:
-        raise InputError(f"noise: columns={shown(columns)}: give an integer of at least 1")
+    check_word("noise: kind", kind, KINDS)
+    check_word("noise: dtype", dtype, ("float32", "float64"))
+    columns = check_integer("noise: columns", columns, 1)
     given = getattr(words, "type", None)
     if (getattr(given, "ndim", None), getattr(given, "dtype", None)) != (1, "uint64"):
         raise InputTypeError(
             f'noise: words={shown(words)}: give pt.vector("words", dtype="uint64")'
         )
     seeds = _hashed(words.astype("uint32"))[:, None]
-    first = _uniform(seeds, 0, int(columns), dtype)
+    first = _uniform(seeds, 0, columns, dtype)
     if kind == "uniform":
         return first * np.asarray(2, dtype) - np.asarray(1, dtype)
-    second = _uniform(seeds, int(columns), int(columns), dtype)
+    second = _uniform(seeds, columns, columns, dtype)
     far = pt.sqrt(np.asarray(-2, dtype) * pt.log(first))
     return far * pt.cos(np.asarray(2 * math.pi, dtype) * second)
 

@@ -18,6 +18,7 @@ from pytensor_ml.pytensorf import collect_non_trainable_updates
 from pytensor_ml.pytensorf.rng import collect_default_updates
 from pytensor_ml.rewriting.layers import predict_db
 
+from synkhronos._checks import check_integer
 from synkhronos.nn._convolution import conv2d, conv_transpose2d
 from synkhronos.nn._inference_rules import follow_layers
 from synkhronos.nn._moments import Moments
@@ -32,7 +33,8 @@ class _Convolving:
     def __init__(
         self, name: str | None = None, *, in_channels: int, groups: int = 1, **kwargs: Any
     ) -> None:
-        if not isinstance(groups, int) or groups < 1 or in_channels % groups:
+        groups = check_integer("groups", groups, 1)
+        if in_channels % groups:
             raise ValueError(f"{in_channels} channels cannot be divided into {groups!r} groups")
         if kwargs.get("out_channels", 0) % groups:
             raise ValueError(

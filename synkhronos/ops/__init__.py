@@ -45,8 +45,9 @@ import pytensor.tensor as pt
 
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._backends.late_imports import import_late
+from synkhronos._checks import check_integer, shown
 from synkhronos._engine.meetings import PLAIN, Weighing
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.reductions import COMBINE, Reduction, check_adds, parse
 from synkhronos.ops import _collectives as _ops
 
@@ -223,11 +224,7 @@ def broadcast(x: Any, root: int = 0) -> Any:
     array([0., 1., 5.])
     >>> synk.close()
     """
-    if isinstance(root, bool) or not isinstance(root, int):
-        raise InputTypeError(f"broadcast: root={shown(root)} is not a rank, which is an int")
-    if root < 0:
-        raise InputError(f"broadcast: root={root}: ranks count from 0")
-    return _ops.Broadcast(root)(_dense(x, "broadcast"))[0]
+    return _ops.Broadcast(check_integer("broadcast: root", root, 0))(_dense(x, "broadcast"))[0]
 
 
 def rank() -> Any:

@@ -13,8 +13,9 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
+from synkhronos._checks import shown
 from synkhronos._engine.python_mode import python_mode
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._rewrites import without_parameter_checks
 

@@ -22,17 +22,11 @@ from pytensor.graph.replace import clone_replace
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._backends.compile_cache import fills_cache_of_numba
+from synkhronos._checks import check_integer, options_checked, or_none, shown
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import telling
-from synkhronos._errors import (
-    GroupClosed,
-    InputError,
-    InputTypeError,
-    NotForked,
-    options_checked,
-    shown,
-)
+from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
     Advice,
@@ -416,10 +410,7 @@ def group_for(members: int | None) -> tuple[Group, bool]:
 def check_counts(**counts: int | None) -> None:
     """Raise unless each is None or an int of at least 1."""
     for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-            raise InputTypeError(f"{name}={shown(count)}: give an int")
-        if count is not None and count < 1:
-            raise InputError(f"{name}={count}: at least 1")
+        or_none(check_integer, name, count, 1)
 
 
 @options_checked

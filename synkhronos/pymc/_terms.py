@@ -20,8 +20,9 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 from pytensor.tensor.type import TensorType
 
+from synkhronos._checks import shown
 from synkhronos._engine.python_mode import python_mode
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
 from synkhronos.pymc._declared import Declared, check

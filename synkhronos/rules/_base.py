@@ -9,14 +9,14 @@ longer ones.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, override
 
 import numpy as np
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import Checked
+from synkhronos._errors import InputError
 
 Vector = np.ndarray
 # (gradient, parameters and states, where their new values go)
@@ -27,7 +27,7 @@ STATES = ("keep", "average", "reset")
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Checked):
     """The base of all rules.
 
     Attributes
@@ -37,16 +37,6 @@ class Rule:
     """
 
     numbers: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, np.generic):  # which would change the dtype of vectors
-                object.__setattr__(self, f.name, value.item())
-        self._check()
-
-    def _check(self) -> None:
-        """Raise unless the fields make sense for some number of members."""
 
     @property
     def meets(self) -> bool:
@@ -84,35 +74,10 @@ class Rule:
         given = [f"{f.name}={_shown(value)}" for f, value in values if value != f.default]
         return f"{type(self).__name__}({', '.join(given)})"
 
-    def _whole(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InputTypeError(f"{self._made(name)} is not a whole number")
-        if value < least:
-            raise InputError(f"{self._made(name)}: at least {least} is needed")
-
-    def _number(self, name: str, least: float, most: float = sys.float_info.max) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InputTypeError(f"{self._made(name)} is not a number")
-        if not least <= value <= most:  # nor is nan
-            limits = f"at least {least:g}" if most > 1e300 else f"{least:g} to {most:g}"
-            raise InputError(f"{self._made(name)}: a number of {limits} is needed")
-
-    def _flag(self, name: str) -> None:
-        if not isinstance(getattr(self, name), bool):
-            raise InputTypeError(f"{self._made(name)} is neither True nor False")
-
-    def _one_of(self, name: str, values: Sequence[str]) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, str) or value not in values:
-            raise InputError(
-                f"{self._made(name)}: use {', '.join(repr(v) for v in values[:-1])} or "
-                f"{values[-1]!r}"
-            )
-
-    def _made(self, name: str) -> str:
-        return f"rules.{type(self).__name__}: {name}={shown(getattr(self, name))}"
+    @override
+    def _given(self, field: str) -> tuple[str, Any]:
+        name, value = super()._given(field)
+        return f"rules.{name}", value
 
 
 def _shown(value: Any) -> str:

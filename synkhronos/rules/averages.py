@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, override
 
+from synkhronos._checks import check_integer, check_number, check_word
 from synkhronos.rules._base import STATES, RoundRule, Vector
 
 
@@ -44,9 +45,9 @@ class Average(RoundRule):
     state: str = "keep"
 
     def _check(self) -> None:
-        self._whole("period", 1)
-        self._whole("warmup", 0)
-        self._one_of("state", STATES)
+        check_integer(*self._given("period"), 1)
+        check_integer(*self._given("warmup"), 0)
+        check_word(*self._given("state"), STATES)
 
     @override
     def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
@@ -92,10 +93,10 @@ class SlowMo(RoundRule):
     state: str = "keep"
 
     def _check(self) -> None:
-        self._whole("period", 1)
-        self._number("momentum", 0, 1)
-        self._number("lr", 0)
-        self._one_of("state", STATES)
+        check_integer(*self._given("period"), 1)
+        check_number(*self._given("momentum"), 0, 1)
+        check_number(*self._given("lr"), 0)
+        check_word(*self._given("state"), STATES)
 
     @override
     def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
@@ -142,10 +143,10 @@ class DiLoCo(RoundRule):
     state: str = "keep"
 
     def _check(self) -> None:
-        self._whole("period", 1)
-        self._number("lr", 0)
-        self._number("momentum", 0, 1)
-        self._one_of("state", STATES)
+        check_integer(*self._given("period"), 1)
+        check_number(*self._given("lr"), 0)
+        check_number(*self._given("momentum"), 0, 1)
+        check_word(*self._given("state"), STATES)
 
     @override
     def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:

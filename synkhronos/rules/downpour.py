@@ -9,6 +9,7 @@ from typing import Any, ClassVar, override
 import numpy as np
 
 from synkhronos._backends.loops import elementwise
+from synkhronos._checks import check_integer, check_word, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.rules._base import Turn, TurnRule, Vector
 
@@ -76,17 +77,15 @@ class Downpour(TurnRule):
     bound: int | None = None
 
     def _check(self) -> None:
-        self._whole("period", 1)
+        check_integer(*self._given("period"), 1)
         if self.centre is not None and not callable(self.centre):
             raise InputTypeError(
-                f"{self._made('centre')} is not an update rule, such as "
+                f"rules.Downpour: centre={shown(self.centre)} is not an update rule, such as "
                 "functools.partial(updates.momentum, learning_rate=0.5)"
             )
-        self._one_of("scale", ("inverse", "none"))
-        if self.quorum is not None:
-            self._whole("quorum", 1)
-        if self.bound is not None:
-            self._whole("bound", 0)
+        check_word(*self._given("scale"), ("inverse", "none"))
+        or_none(check_integer, *self._given("quorum"), 1)
+        or_none(check_integer, *self._given("bound"), 0)
         if self.quorum is not None and self.bound is not None:
             raise InputError("rules.Downpour: use quorum= or bound=, not both")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self, override
 
 from synkhronos._backends.loops import elementwise
+from synkhronos._checks import check_flag, check_integer, check_number, or_none
 from synkhronos._errors import InputError
 from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector
 
@@ -48,10 +49,9 @@ class EASGD(TurnRule, RoundRule):
     meet: bool = False
 
     def _check(self) -> None:
-        self._whole("period", 1)
-        if self.alpha is not None:
-            self._number("alpha", 0, 1)
-        self._flag("meet")
+        check_integer(*self._given("period"), 1)
+        or_none(check_number, *self._given("alpha"), 0, 1)
+        check_flag(*self._given("meet"))
 
     @property
     @override

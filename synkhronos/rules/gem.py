@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, override
 
 from synkhronos._backends.loops import elementwise
+from synkhronos._checks import check_integer, check_number
 from synkhronos.rules._base import Turn, TurnRule, Vector
 
 _TINY = 1e-12
@@ -52,10 +53,10 @@ class GEM(TurnRule):
     kappa: float = 2.0
 
     def _check(self) -> None:
-        self._whole("period", 1)
-        self._number("lr", 0)
-        self._number("momentum", 0, 1)
-        self._number("kappa", 0)
+        check_integer(*self._given("period"), 1)
+        check_number(*self._given("lr"), 0)
+        check_number(*self._given("momentum"), 0, 1)
+        check_number(*self._given("kappa"), 0)
 
     @override
     def exchange(

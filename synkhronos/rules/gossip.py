@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from synkhronos._backends.loops import elementwise
+from synkhronos._checks import check_integer, check_number
 from synkhronos.rules._base import FreeRule, Vector
 
 
@@ -45,8 +46,8 @@ class GoSGD(FreeRule):
     seed: int = 0
 
     def _check(self) -> None:
-        self._number("probability", 0, 1)
-        self._whole("seed", 0)
+        check_number(*self._given("probability"), 0, 1)
+        check_integer(*self._given("seed"), 0)
 
     def chooser(self, rank: int) -> Callable[..., int | None]:
         """A function that says, after each step, to which of the others a member sends; or None.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.rules._base import FreeRule, RoundRule, Rule
 from synkhronos.rules.gossip import GoSGD
 from synkhronos.rules.swap import Swap

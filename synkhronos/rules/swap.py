@@ -8,6 +8,7 @@ from typing import override
 
 import numpy as np
 
+from synkhronos._checks import check_integer
 from synkhronos.rules._base import RoundRule, Vector
 
 
@@ -42,8 +43,8 @@ class Swap(RoundRule):
     seed: int = 0
 
     def _check(self) -> None:
-        self._whole("period", 1)
-        self._whole("seed", 0)
+        check_integer(*self._given("period"), 1)
+        check_integer(*self._given("seed"), 0)
 
     def partners(self, number: int, members: int) -> list[int]:
         """For each rank, the rank whose values it gets in a meeting; the same in all members."""

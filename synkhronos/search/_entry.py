@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from synkhronos._errors import shown
+from synkhronos._checks import shown
 from synkhronos._transport.serialization import unpack_graph
 from synkhronos.search._trial import Pipe, Trial
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-import numbers
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from synkhronos._errors import InputError, InputTypeError, StartFailed, options_checked, shown
+from synkhronos._checks import (
+    check_integer,
+    check_number,
+    check_seconds,
+    options_checked,
+    or_none,
+    shown,
+)
+from synkhronos._errors import InputError, InputTypeError, StartFailed
 from synkhronos._host.cores import available, divided, domain, share_out
 from synkhronos._host.system import trouble
 from synkhronos.search._ownership import owner, take_over
@@ -121,16 +128,14 @@ def search(
             f"search: {type(study.sampler).__name__} ends a study by itself, within Optuna's own "
             "loop: enqueue its values by study.enqueue_trial, or use another sampler"
         )
-    _check_count("trials", trials)
-    _check_count("folds", folds)
-    _check_count("failures", failures)
-    if members is not None:
-        _check_count("members", members)
-    if limit is not None and not _number("limit", limit) > 0:
-        raise InputError(f"search: limit={shown(limit)}: seconds, more than 0")
+    trials = check_integer("search: trials", trials, 1)
+    folds = check_integer("search: folds", folds, 1)
+    failures = check_integer("search: failures", failures, 1)
+    members = or_none(check_integer, "search: members", members, 1)
+    limit = check_seconds("search: limit", limit)
     if target is not None and len(study.directions) > 1:
         raise InputError("search: target= is for studies of one objective")
-    goal = None if target is None else _number("target", target)
+    goal = or_none(check_number, "search: target", target, -math.inf, math.inf)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputTypeError(
             f"search: callbacks={shown(callbacks)}: give a list of functions of a study and a trial"
@@ -156,19 +161,6 @@ def search(
     return study
 
 
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"search: {name}={shown(value)}: an integer of at least 1")
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InputTypeError(f"search: {name}={shown(value)}: give a number")
-    if math.isnan(value):
-        raise InputError(f"search: {name}={shown(value)}: give a number")
-    return float(value)
-
-
 def _cores(slots: Any) -> list[list[int]]:
     """The cores of each slot; the first slot to be filled is the last one."""
     if isinstance(slots, str) or not isinstance(slots, int | Sequence):
@@ -177,8 +169,7 @@ def _cores(slots: Any) -> list[list[int]]:
         if not slots:
             raise InputError("search: slots=[]: give the cores of at least one")
         return divided(slots, None, len(slots))[::-1]
-    _check_count("slots", slots)
-    return share_out(available(), slots, domain)[::-1]
+    return share_out(available(), check_integer("search: slots", slots, 1), domain)[::-1]
 
 
 def _folder(given: Any) -> Path | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing, InputError, InputTypeError, options_checked, shown
+from synkhronos._checks import check_integer, options_checked, or_none, shown
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host.files import check_place
 
 SQLITE = (".db", ".sqlite", ".sqlite3")
@@ -89,8 +90,7 @@ def open_study(
     wanted = [direction] if isinstance(direction, str) else list(direction)
     if not wanted or not all(d in DIRECTIONS for d in wanted):
         raise InputError(f'open_study: direction={shown(direction)}: "minimize" or "maximize"')
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise InputError(f"open_study: seed={shown(seed)}: an integer of at least 0")
+    seed = or_none(check_integer, "open_study: seed", seed, 0)
     library = optuna()
     study = library.create_study(
         study_name=name,

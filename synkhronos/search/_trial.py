@@ -10,7 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, InputTypeError, SynkhronosError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 
 
 class Trial:

@@ -13,8 +13,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from synkhronos._checks import closest, shown
 from synkhronos._engine.group import current_or_temporary
-from synkhronos._errors import InputError, InputTypeError, closest, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates
 from synkhronos.sklearn._dense import classifier, dense, regressor
 from synkhronos.training.fit import fit

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from synkhronos._checks import is_integer
 from synkhronos._errors import InputError
 from synkhronos._plan.reductions import normalized
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
@@ -152,7 +153,8 @@ def simulate(
     (20.0, 20, True)
     """
     members = len(speeds)
-    counts = [steps] * members if isinstance(steps, int) else [int(n) for n in steps]
+    several: Any = [steps] * members if is_integer(steps) else steps
+    counts = [int(n) for n in several]
     made = rule.for_members(members)
     deaths = dict(deaths or {})
     weights = [1.0] * members if rows is None else [float(n) for n in rows]

@@ -16,7 +16,8 @@ import numpy as np
 import pytensor
 
 from synkhronos import rules
-from synkhronos._errors import BackendMissing, InputError, InputTypeError, closest, shown
+from synkhronos._checks import closest, shown
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos.extensions import HalfPrecision, TopK, updates
 from synkhronos.extensions._step.exchanges import Exchange
 from synkhronos.training import metrics

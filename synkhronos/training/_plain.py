@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from synkhronos._errors import InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputTypeError
 
 
 def plain(name: str, value: Any) -> int | float | str | bool | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, SourceError, SynkhronosError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, SourceError, SynkhronosError
 from synkhronos._host import files
 from synkhronos.training import sources
 from synkhronos.training._choices import called, function_of

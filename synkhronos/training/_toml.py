@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from synkhronos._errors import InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputTypeError
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # not allowed in comments
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -14,10 +14,11 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.collectives import gather, permute, set_value
 from synkhronos._api.report import Report
+from synkhronos._checks import check_integer, shown
 from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import watch
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._apart.function import ApartFunction
 from synkhronos.extensions._apart.never import LocalFunction
 from synkhronos.extensions._step.function import TrainFunction
@@ -352,8 +353,7 @@ def _checked(parts: Any) -> list[tuple[Part, int]]:
                 f"Alternate: {train!r}: by this rule each member has values of its own that other "
                 "functions do not see: use make_local_train_function"
             )
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-            raise InputError(f"Alternate: steps={shown(steps)}: give an integer of at least 1")
+        check_integer("Alternate: steps", steps, 1)
     functions = [train for train, _ in pairs]
     names = [train.name for train in functions]
     if len({*names}) < len(names) or not all(n.isidentifier() for n in names):

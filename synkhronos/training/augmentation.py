@@ -8,7 +8,8 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from synkhronos._api.make_data import data as make_data
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._rows.batches import Batches
 
 _KEY = 1  # behind the epoch; the order of rows, drawn by Batches, has the epoch only

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_integer, check_number, check_word, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.training.events import Event
 
@@ -40,8 +41,7 @@ class _Watch:
                 f"{type(self).__name__}: {shown(metric)} is not the name of a value, such as "
                 '"val_loss"'
             )
-        if mode not in ("min", "max", None):
-            raise InputError(f'{type(self).__name__}: mode={shown(mode)}: use "min" or "max"')
+        check_word(f"{type(self).__name__}: mode", mode, ("min", "max", None))
         self.metric = metric
         self.mode = mode or ("min" if is_lower_better(metric) else "max")
         self.best = math.inf if self.mode == "min" else -math.inf
@@ -60,10 +60,6 @@ class _Watch:
                 f"{type(self).__name__}: there is no value {self.metric!r}; there are "
                 f"{', '.join(known)}{'; validation= gives others' * missing}"
             )
-
-    def _check_count(self, name: str, value: Any) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{type(self).__name__}: {name}={shown(value)}: an integer from 1 on")
 
     def on_validated(self, event: Event) -> None:
         if self.metric.startswith("val_"):
@@ -124,8 +120,7 @@ class EarlyStopping(_Watch):
         smooth: bool = False,
     ) -> None:
         super().__init__(metric, mode)
-        self._check_count("patience", patience)
-        self.patience = patience
+        self.patience = check_integer(f"{type(self).__name__}: patience", patience, 1)
         self.by = float(by)
         self.smooth = smooth
         self.waited = 0
@@ -227,8 +222,7 @@ class Best(_Watch):
         restore: bool = False,
     ) -> None:
         super().__init__(metric, mode)
-        self._check_count("keep", keep)
-        self.keep = keep
+        self.keep = check_integer(f"{type(self).__name__}: keep", keep, 1)
         self.restore_at_end = restore
         self.kept: list[tuple[float, int]] = []
         self._files: Checkpoints | None = None
@@ -333,12 +327,9 @@ class Plateau(_Watch):
                 f"Plateau: rate={shown(rate)} is not a shared scalar: make one, as in "
                 "pytensor.shared(np.float32(1e-3)), and give it to the update rule"
             )
-        if not 0 < factor < 1:
-            raise InputError(f"Plateau: factor={shown(factor)}: more than 0 and less than 1")
-        self._check_count("patience", patience)
         self.rate = rate
-        self.factor = float(factor)
-        self.patience = patience
+        self.factor = float(check_number("Plateau: factor", factor, above=0, below=1))
+        self.patience = check_integer(f"{type(self).__name__}: patience", patience, 1)
         self.least = float(least)
         self.waited = 0
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from synkhronos._errors import BackendMissing, InputError, closest, options_checked, shown
+from synkhronos._checks import closest, options_checked, shown
+from synkhronos._errors import BackendMissing, InputError
 from synkhronos._host import files
 from synkhronos.training._toml import toml_of
 
@@ -181,7 +182,7 @@ GIVE = {
     "data.train": "a path or a list of paths",
     "data.validation": "a path or a list of paths",
     "data.arrays": "a list of names, one for each input",
-    "data.split": "a number from 0 to 1, without 1",
+    "data.split": "a number of at least 0 and less than 1",
     "data.format": "npy, npz, hdf5, zarr, parquet, images, idx or cifar10",
     "data.memory": "true or false",
     "data.cache": "the path of a folder",
@@ -196,7 +197,7 @@ GIVE = {
     "member_batch": "an integer of at least 1",
     "rule": "the name of a rule, or a table with name",
     "clip": "a number of more than 0",
-    "ema": "a number from 0 to 1, without 1",
+    "ema": "a number of at least 0 and less than 1",
     "plateau": "a table",
     "plateau.metric": "the name of a value, such as val_loss",
     "plateau.factor": "a number of more than 0 and less than 1",

@@ -15,8 +15,9 @@ import pytensor
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.group import Group, current_or_none, current_or_temporary, temporary
-from synkhronos._errors import DeprecatedWarning, InputError, warn
+from synkhronos._errors import DeprecatedWarning, InputError
 from synkhronos._host.launch_settings import launch_settings
+from synkhronos._warnings import warn
 from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision
 from synkhronos.extensions.updates import total_norm_constraint
 from synkhronos.rules import Rule

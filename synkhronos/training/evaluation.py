@@ -12,7 +12,9 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from synkhronos._api.function import Function, function
-from synkhronos._errors import InputError, InputTypeError, ReductionWarning, refusing, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError, ReductionWarning
+from synkhronos._warnings import refusing
 from synkhronos.nn import without_augmentation
 from synkhronos.training.feeds import Feed
 from synkhronos.training.metrics import Metric

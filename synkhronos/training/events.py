@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from synkhronos._errors import InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputTypeError
 
 KINDS = ("start", "step", "epoch", "validated", "saved", "end")
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data as make_data
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
 from synkhronos.training.augmentation import Words

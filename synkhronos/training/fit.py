@@ -12,14 +12,9 @@ from typing import Any
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import (
-    InputError,
-    InputTypeError,
-    ReductionWarning,
-    options_checked,
-    refusing,
-    shown,
-)
+from synkhronos._checks import check_integer, options_checked, shown
+from synkhronos._errors import InputError, InputTypeError, ReductionWarning
+from synkhronos._warnings import refusing
 from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions.train import make_train_function
@@ -178,7 +173,7 @@ def fit(
     >>> synk.close()
     """
     wanted = _all_inputs(inputs, augment)
-    _check_together(verify, guard, rule, resume, trace, exchange)
+    verify, trace = _check_together(verify, guard, rule, resume, trace, exchange)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
@@ -267,17 +262,15 @@ def _kept(config: Mapping[str, Any] | None, optimizer: Any, **others: Any) -> di
 
 def _check_together(
     verify: Any, guard: Any, rule: Rule | None, resume: Any, trace: Any, exchange: Any
-) -> None:
+) -> tuple[int, int]:
     """Raise if what only members that train together can do is asked of others."""
+    verify = check_integer("fit: verify", verify, 0)
+    trace = check_integer("fit: trace", trace, 0)
     if rule is not None and guard == "skip":
         raise InputError(
             'fit: guard="skip" is for members that train together: with a rule only the loss is '
             "looked at"
         )
-    if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
-        raise InputError(f"fit: verify={shown(verify)}: a number of steps")
-    if isinstance(trace, bool) or not isinstance(trace, int) or trace < 0:
-        raise InputError(f"fit: trace={shown(trace)}: a number of steps")
     if trace and rule is not None and not rule.meets:
         raise InputError(
             f"fit: trace={trace}: with {rule} members step without the master, which collects "
@@ -290,6 +283,7 @@ def _check_together(
             f"fit: verify={verify}: the serial step has the whole gradient, and with "
             f"exchange={exchange} this one has not: leave one of them out"
         )
+    return verify, trace
 
 
 def _all_inputs(inputs: Any, augment: Any) -> list[Any]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._checks import is_integer, shown
 from synkhronos._engine.variables import check_whole
-from synkhronos._errors import InputError, StateTorn, WorkerError, shown
+from synkhronos._errors import InputError, StateTorn, WorkerError
 from synkhronos._transport.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.training.engines import FreeEngine, Report, StepEngine
@@ -108,8 +109,7 @@ class Loop:
     @contextlib.contextmanager
     def opened(self, resume: str | int | None) -> Iterator[None]:
         """A context with the run's folder, if it has one; values are restored if asked."""
-        integer = isinstance(resume, int | np.integer) and not isinstance(resume, bool)
-        if resume is not None and resume != "auto" and not integer:
+        if not (resume is None or resume == "auto" or is_integer(resume)):
             raise InputError(f'fit: resume={shown(resume)}: use "auto", a step, or None')
         with contextlib.ExitStack() as stack:
             stack.callback(self._shows.console.close)

@@ -16,7 +16,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from synkhronos._api.public_names import belong_to
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_integer, check_word, shown
+from synkhronos._errors import InputTypeError
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,7 @@ def top_k(scores: Any, labels: Any, k: int) -> Metric:
     >>> from synkhronos.training import metrics
     >>> metric = metrics.top_k(pt.matrix("scores"), pt.ivector("labels"), 5)
     """
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise InputError(f"top_k: k={shown(k)}: an integer of at least 1")
+    k = check_integer("top_k: k", k, 1)
     scores, labels = _scores("top_k", scores, labels)
     classes = pt.arange(scores.shape[1])
     mine = (scores * pt.eq(classes[None, :], labels[:, None])).sum(axis=1, keepdims=True)
@@ -145,8 +145,7 @@ def f1(scores: Any, labels: Any, classes: int, average: str | None = "macro") ->
     >>> from synkhronos.training import metrics
     >>> metric = metrics.f1(pt.matrix("scores"), pt.ivector("labels"), classes=3)
     """
-    if average not in ("macro", "micro", "weighted", None):
-        raise InputError(f'f1: average={shown(average)}: use "macro", "micro", "weighted" or None')
+    check_word("f1: average", average, ("macro", "micro", "weighted", None))
     scores, labels = _scores("f1", scores, labels)
 
     def finish(table: np.ndarray) -> Any:
@@ -272,9 +271,7 @@ def _scores(what: str, scores: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def _confusion(scores: Any, labels: Any, classes: Any) -> Any:
-    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 1:
-        raise InputError(f"classes={shown(classes)}: an integer of at least 1")
-    each = pt.arange(classes)
+    each = pt.arange(check_integer("classes", classes, 1))
     there = pt.eq(labels[:, None], each[None, :]).astype("float64")
     found = pt.eq(scores.argmax(axis=1)[:, None], each[None, :]).astype("float64")
     return there.T @ found

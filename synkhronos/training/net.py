@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

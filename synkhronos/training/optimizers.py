@@ -16,7 +16,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_number, shown
+from synkhronos._errors import InputTypeError
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import gradients, names_of, trainable
 
@@ -67,8 +68,7 @@ def ema(rule: Rule, decay: float = 0.999) -> Rule:
     {w: w.average}
     """
     _check_rule("ema", rule)
-    if not isinstance(decay, int | float) or isinstance(decay, bool) or not 0 <= decay < 1:
-        raise InputError(f"ema: decay={shown(decay)}: a number from 0 to 1, without 1")
+    decay = check_number("ema: decay", decay, 0, below=1)
 
     def averaged(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         updates = apply_rule(rule, loss_or_grads, params, args, kwargs)
@@ -199,9 +199,7 @@ def clipped(rule: Rule, limit: float = 0.01) -> Rule:
     0.25
     """
     _check_rule("clipped", rule)
-    number = isinstance(limit, int | float) and not isinstance(limit, bool)
-    if not number or not 0 < limit < np.inf:
-        raise InputError(f"clipped: limit={shown(limit)}: a number above 0")
+    limit = check_number("clipped: limit", limit, above=0)
 
     def within(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         updates = apply_rule(rule, loss_or_grads, params, args, kwargs)

@@ -8,7 +8,9 @@ from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import InputError, ReductionWarning, refusing, shown
+from synkhronos._checks import check_integer
+from synkhronos._errors import ReductionWarning
+from synkhronos._warnings import refusing
 from synkhronos.extensions._apart.never import make_local_train_function
 from synkhronos.extensions.train import make_train_function
 from synkhronos.rules.swap import Swap
@@ -106,8 +108,7 @@ class Pair:
         make: Callable[..., Any] = make_train_function
         if swap is not None:
             make = make_local_train_function
-        if isinstance(self.critic_steps, bool) or not isinstance(self.critic_steps, int):
-            raise InputError(f"Pair: critic_steps={shown(self.critic_steps)}: give an integer")
+        critic_steps = check_integer("Pair: critic_steps", self.critic_steps, 1)
         parts = [
             ("critic", self.critic, self.critic_optimizer),
             ("generator", self.generator, self.generator_optimizer),
@@ -126,4 +127,4 @@ class Pair:
                 )
                 for name, net, rule in parts
             ]
-        return Alternate([(critic, self.critic_steps), (generator, 1)], swap=swap)
+        return Alternate([(critic, critic_steps), (generator, 1)], swap=swap)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._backends import jax as jax_backend
+from synkhronos._checks import check_word
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
-from synkhronos._errors import InputError, shown
+from synkhronos._errors import InputError
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training.alternate import Alternate
 
@@ -30,10 +31,8 @@ class SetPrecision(Command):
 
 def check_precision(train: TrainFunction | Alternate, precision: Any) -> None:
     """Raise if the precision is unknown, or members do not compute on GPUs."""
-    if precision is None:
+    if check_word("fit: precision", precision, (*_NAMES, None)) is None:
         return
-    if not isinstance(precision, str) or precision not in _NAMES:
-        raise InputError(f'fit: precision={shown(precision)}: use "tf32", "bf16" or None')
     if not train.on_gpus:
         raise InputError(
             f"fit: precision={precision!r} is for members on GPUs, in mode JAX; these compute on "

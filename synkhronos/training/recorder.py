@@ -29,7 +29,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from synkhronos._errors import InputError, InputTypeError, options_checked, shown
+from synkhronos._checks import options_checked, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos._host.environment import environment
 from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError, shown, warn
+from synkhronos._checks import shown
+from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
+from synkhronos._warnings import warn
 from synkhronos.training.callbacks import EarlyStopping, Target, is_lower_better
 
 _OLD = re.compile(r"\s*(\w+)\s*,\s*(~?)([<>])\s*,\s*([-+.\deE]+)\s*")

@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from synkhronos._checks import check_integer, check_word, options_checked, or_none, shown
 from synkhronos._engine.group import current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.trace import Trace
-from synkhronos._errors import (
-    InputError,
-    InputTypeError,
-    options_checked,
-    shown,
-)
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos.extensions._apart.free.function import FreeFunction
 from synkhronos.extensions._rows.batches import Batches
@@ -162,8 +156,8 @@ class Trainer(ProcessBound):
             raise InputTypeError(
                 f"Trainer: {shown(train)} is not a training function of make_train_function"
             )
-        _check_one_of("guard", guard, ("raise", "skip", None))
-        _check_one_of("torn", torn, ("raise", "restore"))
+        check_word("Trainer: guard", guard, ("raise", "skip", None))
+        check_word("Trainer: torn", torn, ("raise", "restore"))
         if torn == "restore" and folder is None:
             raise InputError('Trainer: torn="restore" needs a folder of checkpoints: give folder=')
         self.train = train
@@ -384,9 +378,11 @@ class Trainer(ProcessBound):
             Of a member, a source or a callback. A further `fit` goes on after the last whole step.
         """
         current("fit")
-        _check_counts(epochs=epochs, validate_every=validate_every)
-        if save_every is not None:
-            _check_counts(save_every=save_every)
+        due = Due(
+            check_integer("fit: epochs", epochs, 1),
+            check_integer("fit: validate_every", validate_every, 1),
+            or_none(check_integer, "fit: save_every", save_every, 1),
+        )
         check_precision(self.train, precision)
         feed = self._feed(data, batch, member_batch, seed, shuffle, last, prefetch, read)
         with contextlib.ExitStack() as stack:
@@ -398,7 +394,6 @@ class Trainer(ProcessBound):
                 validated = self._validation_feed(validation, feed.batches.size)
                 stack.callback(validated.close)
             engine = engine_of(self.train, slices, feed)
-            due = Due(epochs, validate_every, save_every)
             loop = Loop(self, engine, feed, validated, due, self._options)
             if resume is None and self._options.folder is not None:
                 resume = launch_settings().resume or None
@@ -474,17 +469,3 @@ def _check_averages(train: TrainFunction | Alternate, averages: Mapping[Any, Any
             f"Trainer: with {rule} members lose their averages of parameters (ema), which would be "
             'validated: leave ema out, or use a round rule with state="keep" or "average"'
         )
-
-
-def _check_one_of(name: str, value: Any, known: Sequence[Any]) -> None:
-    if value not in known:
-        raise InputError(
-            f"Trainer: {name}={shown(value)}: use one of {', '.join(map(repr, known))}"
-        )
-
-
-def _check_counts(**given: Any) -> None:
-    for name, value in given.items():
-        integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not integer or value < 1:
-            raise InputError(f"fit: {name}={shown(value)}: an integer of at least 1")

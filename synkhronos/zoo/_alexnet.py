@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import conv, drop, flat, images, linear, pool, relu
 from synkhronos.zoo._classifier import classifier

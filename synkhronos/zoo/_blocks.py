@@ -14,7 +14,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor_ml.layers import Dropout, Input, Linear
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_number, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.nn import BatchNorm, Conv2D, MaxPool2D, augment
 from synkhronos.zoo._network import He
 
@@ -131,9 +132,7 @@ def linear(name: str, x: Any, new: int) -> Any:
 
 def drop(name: str, x: Any, rate: float, seed: int | None) -> Any:
     """Remove a share of the values in training; each name draws other ones from the seed."""
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise InputError(f"dropout={shown(rate)}: give a number from 0 up to, not including, 1")
-    if not rate:
+    if not check_number("dropout", rate, 0, below=1):
         return x
     return Dropout(name, p=float(rate), random_state=[seed or 0, zlib.crc32(name.encode())])(x)
 

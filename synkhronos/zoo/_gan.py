@@ -20,7 +20,8 @@ from pytensor_ml.layers import Input
 from pytensor_ml.pytensorf import collect_trainable_params, rewrite_for_prediction
 from pytensor_ml.state import Initializer
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_word, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates
 from synkhronos.nn import BatchNorm, Conv2D, ConvTranspose2D, noise, state_updates
 from synkhronos.training.net import Net
@@ -128,8 +129,7 @@ def adversarial(
     >>> pair.critic.params, pair.generator.params, pair.critic_steps
     ([a], [shift], 1)
     """
-    if loss not in _LOSSES:
-        raise InputError(f"loss={shown(loss)}: use one of {', '.join(map(repr, _LOSSES))}")
+    check_word("loss", loss, [*_LOSSES])
     dtype = getattr(getattr(x, "type", None), "dtype", None)
     if dtype not in ("float32", "float64"):
         raise InputTypeError(f"x={shown(x)}: give a variable of float32 or float64 with rows")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import check_number
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import average, conv_norm, images, linear, relu
 from synkhronos.zoo._classifier import classifier
@@ -65,8 +65,7 @@ def mobilenet(
     >>> sum(p.get_value(borrow=True).size for p in net.params)
     4231976
     """
-    if not width > 0:
-        raise InputError(f"width={shown(width)}: give a number above 0")
+    width = check_number("width", width, above=0)
     seen = images(size, channels, augment)
     x = relu(conv_norm("stem", seen.seen, max(1, int(32 * width)), 3, 2))
     for number, (filters, stride) in enumerate(BLOCKS):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from pytensor_ml.state import Initializer, ZeroInitializer, fans, initial_values_from
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import check_integer, is_integer, or_none, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.training.net import Net
 from synkhronos.training.pair import Pair
 
@@ -51,16 +52,18 @@ def network[**P, N: Net | Pair](build: Callable[P, N]) -> Callable[P, N]:
     @functools.wraps(build)
     def built(*args: P.args, **kwargs: P.kwargs) -> N:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError as exc:
             raise InputTypeError(f"{name}: {exc}") from None
-        seed = given.get("seed", 0)
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-            raise InputError(f"{name}: seed={shown(seed)}: give an integer of at least 0, or None")
-        _check_counts(name, given, signature)
+        given = bound.arguments
+        seed = or_none(check_integer, f"{name}: seed", given.get("seed", 0), 0)
+        for key, value in given.items():
+            kind = str(signature.parameters[key].annotation)
+            if key != "seed" and kind.startswith(("int", "Sequence[int]")):
+                given[key] = _counts(f"{name}: {key}", value, kind)
         try:
             with initial_values_from(ZeroInitializer()):
-                net = build(*args, **kwargs)
+                net = build(*bound.args, **bound.kwargs)
         except InputError as exc:
             raise type(exc)(f"{name}: {exc}") from None
         except ValueError as exc:
@@ -72,19 +75,17 @@ def network[**P, N: Net | Pair](build: Callable[P, N]) -> Callable[P, N]:
     return built
 
 
-def _check_counts(name: str, given: Mapping[str, Any], signature: inspect.Signature) -> None:
-    for key, value in given.items():
-        kind = str(signature.parameters[key].annotation)
-        if key == "seed" or not kind.startswith(("int", "Sequence[int]")):
-            continue
-        if value is None and kind.endswith("None"):
-            continue
-        several = kind not in ("int", "int | None")
-        numbers = value if several and isinstance(value, list | tuple) else [value]
-        fits = kind.startswith("int") or numbers is value
-        if not fits or not all(type(n) is int and n > 0 for n in numbers):
-            them = "integers" if several else "an integer"
-            raise InputError(f"{name}: {key}={shown(value)}: give {them} of at least 1")
+def _counts(name: str, value: Any, kind: str) -> Any:
+    """Check one integer, or several, as the annotation `kind` says."""
+    if value is None and kind.endswith("None"):
+        return None
+    if kind in ("int", "int | None"):
+        return check_integer(name, value, 1)
+    several = isinstance(value, list | tuple)
+    numbers = value if several else [value]
+    if not (several or kind.startswith("int")) or not all(is_integer(n) and n > 0 for n in numbers):
+        raise InputError(f"{name}={shown(value)}: give integers of at least 1")
+    return tuple(int(n) for n in numbers) if several else int(value)
 
 
 def _draw(params: Sequence[Any], rng: np.random.Generator) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError
 from synkhronos.nn import conv2d
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import (

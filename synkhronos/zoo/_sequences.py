@@ -11,7 +11,8 @@ from pytensor_ml.layers import LSTM, Embedding, Input, LayerNorm, TransformerBlo
 from pytensor_ml.pytensorf import collect_trainable_params
 from pytensor_ml.state import NormalInitializer
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import check_word
+from synkhronos._errors import InputError
 from synkhronos.nn import state_updates
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import drop, linear
@@ -81,8 +82,7 @@ def lstm(
     >>> sum(p.get_value(borrow=True).size for p in net.params)
     4546
     """
-    if summary not in ("last", "mean"):
-        raise InputError(f'summary={shown(summary)}: give "last" or "mean"')
+    check_word("summary", summary, ("last", "mean"))
     if vocabulary is None:
         given = x = Input("x", (None, length, columns), pytensor.config.floatX)
     else:

@@ -268,9 +268,10 @@ def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         (["mine.py:f.g"], "give MODULE:FUNCTION"),
         (["m:f", "--csv", "not/there.csv"], "not/there.csv: there is no such folder"),
         (["m:f", "--plot", "not/there.svg"], "not/there.svg: there is no such folder"),
-        (["m:f", "--batch", "0"], "give a whole number of at least 1"),
-        (["m:f", "--seconds", "-1"], "give a number of seconds"),
-        (["m:f", "--seconds", "inf"], "give a number of seconds"),
+        (["m:f", "--batch", "0"], "0: give an integer of at least 1"),
+        (["m:f", "--batch", "x"], "'x': give an integer of at least 1"),
+        (["m:f", "--seconds", "-1"], "-1.0: give a number of more than 0"),
+        (["m:f", "--seconds", "inf"], "inf: give a number of more than 0"),
     ],
 )
 def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

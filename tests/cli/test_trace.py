@@ -72,7 +72,7 @@ def test_what_is_refused(
     group2: synk.Group, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for wrong in (-1, True, "5"):
-        with pytest.raises(synk.InputError, match=r"trace=.*: a number of steps"):
+        with pytest.raises(synk.InputError, match=r"fit: trace=.*: give an integer of at least 0"):
             trained(None, wrong)
     with pytest.raises(synk.InputError, match="members step without the master"):
         trained(None, 3, rules.Hogwild())

@@ -615,10 +615,13 @@ def test_values_of_pydtnn(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--batch_size=0", "argument --batch_size: found '0', give an integer of at least 1"),
-        ("--num_epochs 0", "argument --num_epochs: found '0', give an integer of at least 1"),
-        ("--learning_rate 0", "argument --learning_rate: found '0', give a number of more than 0"),
-        ("--validation_split 1", "argument --validation_split: found '1', give a number from 0"),
+        ("--batch_size=0", "argument --batch_size: 0: give an integer of at least 1"),
+        ("--num_epochs 0", "argument --num_epochs: 0: give an integer of at least 1"),
+        ("--learning_rate 0", "argument --learning_rate: 0.0: give a number of more than 0"),
+        (
+            "--validation_split 1",
+            "argument --validation_split: 1.0: give a number of at least 0 and less than 1",
+        ),
         ("--nesterov maybe", "argument --nesterov: found 'maybe', give True or False"),
         ("--dtype float16", "argument --dtype: invalid choice: 'float16'"),
     ],

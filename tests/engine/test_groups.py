@@ -179,7 +179,9 @@ def test_size_rank_and_parts() -> None:
         with pytest.raises(synk.InputError, match="at least 0"):
             synk.part_lengths(-1)
         for bad in (1.5, True, np.ones(3)):
-            with pytest.raises(synk.InputTypeError, match="give a number of rows"):
+            with pytest.raises(
+                synk.InputTypeError, match="give an integer of at least 0, such as len"
+            ):
                 synk.part_lengths(bad)  # type: ignore[arg-type]
 
 

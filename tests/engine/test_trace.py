@@ -171,7 +171,7 @@ def test_what_is_refused(group2: synk.Group, tmp_path: Path) -> None:
         with pytest.raises(synk.InputError, match=r"trace.txt: end its name in .json"):
             begin()
     for wrong in (0, -1, True, 2.5):
-        with pytest.raises(synk.InputError, match=r"spans=.*: give a number of at least 1"):
+        with pytest.raises(synk.InputError, match=r"spans=.*: give an integer of at least 1"):
             group2.trace(spans=wrong).__enter__()
     with group2.trace(), pytest.raises(synk.GroupError, match="traced already"):
         group2.trace().__enter__()

@@ -73,8 +73,8 @@ WRONG: list[tuple[Any, int | None, str]] = [
     (2, None, r"list with the cores of each member"),
     ([], None, r"for 0 members"),
     ([[0]], 2, r"for 1 members, but 2 were asked for"),
-    (None, 0, r"at least 1 member"),
-    ("cpu", -1, r"at least 1 member"),
+    (None, 0, r"give an integer of at least 1"),
+    ("cpu", -1, r"give an integer of at least 1"),
 ]
 
 

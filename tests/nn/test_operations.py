@@ -255,7 +255,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "whole numbers": (lambda x: nn.max_pool2d(x.astype("int32")), TypeError, "floating-point"),
     "a matrix": (lambda x: nn.conv2d(x[0, 0], np.zeros((1, 1, 3, 1))), TypeError, "4 dimensions"),
-    "no step": (lambda x: nn.max_pool2d(x, 2, 0), ValueError, "strides is 0"),
+    "no step": (
+        lambda x: nn.max_pool2d(x, 2, 0),
+        ValueError,
+        "strides=0: give one or two integers of at least 1",
+    ),
     "padding": (lambda x: nn.max_pool2d(x, 2, 1, 2), ValueError, "holds whole windows"),
     "a large window": (lambda x: nn.max_pool2d(x, 5), ValueError, "do not fit into images of"),
     "dilation": (
@@ -273,7 +277,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "4 new channels cannot be divided into 3 groups",
     ),
-    "no group": (lambda x: nn.conv2d(x, np.zeros((1, 1, 3, 2)), groups=0), ValueError, "groups is"),
+    "no group": (
+        lambda x: nn.conv2d(x, np.zeros((1, 1, 3, 2)), groups=0),
+        ValueError,
+        "groups=0: give an integer of at least 1",
+    ),
     "other channels": (
         lambda x: nn.conv_transpose2d(x, np.zeros((1, 1, 2, 3))),
         ValueError,

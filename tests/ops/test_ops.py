@@ -445,8 +445,16 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "bools": (lambda x: ops.all_reduce(x > 1), synk.InputTypeError, "cast it"),
     "0-d": (lambda x: ops.reduce_scatter(x.sum()), synk.InputTypeError, "use all_reduce"),
     "an object": (lambda x: ops.all_reduce(object()), synk.InputTypeError, "all_reduce"),
-    "a root": (lambda x: ops.broadcast(x, "a"), synk.InputTypeError, "is not a rank"),
-    "a negative root": (lambda x: ops.broadcast(x, -1), synk.InputError, "count from 0"),
+    "a root": (
+        lambda x: ops.broadcast(x, "a"),
+        synk.InputTypeError,
+        "root='a': give an integer of at least 0",
+    ),
+    "a negative root": (
+        lambda x: ops.broadcast(x, -1),
+        synk.InputError,
+        "root=-1: give an integer of at least 0",
+    ),
     "until": (until, synk.InputError, "ends on a condition"),
 }
 

@@ -124,9 +124,9 @@ def test_what_is_no_model_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["members", "members_per_chain", "chains"])
 def test_counts_are_checked(name: str) -> None:
-    with pytest.raises(synk.InputError, match=f"{name}=0: at least 1"):
+    with pytest.raises(synk.InputError, match=f"{name}=0: give an integer of at least 1"):
         synk.pymc.parallel(regression(), **{name: 0})
-    with pytest.raises(synk.InputTypeError, match=f"{name}='2': give an int"):
+    with pytest.raises(synk.InputTypeError, match=f"{name}='2': give an integer of at least 1"):
         synk.pymc.parallel(regression(), **{name: "2"})
 
 

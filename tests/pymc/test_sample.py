@@ -246,9 +246,9 @@ def test_the_death_of_a_member_is_an_error_and_the_model_is_as_before() -> None:
 
 def test_wrong_arguments() -> None:
     model = model_of()
-    with pytest.raises(InputError, match="chains=0: at least 1"):
+    with pytest.raises(InputError, match="chains=0: give an integer of at least 1"):
         synk.pymc.sample(model, chains=0)
-    with pytest.raises(InputTypeError, match="cores='8': give an int"):
+    with pytest.raises(InputTypeError, match="cores='8': give an integer of at least 1"):
         synk.pymc.sample(model, cores="8")
     with pytest.raises(InputTypeError, match=r"as in sample\(model, draws=1000\)"):
         synk.pymc.sample(1000)

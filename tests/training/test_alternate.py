@@ -337,7 +337,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         synk.InputError,
         "critic_steps=1.5: give an integer",
     ),
-    "limit": (lambda: clipped(updates.sgd, -1), synk.InputError, "limit=-1: a number above 0"),
+    "limit": (
+        lambda: clipped(updates.sgd, -1),
+        synk.InputError,
+        "limit=-1: give a number of more than 0",
+    ),
 }
 
 

@@ -76,7 +76,7 @@ WRONG = [
     ("guard=no", "guard: found 'no', give raise, skip or none"),
     ("keep=some", "keep: found 'some', give an integer of at least 1, or \"all\""),
     ("slices=0", 'slices: found 0, give an integer of at least 1, or "auto"'),
-    ("ema=1", "ema: found 1, give a number from 0 to 1, without 1"),
+    ("ema=1", "ema: found 1, give a number of at least 0 and less than 1"),
     ("optimizer.rate=fast", "optimizer.rate: found 'fast', give a number of more than 0"),
     ("optimizer.warmup=-1", "optimizer.warmup: found -1, give an integer of at least 0"),
     ("optimizer={ rate = 1 }", "optimizer.name: missing, give the name of an update rule"),

@@ -219,7 +219,10 @@ WRONG = [
         "optimizer.power: adam has no such argument",
     ),
     ("rule=EASG", "rule: there is no rule 'EASG'; did you mean EASGD?; there are EASGD, GEM"),
-    ("rule={ name='EASGD', alpha=3 }", "rule: rules.EASGD: alpha=3: a number of 0 to 1 is needed"),
+    (
+        "rule={ name='EASGD', alpha=3 }",
+        "rule: rules.EASGD: alpha=3: give a number of at least 0 and at most 1",
+    ),
     ("rule={ name='EASGD', force=3 }", "rule.force: EASGD has no such argument; there are period"),
     ("rule={ period=3 }", "rule.name: found None, give a name"),
     (
@@ -233,7 +236,10 @@ WRONG = [
     ),
     ("exchange=Topk", "exchange: there is no exchange 'Topk'; did you mean TopK?; there are TopK"),
     ("exchange=TopK", "exchange.density: missing, TopK needs it"),
-    ("exchange={ name='TopK', density=2 }", "exchange: TopK: density=2: a number of more than 0"),
+    (
+        "exchange={ name='TopK', density=2 }",
+        "exchange: TopK: density=2: give a number of more",
+    ),
     ("exchange={ name='HalfPrecision', bits=8 }", "exchange.bits: HalfPrecision has no such argu"),
     ("rule=EASGD", "member_batch: missing, give an integer of at least 1"),
     ("member_batch=5", "member_batch: members step together: take it out, as by member_batch="),

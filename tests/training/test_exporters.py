@@ -214,7 +214,7 @@ def test_what_cannot_be_exported(
 ) -> None:
     with pytest.raises(synk.InputError, match="there is no run to export"):
         export(tmp_path / "other", "csv")
-    with pytest.raises(synk.InputError, match="export to 'excel': use one of tensorboard, csv"):
+    with pytest.raises(synk.InputError, match=r'export=.excel.: use "tensorboard", "csv"'):
         export(run, "excel")
     with pytest.raises(synk.InputError, match="give folder="):
         beside.checked_targets("csv", None)

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._checks import check_integer
 from synkhronos._engine.commands.base import Command, clock
 from synkhronos._engine.member import Member
 from synkhronos._engine.spans import SPAN, Spans
 from synkhronos._engine.trace import Alignment, MemberTrace, Trace, check_path
-from synkhronos._errors import GroupError, InputError, shown
+from synkhronos._errors import GroupError
 
 _PINGS = 32  # of which the fastest counts
 
@@ -105,8 +106,7 @@ def traced(group: Any, path: str | Path | None, capacity: int) -> Iterator[Trace
         raise GroupError("trace: the group is traced already; end that trace first")
     if path is not None:
         check_path(path)
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise InputError(f"trace: spans={shown(capacity)}: give a number of at least 1")
+    capacity = check_integer("trace: spans", capacity, 1)
     found = Trace()
     begin = group.run(StartTrace(capacity), "trace")
     try:

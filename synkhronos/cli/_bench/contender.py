@@ -17,8 +17,9 @@ from typing import Any, TextIO
 import numpy as np
 
 import synkhronos as synk
+from synkhronos._checks import shown
 from synkhronos._engine.exit_codes import code_of
-from synkhronos._errors import InputError, SynkhronosError, shown
+from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.environment import environment
 from synkhronos.cli._say import complain
 from synkhronos.extensions._rows.batches import Batches

@@ -7,12 +7,13 @@ import json
 import os
 from typing import Any
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError
+from synkhronos.cli._numbers import count
 from synkhronos.cli._translation.translation import (
     NET,
     OldParser,
     Translation,
-    count,
     divided,
     parsed,
 )

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from synkhronos.cli._numbers import count, numbers
 from synkhronos.cli._translation.pydtnn_data import Rows, set_rows
 from synkhronos.cli._translation.pydtnn_models import network_of
 from synkhronos.cli._translation.translation import (
     NET,
     OldParser,
     Translation,
-    count,
     divided,
     parsed,
-    positive,
-    share,
     truth,
 )
 from synkhronos.training.callbacks import is_lower_better
@@ -148,8 +146,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         ("reduce_lr_on_plateau_patience", 5),
     ):
         add(f"--{name}", type=int, default=default)
-    add("--learning_rate", type=positive, default=0.01)
-    add("--validation_split", type=share, default=0.0)
+    add("--learning_rate", type=numbers(above=0), default=0.01)
+    add("--validation_split", type=numbers(least=0, below=1), default=0.0)
     for name, number in (
         *(("momentum", 0.9), ("decay", 0.0), ("epsilon", 1e-7)),
         *(("beta1", 0.99), ("beta2", 0.999), ("rho", 0.9), ("decay_rate", None)),

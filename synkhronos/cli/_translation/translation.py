@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import shlex
@@ -12,7 +11,8 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError
 from synkhronos.training._toml import toml_of
 
 NET = "mine:net"
@@ -186,43 +186,9 @@ def parsed(parser: OldParser, words: Sequence[str]) -> tuple[argparse.Namespace,
     return found, left
 
 
-def count(text: str) -> int:
-    """An integer of at least 1."""
-    try:
-        found = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid int value: {shown(text)}") from None
-    if found < 1:
-        raise argparse.ArgumentTypeError(f"found {shown(text)}, give an integer of at least 1")
-    return found
-
-
-def positive(text: str) -> float:
-    """A finite number of more than 0."""
-    found = _number(text)
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"found {shown(text)}, give a number of more than 0")
-    return found
-
-
 def truth(text: str) -> bool:
     """True or False, as old programs took them; other words, which were False, are refused."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if text.lower() not in known:
         raise argparse.ArgumentTypeError(f"found {shown(text)}, give True or False")
     return known[text.lower()]
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1, without 1."""
-    found = _number(text)
-    if not 0 <= found < 1:
-        raise argparse.ArgumentTypeError(f"found {shown(text)}, give a number from 0 to below 1")
-    return found
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

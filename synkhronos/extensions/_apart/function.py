@@ -11,8 +11,9 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data
+from synkhronos._checks import shown
 from synkhronos._engine.group import Group
-from synkhronos._errors import InputTypeError, shown
+from synkhronos._errors import InputTypeError
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.function import TrainFunction, TrainPlan

@@ -10,11 +10,12 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.function import function
+from synkhronos._checks import shown
 from synkhronos._engine.compile import roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.rows import select
 from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
 from synkhronos.extensions.updates import apply_rule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._errors import InputError, shown
+from synkhronos._checks import check_number, shown
+from synkhronos._errors import InputError
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ class PointSource(ABC):
         given = {"rows": rows, "exchanges": exchanges, "seconds": seconds}
         chosen = {k: v for k, v in given.items() if v is not None}
         [(what, interval)] = chosen.items() if len(chosen) == 1 else [("", None)]
-        if not isinstance(interval, int | float) or not 0 < interval < math.inf:
+        if not what:
             raise InputError(
-                "every: give one of rows, exchanges and seconds, more than 0, found "
-                f"{shown(chosen)}"
+                f"every: give one of rows, exchanges and seconds, found {shown(chosen)}"
             )
+        interval = check_number(f"every: {what}", interval, above=0)
         return self._every(self._measures()[what], interval)
 
     def _every(self, measure: Callable[[], float], interval: float) -> Iterator[Point]:

@@ -9,7 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synkhronos._errors import InputError, InputTypeError, options_checked, shown
+from synkhronos._checks import (
+    check_flag,
+    check_integer,
+    check_word,
+    is_integer,
+    options_checked,
+    shown,
+)
+from synkhronos._errors import InputError, InputTypeError
 
 # they determine the order, and must not change between runs
 _SAME = ("n", "seed", "shuffle", "blocks", "window")
@@ -81,20 +89,21 @@ class Batches:
         blocks: Sequence[int] | None = None,
         window: int = 8,
     ) -> None:
-        self.n = _integer("n", n, 1)
-        self.size = _integer("size", size, 1)
-        self.seed = _integer("seed", seed, 0)
-        if not isinstance(shuffle, bool | np.bool_):
-            raise InputTypeError(f"Batches: shuffle={shown(shuffle)} is neither True nor False")
-        if last not in ("keep", "drop"):
-            raise InputError(f'Batches: last={shown(last)}: use "keep" or "drop"')
+        if hasattr(n, "__len__") and not is_integer(n):
+            raise InputTypeError(
+                f"Batches: n is the number of rows, found {shown(n)}: write len(array)"
+            )
+        self.n = check_integer("Batches: n", n, 1)
+        self.size = check_integer("Batches: size", size, 1)
+        self.seed = check_integer("Batches: seed", seed, 0)
+        self.shuffle = check_flag("Batches: shuffle", shuffle)
+        check_word("Batches: last", last, ("keep", "drop"))
         if last == "drop" and size > n:
             raise InputError(
                 f'Batches: {n} rows do not fill one batch of {size}, and last="drop" leaves none'
             )
-        self.shuffle = bool(shuffle)
         self.last = last
-        self.window = _integer("window", window, 1)
+        self.window = check_integer("Batches: window", window, 1)
         self.blocks = None if blocks is None else _block_lengths(blocks, self.n)
         self._epoch = 0
         self._row = 0  # rows of the epoch that loops have had
@@ -319,19 +328,3 @@ def _moments(
     opens, ends = np.maximum(turn, window - 1), np.minimum(turn + window, count)
     uniform = (rows >> np.uint64(11)) * 2.0**-53
     return np.repeat(opens, lengths) + uniform * np.repeat(ends - opens, lengths)
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    try:
-        found = operator.index(value)
-    except TypeError:
-        found = None
-    if found is None or isinstance(value, bool | np.bool_):
-        if name == "n" and hasattr(value, "__len__"):
-            raise InputTypeError(
-                f"Batches: n is the number of rows, found {shown(value)}: write len(array)"
-            )
-        raise InputTypeError(f"Batches: {name}={shown(value)} is not an integer")
-    if found < least:
-        raise InputError(f"Batches: {name}={found}: at least {least} is needed")
-    return found

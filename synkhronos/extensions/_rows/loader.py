@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from synkhronos._checks import check_integer, check_word, options_checked, shown
 from synkhronos._engine.group import current
 from synkhronos._engine.process_bound import ProcessBound
-from synkhronos._errors import InputError, InputTypeError, options_checked, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.by_master import MasterLoop, MasterSets
 from synkhronos.extensions._rows.by_nodes import NodeLoop, NodeSets
@@ -113,10 +114,8 @@ class Loader(ProcessBound):
         found = [Source(s, i, batches.n) for i, s in enumerate(given)]
         if not found:
             raise InputError("Loader: no source is given")
-        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 2:
-            raise InputError(f"Loader: prefetch={shown(prefetch)}: give an integer, at least 2")
-        if read not in ("master", "node"):
-            raise InputError(f'Loader: read={shown(read)}: use "master" or "node"')
+        prefetch = check_integer("Loader: prefetch", prefetch, 2)
+        check_word("Loader: read", read, ("master", "node"))
         self.batches = batches
         self.sources = list(given)
         self.sort = bool(sort)

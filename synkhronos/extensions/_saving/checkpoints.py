@@ -18,7 +18,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import operator
 import os
 import re
 import shutil
@@ -31,6 +30,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
+from synkhronos._checks import check_integer, check_word, options_checked, or_none, shown
 from synkhronos._engine.commands.collectives import Broadcast
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
@@ -44,11 +44,9 @@ from synkhronos._errors import (
     InputTypeError,
     ReplicaWarning,
     SynkhronosError,
-    options_checked,
-    shown,
-    warn,
 )
 from synkhronos._host import files
+from synkhronos._warnings import warn
 from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
@@ -136,7 +134,7 @@ class Checkpoints(ProcessBound):
         trains = hasattr(variables, "params")
         self._owner = "this training function" if trains else "this Checkpoints"
         self.batches = batches
-        self.keep = None if keep is None else _integer("keep", keep, 1)
+        self.keep = or_none(check_integer, "keep", keep, 1)
         named = _named(variables)
         self._streams = {n: v for n, v in named.items() if isinstance(v.type, RandomType)}
         self._values = {n: v for n, v in named.items() if n not in self._streams}
@@ -206,7 +204,7 @@ class Checkpoints(ProcessBound):
         ['arrays.safetensors', 'meta.json']
         """
         point = step if isinstance(step, Point) else None
-        step = _integer("step", step.version if isinstance(step, Point) else step, 0)
+        step = check_integer("step", step.version if isinstance(step, Point) else step, 0)
         try:
             kept = json.loads(json.dumps(meta, default=_plain))
         except (TypeError, ValueError) as exc:
@@ -316,8 +314,7 @@ class Checkpoints(ProcessBound):
         ...     checkpoints.restore(missing="ignore")
         {'step': 2}
         """
-        if missing not in ("raise", "ignore"):
-            raise InputError(f'missing={shown(missing)}: use "raise" or "ignore"')
+        check_word("missing", missing, ("raise", "ignore"))
         wanted = self._wanted(step)
         if not wanted:
             if missing == "ignore":
@@ -598,7 +595,7 @@ class Checkpoints(ProcessBound):
         """The checkpoint of a step; without one all of them, the latest first."""
         if step is None:
             return [path for _, _, path in reversed(self._listed())]
-        found = _folders(self.folder).get(_integer("step", step, 0))
+        found = _folders(self.folder).get(check_integer("step", step, 0))
         return [] if found is None else [found]
 
     def _first_whole(
@@ -836,16 +833,6 @@ def _group() -> Group | None:
         return current("checkpoints")
     except GroupError:
         return None
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise InputTypeError(f"{name}={shown(value)} is not an integer") from None
-    if isinstance(value, bool | np.bool_) or found < least:
-        raise InputError(f"{name}={shown(value)}: give an integer of at least {least}")
-    return found
 
 
 def _plain(value: Any) -> Any:

@@ -6,32 +6,19 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
-from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError, shown, warn
+from synkhronos._checks import Checked, check_flag, check_integer, check_number, check_word, shown
+from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
 from synkhronos._transport.communicators.half_precision import FORMATS
+from synkhronos._warnings import warn
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Checked):
     """The base of `TopK` and `HalfPrecision`."""
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, np.generic):
-                object.__setattr__(self, f.name, value.item())
-        self._check()
-
-    def _check(self) -> None:
-        """Raise unless the fields make sense."""
 
     def __str__(self) -> str:
         given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)]
         return f"{type(self).__name__}({', '.join(given)})"
-
-    def _refused(self, name: str, why: str, kind: type[InputError] = InputError) -> InputError:
-        return kind(f"{type(self).__name__}: {name}={shown(getattr(self, name))}{why}")
 
 
 @dataclass(frozen=True)
@@ -92,10 +79,7 @@ class TopK(Exchange):
     density: float
 
     def _check(self) -> None:
-        if isinstance(self.density, bool) or not isinstance(self.density, int | float):
-            raise self._refused("density", " is not a number", InputTypeError)
-        if not 0 < self.density <= 1:  # nor is nan
-            raise self._refused("density", ": a number of more than 0 and at most 1 is needed")
+        check_number(*self._given("density"), above=0, most=1)
 
     def count(self, elements: int) -> int:
         """How many of these elements a node sends.
@@ -150,14 +134,9 @@ class HalfPrecision(Exchange):
     seed: int = 0
 
     def _check(self) -> None:
-        if not isinstance(self.format, str) or self.format not in FORMATS:
-            raise self._refused("format", ': use "bf16" or "fp16"')
-        if not isinstance(self.stochastic, bool):
-            raise self._refused("stochastic", " is neither True nor False", InputTypeError)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise self._refused("seed", " is not a whole number", InputTypeError)
-        if self.seed < 0:
-            raise self._refused("seed", ": at least 0 is needed")
+        check_word(*self._given("format"), FORMATS)
+        check_flag(*self._given("stochastic"))
+        check_integer(*self._given("seed"), 0)
 
 
 def exchange_of(exchange: Any, compress: Any) -> Exchange | None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from synkhronos._api.data import Data
-from synkhronos._errors import BatchWarning, warn
+from synkhronos._errors import BatchWarning
+from synkhronos._warnings import warn
 
 INTEGERS = frozenset([int, *(np.dtype(c).type for c in np.typecodes["AllInteger"])])
 _CALLS = 10  # in a row; fewer are usual when a script tries a function out

@@ -30,7 +30,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 import synkhronos.extensions.updates._rules as _rules
-from synkhronos._errors import InputError, InputTypeError, check_options, shown
+from synkhronos._checks import check_options, shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions.updates._momentum import apply_momentum as apply_momentum
 from synkhronos.extensions.updates._momentum import (
     apply_nesterov_momentum as apply_nesterov_momentum,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions.updates._slots import Hyper, hypers, in_dtype
 
 

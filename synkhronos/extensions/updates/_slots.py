@@ -13,7 +13,9 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
-from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown, warn
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning
+from synkhronos._warnings import warn
 
 Updates = dict[SharedVariable, Variable]
 Hyper = Any  # a number or a 0-d variable

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from synkhronos._errors import BackendMissing, InputError, shown
+from synkhronos._checks import check_word
+from synkhronos._errors import BackendMissing, InputError
 from synkhronos.training.exporters.target import Target
 from synkhronos.training.run_folder import METRICS, LineReader, writer_of
 
@@ -38,8 +39,7 @@ def check_target(to: str) -> None:
     BackendMissing
         Its library is not installed.
     """
-    if to not in NEEDS:
-        raise InputError(f"export to {shown(to)}: use one of {', '.join(NEEDS)}")
+    check_word("export", to, [*NEEDS])
     if NEEDS[to] and importlib.util.find_spec(NEEDS[to][0]) is None:
         raise BackendMissing(*NEEDS[to])
 

@@ -11,18 +11,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, override
 
 import numpy as np
 
-from synkhronos._errors import (
-    BackendMissing,
-    BatchError,
-    InputError,
-    InputTypeError,
-    SourceError,
-    shown,
-)
+from synkhronos._checks import Checked, check_integer, or_none, shown
+from synkhronos._errors import BackendMissing, BatchError, InputError, InputTypeError, SourceError
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._copies import is_remote, on_this_machine
 from synkhronos.training.sources._paths import listed
@@ -80,7 +74,7 @@ class Format(ABC):
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What all readers of files take; `sources` explains them."""
 
     cache: str | os.PathLike[str] | None = None
@@ -90,12 +84,11 @@ class Options:
     keep: int = 10
     threads: int = 1
 
-    def __post_init__(self) -> None:
-        for name, least in (("keep", 1), ("classes", 1), ("threads", 1)):
-            value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if value is not None and not (whole and value >= least):
-                raise InputError(f"{name}={shown(value)}: give an integer, at least {least}")
+    @override
+    def _check(self) -> None:
+        check_integer("keep", self.keep, 1)
+        or_none(check_integer, "classes", self.classes, 1)
+        check_integer("threads", self.threads, 1)
 
 
 class FileSource:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing, options_checked
+from synkhronos._checks import options_checked
+from synkhronos._errors import BackendMissing
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
     UNCHECKED_BLOCK,

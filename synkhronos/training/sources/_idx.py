@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, SourceError, options_checked, shown
+from synkhronos._checks import check_word, options_checked
+from synkhronos._errors import SourceError
 from synkhronos._host import files
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
@@ -176,8 +177,7 @@ def cifar10(
     ...     sources.cifar10(file.name, "labels")[:].tolist()
     [7, 2]
     """
-    if part not in _PARTS:
-        raise InputError(f"cifar10: part={shown(part)}: there are {', '.join(_PARTS)}")
+    check_word("cifar10: part", part, [*_PARTS])
     return FileSource(Cifar10(part), paths, Options(cache, skip, classes=classes))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing, InputError, options_checked, shown
+from synkhronos._checks import check_word, is_integer, options_checked, shown
+from synkhronos._errors import BackendMissing, InputError
 from synkhronos.training.sources._files import Described, FileSource, Format, Options
 
 _ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -127,11 +128,10 @@ def images(
     ...     pets.shape, pets.classes, pets.labels.tolist(), int(pets[[1]].sum())
     ((2, 3, 2, 4), ('cat', 'dog'), [0, 1], 0)
     """
-    if mode not in _CHANNELS:
-        raise InputError(f"images: mode={shown(mode)}: use one of {', '.join(_CHANNELS)}")
+    check_word("images: mode", mode, [*_CHANNELS])
     size = None
     if resize is not None:
-        if len(resize) != 2 or min(resize) < 1:
+        if len(resize) != 2 or not all(is_integer(n) and n > 0 for n in resize):
             raise InputError(f"images: resize={shown(resize)}: give (height, width)")
         size = int(resize[0]), int(resize[1])
     root = Path(folder)

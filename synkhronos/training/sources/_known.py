@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing, InputError, SourceError, options_checked, shown
+from synkhronos._checks import options_checked, shown
+from synkhronos._errors import BackendMissing, InputError, SourceError
 from synkhronos.training.sources._idx import read_idx
 
 log = logging.getLogger("synkhronos")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import options_checked
+from synkhronos._checks import options_checked
 from synkhronos.training.sources._files import (
     Described,
     FileSource,

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._copies import KEEPING, is_remote

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._errors import BatchError, InputError, InputTypeError, options_checked, shown
+from synkhronos._checks import check_integer, is_integer, options_checked, shown
+from synkhronos._errors import BatchError, InputError, InputTypeError
 
 # Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014); SplitMix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -132,12 +133,12 @@ def synthetic(shape: Sequence[int], classes: int, n: int, seed: int = 0) -> Synt
     >>> x.shape, x.labels[:5].tolist(), bool((x[[7]] == x[[3, 7]][1:]).all())
     ((1000, 28, 28), [2, 8, 4, 2, 1], True)
     """
-    for name, value, least in (("classes", classes, 1), ("n", n, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InputTypeError(f"synthetic: {name}={shown(value)} is not an integer")
-        if value < least:
-            raise InputError(f"synthetic: {name}={value}: at least {least} is needed")
     row = tuple(shape)
-    if any(not isinstance(s, int | np.integer) or s < 1 for s in row):
+    if not all(is_integer(s) and s > 0 for s in row):
         raise InputError(f"synthetic: shape={shown(shape)}: give the lengths of a row's axes")
-    return SyntheticSource(tuple(int(s) for s in row), int(classes), int(n), int(seed))
+    return SyntheticSource(
+        tuple(int(s) for s in row),
+        check_integer("synthetic: classes", classes, 1),
+        check_integer("synthetic: n", n, 1),
+        check_integer("synthetic: seed", seed, 0),
+    )

@@ -475,7 +475,7 @@ def test_records_of_cifar10(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sources.cifar10(paths, "labels", classes=7)[:], labels)
     with pytest.raises(synk.SourceError, match=r"row 6 of the source.* a label out of range"):
         sources.cifar10(paths, "labels", classes=6)[:]
-    with pytest.raises(synk.InputError, match="part='pixels': there are images, labels"):
+    with pytest.raises(synk.InputError, match='part=\'pixels\': use "images" or "labels"'):
         sources.cifar10(paths, "pixels")
     (tmp_path / "part2.bin").write_bytes(bytes(3000))
     with pytest.raises(synk.SourceError, match="3,000 bytes, and records of CIFAR-10 have 3,073"):

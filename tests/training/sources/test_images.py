@@ -82,7 +82,7 @@ def test_a_damaged_image(folder: Path, threads: int) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "CMYK"}, "mode='CMYK': use one of L, RGB, RGBA"),
+        ({"mode": "CMYK"}, 'mode=\'CMYK\': use "L", "RGB" or "RGBA"'),
         ({"threads": 0}, "threads=0"),
         ({"resize": (3,)}, "resize="),
         ({"resize": (0, 2)}, "resize="),

@@ -55,10 +55,10 @@ def test_it_can_be_learned() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"n": 0}, "n=0: at least 1"),
+        ({"n": 0}, "n=0: give an integer of at least 1"),
         ({"classes": 0}, "classes=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"n": 2.0}, "n=2.0 is not an integer"),
+        ({"n": 2.0}, "n=2.0: give an integer of at least 1"),
         ({"n": True}, "n=True"),
         ({"shape": (2, 0)}, "shape=.2, 0."),
     ],

@@ -13,11 +13,12 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._checks import check_flag, check_integer, check_seconds, check_word, shown
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, retried
-from synkhronos._engine.group_options import check_seconds
 from synkhronos._engine.variables import Entry
-from synkhronos._errors import InputError, InputTypeError, UnusedWarning, shown, warn
+from synkhronos._errors import InputError, InputTypeError, UnusedWarning
+from synkhronos._warnings import warn
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
 from synkhronos.extensions._apart.free.claims import BatchOrder
 from synkhronos.extensions._apart.free.commands import BeginRun, InstallFree, Rehearse, TakePart
@@ -148,8 +149,13 @@ class FreeFunction(ApartFunction):
         """
         *given, batches = args or (None,)
         group = self._group
-        self._check_start(given, kwargs, batches, epochs)
-        self._check_options(share, least, stall_warning, record)
+        self._check_start(given, kwargs, batches)
+        what = self._function.what
+        epochs = check_integer(f"{what}: epochs", epochs, 1)
+        check_word(f"{what}: share", share, ("claimed", "fixed"))
+        least = check_integer(f"{what}: least", least, 1, group.size, rest=", of the members")
+        stall_warning = check_seconds(f"{what}: stall_warning", stall_warning)
+        record = check_flag(f"{what}: record", record)
         with group.turn("train.start"):
             group.wake()
             group.check_idle("train.start")
@@ -199,17 +205,13 @@ class FreeFunction(ApartFunction):
             for place, v in zip(places, self._at_centre.settings, strict=True):
                 set_scalar(place, v.container.storage[0], self._group.arena)
 
-    def _check_start(
-        self, args: Sequence[Any], kwargs: dict[str, Any], batches: Any, epochs: Any
-    ) -> None:
+    def _check_start(self, args: Sequence[Any], kwargs: dict[str, Any], batches: Any) -> None:
         what = self._function.what
         self._group.check("train.start")
         if not isinstance(batches, Batches):
             raise InputTypeError(
                 f"{what}: start() takes the inputs, then the Batches, found {shown(batches)}"
             )
-        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-            raise InputError(f"{what}: epochs={shown(epochs)}: at least 1 is needed")
         given = self._function.arguments.bind(args, kwargs)
         for variable, value in self._check_data(given, "start()"):
             if len(value) < batches.n:
@@ -247,16 +249,6 @@ class FreeFunction(ApartFunction):
                 "turn, and others wait for it",
                 *(what, size),
             )
-
-    def _check_options(self, share: Any, least: Any, stall_warning: Any, record: Any) -> None:
-        what, size = self._function.what, self._group.size
-        if share not in ("claimed", "fixed"):
-            raise InputError(f'{what}: share={shown(share)}: use "claimed" or "fixed"')
-        if not isinstance(least, int) or isinstance(least, bool) or not 1 <= least <= size:
-            raise InputError(f"{what}: least={shown(least)}: 1 to {size} members")
-        check_seconds("stall_warning", stall_warning)
-        if not isinstance(record, bool):
-            raise InputTypeError(f"{what}: record={shown(record)} is neither True nor False")
 
     def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
         recipe = replace(self._local_recipe({}), at_centre=self._at_centre)

@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._checks import check_seconds
 from synkhronos._engine.group import Group, Task
-from synkhronos._engine.group_options import check_seconds
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
 from synkhronos.extensions._apart.free.commands import Free

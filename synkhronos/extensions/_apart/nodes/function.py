@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._checks import check_integer
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
 from synkhronos._engine.variables import Entry
@@ -78,7 +79,8 @@ class NodesFunction(FreeFunction):
             An argument is wrong. Nothing has changed.
         """
         *given, batches = args or (None,)
-        self._check_start(given, kwargs, batches, epochs)
+        self._check_start(given, kwargs, batches)
+        epochs = check_integer(f"{self._function.what}: epochs", epochs, 1)
         order = BatchOrder.of(batches, epochs)
 
         def round_of(start: int, stop: int) -> tuple[int, float]:

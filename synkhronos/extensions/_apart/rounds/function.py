@@ -15,11 +15,12 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._checks import check_integer, shown
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.variables import watch
-from synkhronos._errors import InputError, InputTypeError, shown
+from synkhronos._errors import InputTypeError
 from synkhronos.extensions._apart.function import ApartFunction
 from synkhronos.extensions._apart.rounds.commands import (
     Begin,
@@ -207,7 +208,7 @@ class RoundFunction(ApartFunction):
             )
         *given, batches = args
         rows = _iterated(batches)
-        left = self._to_meeting() if n is None else _positive(n)
+        left = self._to_meeting() if n is None else check_integer("steps: n", n, 1)
         found: list[Any] = []
         with self._group.turn("train.steps", timeout):
             self._check_data(given, "steps()")
@@ -404,9 +405,3 @@ def _iterated(batches: Any) -> Iterator[Any]:
             "rows = iter(batches)"
         )
     return iter(batches)
-
-
-def _positive(n: Any) -> int:
-    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-        raise InputError(f"steps: n={shown(n)} is not a number of steps, at least 1")
-    return int(n)
