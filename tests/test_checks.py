@@ -54,7 +54,7 @@ ALONE: list[tuple[str, Callable[[Any], Any], int, list[int]]] = [
     ("classes", lambda n: zoo.mlp(3, (4,), classes=n, seed=None), 2, [0]),
     ("hidden", lambda n: zoo.mlp(3, (n,), seed=None), 4, [0]),
     ("seed", lambda n: zoo.mlp(3, (4,), seed=n), 0, [-1]),
-    ("n_parallel", lambda n: synk.Group(n).close(), 1, [0]),
+    ("members", lambda n: synk.Group(n).close(), 1, [0]),
     ("master_rank", lambda n: synk.Group(1, master_rank=n).close(), 0, [-1, 1]),
     ("max_restarts", lambda n: synk.Group(1, max_restarts=n).close(), 0, [-1]),
 ]
