@@ -13,7 +13,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 
 def physical_memory(arena: Arena) -> int:
     """In bytes: of its file, or where it is private of its mapping."""
-    if arena.fd >= 0:
+    if arena.fd is not None:
         return os.fstat(arena.fd).st_blocks * 512
     start, stop = arena.address, arena.address + arena.buffer._length_
     total, inside = 0, False

@@ -446,7 +446,7 @@ def check_stored(
     cure : str
         The end of the message.
     unchecked : int
-        Bytes for which nothing need be stored, as of rows of a fill value.
+        Bytes for which nothing need be stored, as for rows of a fill value.
     """
     if declared > unchecked + _MOST_PACKED * stored:
         raise ValueError(
