@@ -128,7 +128,10 @@ def test_a_folder_as_second_word(empty: Path, capsys: Captured) -> None:
         ),
         (["--from", "pydtnn", "--", "--nesterov", "maybe"], "found 'maybe', give True or False"),
         (["--from", "tmlauncher", "--", "-cfg=no.cfg"], "no.cfg: the config file cannot be read"),
-        (["--from", "pydtnn", "--", "--batch_size=x"], "argument --batch_size: invalid int value"),
+        (
+            ["--from", "pydtnn", "--", "--batch_size=x"],
+            "argument --batch_size: 'x': give an integer of at least 1",
+        ),
     ],
 )
 def test_what_is_wrong(empty: Path, capsys: Captured, line: list[str], message: str) -> None:

@@ -120,7 +120,7 @@ def test_groups_of_channels(rng: np.random.Generator) -> None:
     ("given", "message"),
     [
         ({"groups": 3}, "4 channels cannot be divided into 3 groups"),
-        ({"groups": 0}, "4 channels cannot be divided into 0 groups"),
+        ({"groups": 0}, "groups=0: give an integer of at least 1"),
         ({"groups": 4}, "6 new channels cannot be divided into 4 groups"),
         ({"groups": 2, "padding_mode": "reflect"}, "pad with zeros"),
     ],

@@ -42,6 +42,8 @@ RULES: dict[str, rules.Rule] = {
         rules.EASGD(), rules.DiLoCo(2)
     ),
 }
+CONFIGURED = [words for words in RULES if any(name in words for name in ("meet", "Nodes", "GEM"))]
+OTHERS = [words for words in RULES if words not in CONFIGURED]
 BASES = {"Rule", "RoundRule", "FreeRule"}
 EACH = pytest.mark.parametrize("words", RULES, ids=lambda words: str(RULES[words]))
 DRAWN = np.random.default_rng(0)
@@ -106,7 +108,7 @@ def written(place: Path, words: str) -> Path:
     return place / "rule.toml"
 
 
-@EACH
+@pytest.mark.parametrize("words", [*CONFIGURED, *thorough(*OTHERS)], ids=str)
 def test_synk_train(
     words: str, place: Path, group2: synk.Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
