@@ -516,7 +516,19 @@ def _rescanned(op: Scan, given: Sequence[Any]) -> Scan:
 
 
 def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The node's outputs for other inputs, which may have other lengths."""
+    """The node's outputs for other inputs, which may have other lengths.
+
+    They keep what is promised of the values in tags: PyTensor takes the Cholesky factor of L @ L.T
+    to be L only if L has the tag of triangular matrices.
+    """
+    made = _made_again(node, inputs)
+    for old, new in zip(node.outputs, made, strict=True):
+        promised = {name: value for name, value in vars(old.tag).items() if name != "trace"}
+        vars(new.tag).update(promised | vars(new.tag))
+    return made
+
+
+def _made_again(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
     if isinstance(node.op, Scan):
         return _rescanned(node.op, inputs).make_node(*inputs).outputs
     if isinstance(node.op, SymbolicOp):  # builds its inner graph again

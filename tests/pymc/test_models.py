@@ -77,7 +77,8 @@ def check_divided(name: str, sizes: Iterable[int]) -> None:
     plain = evaluated(model, at + far)
     for found in divided:
         check_equal(plain[: len(at)], found[: len(at)], kind.rtol)
-        check_not_worse(model, far, plain[len(at) :], found[len(at) :])
+        rtol = max(1e-7, kind.rtol)  # of a process with 100 points the last digits are noise
+        check_not_worse(model, far, plain[len(at) :], found[len(at) :], rtol)
 
 
 @pytest.mark.timeout(300)  # three sizes
