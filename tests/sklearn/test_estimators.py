@@ -29,7 +29,8 @@ import synkhronos as synk
 from synkhronos.sklearn import SynkClassifier, SynkRegressor
 from synkhronos.training import Net
 
-register_mode("BARE", FAST)  # a mode by name, as estimators are cloned and compared
+# a mode by name, as estimators are cloned and compared; FAST itself has no name elsewhere
+register_mode("BARE", FAST.clone())
 QUICK: dict[str, Any] = {"mode": "BARE", "members": 1, "random_state": 0}
 
 # Checks of scikit-learn that fail, and why they may. There are none.
