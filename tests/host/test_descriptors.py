@@ -30,6 +30,7 @@ CLOSED = """
             elif kind == "socket":
                 sockets += socket.socketpair()
         if then != "close":
+            time.sleep(0.2)  # descriptors for wakes are looked at every 100 ms
             try:
                 f(np.ones(6))
             except synk.WorkerDied as exc:

@@ -37,6 +37,7 @@ from synkhronos._transport.channels.control_words import ASLEEP, QUIT, ControlWo
 from synkhronos._transport.channels.interrupts import Interrupts
 
 NAP_MS = 100
+_LOOK_SECONDS = 0.1  # between two looks at descriptors that the program may have closed
 IDLE_NAP_MS = 2000  # each costs 0.1 ms; a signal, a death or the end of the group ends it early
 _PLACE_EVERY = 16  # waits between two checks of the core that this process is on
 SPIN_SECONDS = 0.0015  # idle gaps up to this keep a call's cost at a few microseconds
@@ -199,6 +200,7 @@ class Waiter:
         self._dead: set[int] | None = None  # deaths are noted here instead of raised
         self._waits = 0
         self._since = clock()  # the end of the last wait beside busy processes
+        self._looked, self._ours = -math.inf, True  # at what descriptors are
         _waiters.add(self)
 
     def watch(self, pidfds: dict[int, int]) -> None:
@@ -375,8 +377,19 @@ class Waiter:
             self._mine[ASLEEP] = 0
 
     def _signal(self, rank: int) -> None:
-        if not self._owned or self._owned[rank].is_ours:
+        if not self._owned or self._are_ours():
             os.eventfd_write(self._bells[rank], 1)
+
+    def _are_ours(self) -> bool:
+        """Whether the descriptors were ours at the latest look, which may be 100 ms ago.
+
+        A look takes 3 us for each, too much for each wake.
+        """
+        now = clock()
+        if now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            self._ours = all(descriptor.is_ours for descriptor in self._owned)
+        return self._ours
 
     def _listen(self, events: list[tuple[int, int]]) -> bool:
         """Whether this member's eventfd was signalled."""
@@ -389,7 +402,7 @@ class Waiter:
                     raise PeerDied(self._pidfds[fd])
                 self._dead.add(self._pidfds[fd])
                 self._poll.unregister(fd)
-            elif not self._owned or self._owned[self.rank].is_ours:
+            elif not self._owned or self._are_ours():
                 os.eventfd_read(fd)
             else:
                 raise PeerDied(self.rank)
