@@ -32,7 +32,7 @@ class Descriptor(int):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is still open, and of the same file; about 1 us."""
+        """Whether it is still open, and of the same file; 1 to 3 us."""
         try:
             return _file_of(self) == self._file
         except OSError:

@@ -153,8 +153,8 @@ class Waiter:
     crowded : bool
         Whether members outnumber cores.
     owned : sequence of Descriptor
-        In the master, the bells and others, which the program may close. They are looked at before
-        this member wakes one that sleeps, which takes 1 us more, and while it sleeps itself.
+        In the master, the bells and others, which the program may close. They are looked at every
+        100 ms at most: before this member wakes one that sleeps, and while it sleeps itself.
 
     Attributes
     ----------
@@ -313,7 +313,7 @@ class Waiter:
             self._look_after()
 
     def _look_after(self) -> None:
-        if not all(descriptor.is_ours for descriptor in self._owned):
+        if not self._are_ours():
             raise PeerDied(self.rank)  # nothing wakes this member any more
         if self.tick is not None:
             self.tick()
@@ -377,16 +377,15 @@ class Waiter:
             self._mine[ASLEEP] = 0
 
     def _signal(self, rank: int) -> None:
-        if not self._owned or self._are_ours():
+        if self._are_ours():
             os.eventfd_write(self._bells[rank], 1)
 
     def _are_ours(self) -> bool:
-        """Whether the descriptors were ours at the latest look, which may be 100 ms ago.
+        """Whether the owned descriptors were ours at the latest look, which may be 100 ms ago.
 
-        A look takes 3 us for each, too much for each wake.
+        A look takes 1 to 3 us for each, too much for each wake.
         """
-        now = clock()
-        if now - self._looked > _LOOK_SECONDS:
+        if self._owned and (now := clock()) - self._looked > _LOOK_SECONDS:
             self._looked = now
             self._ours = all(descriptor.is_ours for descriptor in self._owned)
         return self._ours
@@ -402,7 +401,7 @@ class Waiter:
                     raise PeerDied(self._pidfds[fd])
                 self._dead.add(self._pidfds[fd])
                 self._poll.unregister(fd)
-            elif not self._owned or self._are_ours():
+            elif self._are_ours():
                 os.eventfd_read(fd)
             else:
                 raise PeerDied(self.rank)
