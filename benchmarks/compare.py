@@ -31,6 +31,8 @@ ARGUMENTS = {
     "dispatch": ["--busy", "0", "--blocks", "3"],
     "all_reduce": [],
     "training": ["--rounds", "5"],
+    "fit": [],
+    "saves": [],
     "pymc_gradient": ["--rounds", "10", "--no-jax"],
     "mpi": [],
 }

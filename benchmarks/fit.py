@@ -36,7 +36,7 @@ def processor_time(call: Callable[[], Any], steps: int) -> float:
     return 1e6 * (time.process_time() - began) / steps
 
 
-def own_python(rounds: int) -> list[list[str]]:
+def own_python(rounds: int) -> list[list[Any]]:
     """The processor time of a step of a tiny model, least of all rounds."""
     x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(5), name="w")
     train = make_train_function(((x - w) ** 2).mean(), [w], x, None, ADAM)
@@ -66,7 +66,7 @@ def own_python(rounds: int) -> list[list[str]]:
             found[name].append(processor_time(way, 1000))
     least = {name: min(times) for name, times in found.items()}
     base = least["plain loop"]
-    return [[name, f"{t:.1f}", f"{t - base:+.1f}"] for name, t in least.items()]
+    return [[name, t, f"{t - base:+.1f}"] for name, t in least.items()]
 
 
 def mlp(rule: Any) -> tuple[Any, list[Any]]:
@@ -86,7 +86,7 @@ def mlp(rule: Any) -> tuple[Any, list[Any]]:
     return make_train_function(loss, params, x, y, rule), params
 
 
-def variants(rounds: int) -> list[list[str]]:
+def variants(rounds: int) -> list[list[Any]]:
     """Milliseconds of a step: medians, and the median of the ratios to the plain step beside it."""
     rng = np.random.default_rng(1)
     x = synk.data(rng.normal(size=(500, 784)).astype("f4"))
@@ -104,7 +104,7 @@ def variants(rounds: int) -> list[list[str]]:
             times[name].append(1e3 * (time.perf_counter() - began))
     plain = np.array(times["Adam"])
     return [
-        [name, f"{np.median(t):.2f}", f"{np.median(np.array(t) / plain):.3f}"]
+        [name, float(np.median(t)), f"{np.median(np.array(t) / plain):.3f}"]
         for name, t in times.items()
     ]
 
