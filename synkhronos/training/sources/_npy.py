@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import struct
+from typing import IO, Any
 
 import numpy as np
 
 from synkhronos._checks import options_checked
+from synkhronos._host import files
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
     Described,
@@ -16,6 +18,27 @@ from synkhronos.training.sources._files import (
     Options,
     even_blocks,
 )
+
+_MOST_HEADER = 10_000  # bytes; numpy parses no longer one, but reads 4 GB if the file says so
+
+
+def check_header(file: IO[bytes]) -> tuple[int, int]:
+    """The version of an array in numpy's format, whose header has a length that numpy parses.
+
+    Raises
+    ------
+    ValueError
+        It has another beginning, or a longer header.
+    """
+    version = np.lib.format.read_magic(file)
+    form = "<H" if version == (1, 0) else "<I"
+    said = file.read(struct.calcsize(form))
+    if len(said) == struct.calcsize(form) and struct.unpack(form, said)[0] > _MOST_HEADER:
+        raise ValueError(
+            f"its header has {struct.unpack(form, said)[0]:,} bytes, and at most {_MOST_HEADER:,} "
+            "are read"
+        )
+    return version
 
 
 class Npy(Format):
@@ -30,6 +53,8 @@ class Npy(Format):
         return Described(blocks, array.shape[1:], array.dtype)
 
     def open(self, path: str) -> Any:
+        with files.reading(path) as file:
+            check_header(file)
         array = np.lib.format.open_memmap(path, mode="r")
         if not array.ndim:
             raise ValueError("its array has no rows")

@@ -18,9 +18,15 @@ from synkhronos.training.sources._files import (
     Options,
     check_stored,
 )
+from synkhronos.training.sources._npy import check_header
 
 # zipfile unpacks the others without a limit, and a byte may become a million
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 @dataclass(frozen=True)
@@ -33,12 +39,14 @@ class Npz(Format):
 
     def describe(self, path: str) -> Described:
         with zipfile.ZipFile(path) as archive, archive.open(self._member(archive)) as file:
-            version = np.lib.format.read_magic(file)
-            header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, _, dtype = header(file)
+            version = check_header(file)
+            if version not in _HEADERS:
+                raise ValueError(
+                    f"{self.array!r} has version {version} of numpy's format; "
+                    f"versions that are read: {', '.join(map(str, _HEADERS))}"
+                )
+            file.seek(len(np.lib.format.magic(*version)))
+            shape, _, dtype = _HEADERS[version](file)
             check_stored(math.prod(shape) * dtype.itemsize, os.path.getsize(path))
         if not shape:
             raise ValueError(f"{self.array!r} has no rows")

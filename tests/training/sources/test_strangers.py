@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,23 @@ def test_codecs_of_zarr(tmp_path: Path, more: dict[str, Any]) -> None:
     with pytest.raises(synk.SourceError, match=f"may run code that the data contain{own}"):
         _ = sources.zarr(path)[:]
     assert not canary.exists()
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["npy", "npz"])
+@pytest.mark.parametrize("version", [(2, 0), (3, 0)])
+def test_headers_of_numpy_with_a_length_of_gigabytes(
+    tmp_path: Path, packed: bool, version: tuple[int, int]
+) -> None:
+    """Numpy reads as much as a header says that it has, before it finds that it is too long."""
+    raw = np.lib.format.magic(*version) + b"\xff\xff\xff\xff{'descr': '<f8'}"
+    path = tmp_path / ("x.npz" if packed else "x.npy")
+    if packed:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", raw)
+    else:
+        path.write_bytes(raw)
+    with pytest.raises(synk.SourceError, match="4,294,967,295 bytes, and at most 10,000 are read"):
+        sources.npz(path, "x") if packed else sources.npy(path)
 
 
 def test_codecs_are_known_by_name(tmp_path: Path) -> None:
