@@ -55,7 +55,7 @@ ONLY_IN = {
     "safetensors": ("extensions._saving.checkpoints",),
     "msgspec": ("training.config",),
     "pymc": ("pymc",),
-    "pytensor_ml": ("nn.layers", "training._choices", "zoo"),
+    "pytensor_ml": ("nn.layers", "training._configured.choices", "zoo"),
     "jax": (
         *("_backends.jax", "pymc._jax", "nn._jax", "ops._jax"),
         *("interop._jax", "interop._keras", "interop._onnx"),
@@ -73,8 +73,8 @@ ONLY_IN = {
     "multiprocessing": (),
     "nccl": ("_backends.nccl",),
     "cuda": ("_backends.nccl",),
-    "pandas": ("training.history",),
-    "pyarrow": ("training.history", "training.sources._parquet"),
+    "pandas": ("training._record.history",),
+    "pyarrow": ("training._record.history", "training.sources._parquet"),
     "h5py": ("training.sources._hdf5",),
     "zarr": ("training.sources._zarr",),
     "PIL": ("training.sources._images",),
@@ -83,8 +83,8 @@ ONLY_IN = {
     "sklearn": ("training.sources._known", "sklearn._estimators"),
     "optuna": ("search._studies",),
     "sqlalchemy": ("search._studies",),
-    "tensorboardX": ("training.exporters._tensorboard",),
-    "mlflow": ("training.exporters._mlflow",),
+    "tensorboardX": ("training._record.exporters._tensorboard",),
+    "mlflow": ("training._record.exporters._mlflow",),
     "jinja2": ("cli._report.page",),
     "matplotlib": ("cli._plots",),
     "keras": ("interop._keras",),
@@ -344,9 +344,9 @@ OPEN_FILES = {
     "search._trial_process": CHECKED,
     "testing.killing": "folders that it makes",
     "testing.leaks": OF_THE_KERNEL,
-    "training.exporters._csv": CHECKED,
-    "training.exporters.beside": CHECKED,
-    "training.nonfinite": "a file in memory",
+    "training._record.exporters._csv": CHECKED,
+    "training._record.exporters.process": CHECKED,
+    "training._run.nonfinite": "a file in memory",
     "training.sources._hdf5": CHECKED,
     "training.sources._idx": CHECKED,
     "training.sources._npy": CHECKED,
@@ -435,7 +435,10 @@ def test_public_names_are_documented(name: str) -> None:
 
 
 # they read configs, by msgspec
-CONFIGS = [f"synkhronos.training.{n}" for n in ("config", "configured", "_choices", "_rows")]
+CONFIGS = [
+    f"synkhronos.training.{n}"
+    for n in ("config", "configured", "_configured.choices", "_configured.rows")
+]
 CONFIGS += ["synkhronos.search._configured"]
 
 

@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export."""
-    from synkhronos.training.exporters import export
+    from synkhronos.training._record.exporters import export
 
     place, count = export(options.folder, options.to, options.to_folder, options.follow)
     say(f"{count:,} lines to {place}")

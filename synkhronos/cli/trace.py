@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert, and print a summary."""
     from synkhronos._api.tables import Table, percent
     from synkhronos._engine.trace import Trace
-    from synkhronos.training.tracing import FILE
+    from synkhronos.training._run.tracing import FILE
 
     given = Path(options.run)
     source = given / FILE if given.is_dir() else given

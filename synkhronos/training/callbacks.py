@@ -15,7 +15,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._checks import check_integer, check_number, check_word, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._saving.checkpoints import Checkpoints
-from synkhronos.training.events import Event
+from synkhronos.training._run.events import Event
 
 _SMOOTH = 0.2  # the weight of the newest value in a smoothed one
 

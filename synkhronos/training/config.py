@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from synkhronos._checks import closest, options_checked, shown
 from synkhronos._errors import BackendMissing, InputError
 from synkhronos._host import files
-from synkhronos.training._toml import toml_of
+from synkhronos.training._config.toml import toml_of
 
 try:
     import msgspec

@@ -21,7 +21,7 @@ from synkhronos._warnings import warn
 from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision
 from synkhronos.extensions.updates import total_norm_constraint
 from synkhronos.rules import Rule
-from synkhronos.training._choices import (
+from synkhronos.training._configured.choices import (
     Choice,
     called,
     exchange_of,
@@ -31,13 +31,13 @@ from synkhronos.training._choices import (
     rule_of,
     shared_rate,
 )
-from synkhronos.training._rows import first, rows_of, split
+from synkhronos.training._configured.rows import first, rows_of, split
+from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
+from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import Best, EarlyStopping, Plateau, Target
 from synkhronos.training.config import Config, Stop, optimizer_of
 from synkhronos.training.fit import fit
 from synkhronos.training.net import Net, net_of
-from synkhronos.training.shapes import check_network, check_rows, shapes_of
-from synkhronos.training.stops import stops_of
 from synkhronos.training.trainer import Trainer
 
 __all__ = ["train"]

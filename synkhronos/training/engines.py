@@ -10,8 +10,8 @@ from synkhronos._errors import InputError
 from synkhronos.extensions._apart.free.function import FreeFunction
 from synkhronos.extensions._apart.rounds.function import RoundFunction
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training.alternate import Alternate
-from synkhronos.training.feeds import Feed
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._run.feeds import Feed
 
 _LOOK_SECONDS = 0.25  # between two reports of members that train apart
 

@@ -20,13 +20,13 @@ from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
-from synkhronos.training.augmentation import check_words
+from synkhronos.training._run.augmentation import check_words
+from synkhronos.training._run.serial_check import Twin
+from synkhronos.training._run.tracing import TracedSteps
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
-from synkhronos.training.tracing import TracedSteps
 from synkhronos.training.trainer import Trainer
-from synkhronos.training.twin import Twin
 
 log = logging.getLogger("synkhronos")
 

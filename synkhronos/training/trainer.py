@@ -18,21 +18,21 @@ from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training.alternate import Alternate
-from synkhronos.training.augmentation import check_words
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._record.exporters import checked_targets
+from synkhronos.training._record.history import History
+from synkhronos.training._run.augmentation import check_words
+from synkhronos.training._run.evaluation import Evaluation, not_augmented
+from synkhronos.training._run.events import Subscribers
+from synkhronos.training._run.feeds import Feed, blocks_of, listed, rows_of
+from synkhronos.training._run.loop import Due, Loop, Options
+from synkhronos.training._run.position import Position
+from synkhronos.training._run.precision import check_precision, precision_of
+from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
+from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.engines import engine_of
-from synkhronos.training.evaluation import Evaluation, not_augmented
-from synkhronos.training.events import Subscribers
-from synkhronos.training.exporters import checked_targets
-from synkhronos.training.feeds import Feed, blocks_of, listed, rows_of
-from synkhronos.training.history import History
-from synkhronos.training.loop import Due, Loop, Options
 from synkhronos.training.optimizers import averages_of
-from synkhronos.training.position import Position
-from synkhronos.training.precision import check_precision, precision_of
-from synkhronos.training.shapes import check_network, check_rows, shapes_of
-from synkhronos.training.stops import stops_of
 
 
 class Trainer(ProcessBound):

@@ -24,9 +24,9 @@ from synkhronos._checks import check_word, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates
 from synkhronos.nn import BatchNorm, Conv2D, ConvTranspose2D, noise, state_updates
+from synkhronos.training._pairs.pair import Pair
 from synkhronos.training.net import Net
 from synkhronos.training.optimizers import clipped
-from synkhronos.training.pair import Pair
 from synkhronos.zoo._blocks import relu
 from synkhronos.zoo._network import network
 

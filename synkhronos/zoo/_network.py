@@ -13,8 +13,8 @@ from pytensor_ml.state import Initializer, ZeroInitializer, fans, initial_values
 
 from synkhronos._checks import check_integer, is_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
+from synkhronos.training._pairs.pair import Pair
 from synkhronos.training.net import Net
-from synkhronos.training.pair import Pair
 
 
 class He(Initializer):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from synkhronos._errors import UnusedWarning
 from synkhronos._warnings import warn
 from synkhronos.cli._command_line import main
 from synkhronos.training import sources
-from synkhronos.training._console import Console
+from synkhronos.training._record.console import Console
 
 # clear the screen, set the title, end the line, write from right to left, bytes that are not UTF-8
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\r\u202e\udcff[red]b"

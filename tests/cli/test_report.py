@@ -20,7 +20,8 @@ from synkhronos.cli._bench.scaling import write_csv
 from synkhronos.cli._command_line import main
 from synkhronos.cli._report import summary
 from synkhronos.cli._report.report import names, report
-from synkhronos.training import Recorder, recorder
+from synkhronos.training import Recorder
+from synkhronos.training._record import recorder
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}  # elements without an end
 

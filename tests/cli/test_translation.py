@@ -28,7 +28,7 @@ from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.rules import FreeRule
 from synkhronos.training import Net, sources
 from synkhronos.training import config as configs
-from synkhronos.training._choices import Choice, metrics_of, rule_of
+from synkhronos.training._configured.choices import Choice, metrics_of, rule_of
 from synkhronos.training.configured import _stops
 
 Captured = pytest.CaptureFixture[str]

@@ -18,7 +18,8 @@ import synkhronos as synk
 from synkhronos._host.rank_logs import RankLogs
 from synkhronos.cli._command_line import main
 from synkhronos.extensions import updates
-from synkhronos.training import Event, Recorder, fit, read_metrics, recorder
+from synkhronos.training import Event, Recorder, fit, read_metrics
+from synkhronos.training._record import recorder
 
 KINDS = ("link", "dangling link", "pipe", "device")
 

@@ -13,9 +13,9 @@ from strangers import Reader, Tree
 
 import synkhronos as synk
 from synkhronos.cli._report.summary import read_run
-from synkhronos.training import recorder
-from synkhronos.training.exporters.exporting import _end_of, export
-from synkhronos.training.run_folder import read_metrics, read_starts, writer_of
+from synkhronos.training._record import recorder
+from synkhronos.training._record.exporters.exporter import _end_of, export
+from synkhronos.training._record.run_folder import read_metrics, read_starts, writer_of
 
 ERRORS = (synk.InputError,)
 STARTS = {

@@ -41,7 +41,7 @@ FIRST = """
         signal.signal(signal.SIGTERM, mine)
     with synk.Group(3) as group, synk.Group(1):
         if how == "fit":
-            from synkhronos.training import signals
+            from synkhronos.training._run import signals
             with signals.Signals(saved=True) as noted:
                 said.write_text("ready")
                 while not noted.received:
@@ -49,7 +49,7 @@ FIRST = """
             said.write_text("noted")
             os._exit(8)
         if how == "late":
-            from synkhronos.training import signals
+            from synkhronos.training._run import signals
             signals.GRACE = 0.2
             with signals.Signals(saved=True):
                 said.write_text("ready")

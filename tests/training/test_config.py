@@ -16,7 +16,7 @@ from hypothesis import given
 
 import synkhronos as synk
 from synkhronos.training import config as configs
-from synkhronos.training._toml import toml_of
+from synkhronos.training._config.toml import toml_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.rst"
 

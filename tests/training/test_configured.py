@@ -24,14 +24,14 @@ from synkhronos.extensions import HalfPrecision, TopK, updates
 from synkhronos.training import (
     Net,
     Trainer,
-    _choices,
-    _rows,
     config,
     configured,
     fit,
     read_metrics,
     sources,
 )
+from synkhronos.training._configured import choices
+from synkhronos.training._configured import rows as stored
 
 
 def trained(place: Path, *values: str, **options: Any) -> Trainer:
@@ -344,7 +344,7 @@ def test_any_object_with_the_attributes_is_a_net(place: Path) -> None:
     assert Net(loss=1, params=[], inputs=[]).metrics == {}
 
 
-@pytest.mark.parametrize("name", [*_choices.OURS, *_choices.THEIRS, "pytensor_ml.optim:adam"])
+@pytest.mark.parametrize("name", [*choices.OURS, *choices.THEIRS, "pytensor_ml.optim:adam"])
 def test_optimizers_by_name(place: Path, name: str) -> None:
     pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed")
     made = optimizer(f"optimizer={{ name = '{name}', rate = 0.1 }}", place)
@@ -357,7 +357,7 @@ def optimizer(value: str, place: Path, steps: int = 100) -> Any:
     settings = config.optimizer_of(
         config.read(place / "config.toml", [value]).optimizer, "optimizer"
     )
-    return _choices.Choice(settings, "optimizer", str(place)).made(steps)
+    return choices.Choice(settings, "optimizer", str(place)).made(steps)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_schedules_by_name(place: Path, name: str, given: str, wanted: list[floa
 )
 def test_exchanges_by_name(place: Path, values: list[str], wanted: Any) -> None:
     found = config.read(place / "config.toml", values).exchange
-    assert _choices.exchange_of(found, "exchange") == wanted
+    assert choices.exchange_of(found, "exchange") == wanted
 
 
 def test_the_old_key_of_an_exchange(place: Path) -> None:
@@ -433,9 +433,9 @@ def test_the_old_key_of_an_exchange(place: Path) -> None:
 )
 def test_rules_by_name(place: Path, value: str, wanted: rules.Rule) -> None:
     found = config.read(place / "config.toml", [f"rule={value}"]).rule
-    assert _choices.rule_of(found, "rule", str(place)) == wanted
+    assert choices.rule_of(found, "rule", str(place)) == wanted
     centre = {"name": "Downpour", "centre": {"name": "adam", "rate": 0.5}}
-    made = _choices.rule_of(centre, "rule", str(place))
+    made = choices.rule_of(centre, "rule", str(place))
     assert str(made) == "Downpour(centre=adam(learning_rate=0.5))"
 
 
@@ -531,16 +531,16 @@ def test_rows_take_the_dtype_of_their_input(place: Path) -> None:
     value = 'data={ train = "a.npz", arrays = ["x", "y"] }'
     x, y, words = (pt.fmatrix("x"), pt.ivector("y"), pt.lvector("words"))
     found = config.read(place / "config.toml", [value])
-    rows, numbers = _rows.rows_of(found, "train", [x, y])
+    rows, numbers = stored.rows_of(found, "train", [x, y])
     assert (rows.dtype, numbers.dtype) == ("float32", "int32")
     assert (rows.shape, len(rows), rows.blocks) == ((40, 3), 40, (40,))
     with rows.reading():
         np.testing.assert_array_equal(rows[[3, 1]], X[[3, 1]].astype("float32"))
     held = config.read(place / "config.toml", [value, "data.memory=true"])
-    memory, _ = _rows.rows_of(held, "train", [x, y])
+    memory, _ = stored.rows_of(held, "train", [x, y])
     np.testing.assert_array_equal(memory, X.astype("float32"))
-    assert _rows.rows_of(found, "train", [words, y])[0].dtype == "float64"  # which fit refuses
-    few, _ = _rows.first((rows, numbers), 7)
+    assert stored.rows_of(found, "train", [words, y])[0].dtype == "float64"  # which fit refuses
+    few, _ = stored.first((rows, numbers), 7)
     assert (len(few), few.blocks) == (7, (7,))
 
 
@@ -551,8 +551,8 @@ def test_the_last_rows_may_be_for_validation(place: Path) -> None:
     kept = len(X) - len(X) // 4
     for memory in ("data.memory=true", "data.memory=false"):
         found = config.read(place / "config.toml", [text, memory])
-        rows = _rows.rows_of(found, "train", [pt.dmatrix("x"), pt.dvector("y")])
-        parts = _rows.split(rows, 0.25)
+        rows = stored.rows_of(found, "train", [pt.dmatrix("x"), pt.dvector("y")])
+        parts = stored.split(rows, 0.25)
         for whole, first, last in zip((X, Y), *parts, strict=True):
             assert (len(first), len(last)) == (kept, len(X) - kept)
             order = np.array([3, 0, len(last) - 1])
@@ -565,7 +565,7 @@ def test_the_last_rows_may_be_for_validation(place: Path) -> None:
     with pytest.raises(synk.InputError, match=r"data.split: data.validation names other rows"):
         configured.train(config.read(place / "config.toml", [both]), members=1)
     with pytest.raises(synk.InputError, match=r"data.split: 0.1 of 3 rows leaves one part"):
-        _rows.split((X[:3],), 0.1)
+        stored.split((X[:3],), 0.1)
 
 
 def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
@@ -576,7 +576,7 @@ def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
     x = pt.tensor("x", dtype="float32", shape=(None, 6, 4, 1))
     for memory in ("data.memory=true", "data.memory=false"):
         found = config.read(place / "config.toml", [text, memory])
-        images, labels = _rows.rows_of(found, "train", [x, pt.ivector("y")])
+        images, labels = stored.rows_of(found, "train", [x, pt.ivector("y")])
         assert (images.shape, images.dtype) == ((5, 6, 4, 1), np.float32)
         wanted = pixels.reshape(5, 6, 4, 1).astype("float32") / np.float32(255)
         np.testing.assert_array_equal(images[np.array([4, 1])], wanted[[4, 1]])
@@ -587,7 +587,7 @@ def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
     ):
         found = config.read(place / "config.toml", values)
         with pytest.raises(synk.InputError, match=message):
-            _rows.rows_of(found, "train", [variable, pt.ivector("y")])
+            stored.rows_of(found, "train", [variable, pt.ivector("y")])
 
 
 def test_members_that_train_apart_need_rows_in_memory(place: Path) -> None:
@@ -611,7 +611,7 @@ def test_images_and_known_rows(place: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from PIL import Image
 
-    rows_of = _rows.rows_of
+    rows_of = stored.rows_of
     for name in ("cat", "dog"):
         (place / "pets" / name).mkdir(parents=True)
         Image.new("RGB", (4, 2)).save(place / "pets" / name / "1.png")

@@ -19,8 +19,8 @@ from screen import Screen
 import synkhronos as synk
 from synkhronos._engine import progress
 from synkhronos._engine.commands.base import Command
-from synkhronos.training import _console
-from synkhronos.training._console import Console
+from synkhronos.training._record import console as consoles
+from synkhronos.training._record.console import Console
 
 LIMIT = 20  # seconds; a test that waits so long fails
 
@@ -391,7 +391,7 @@ def test_no_thread(terminal: Callable[[], Screen], clock: Clock) -> None:
     [(0, "0:00"), (59.2, "1:00"), (130, "2:10"), (3723, "1:02:03"), (90061, "1 d 1:01:01")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert _console._duration(seconds) == text
+    assert consoles._duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_durations(seconds: float, text: str) -> None:
     ],
 )
 def test_rates(rate: float, text: str) -> None:
-    assert _console._short(rate) == text
+    assert consoles._short(rate) == text
 
 
 @pytest.mark.parametrize(
@@ -413,4 +413,4 @@ def test_rates(rate: float, text: str) -> None:
     ],
 )
 def test_numbers(value: float, text: str) -> None:
-    assert _console._number(value) == text
+    assert consoles._number(value) == text

@@ -27,10 +27,11 @@ from user_scripts import alive, start_script
 
 import synkhronos as synk
 from synkhronos.extensions import updates
-from synkhronos.training import Recorder, fit, recorder
-from synkhronos.training.exporters import beside, export, exported, exporting
-from synkhronos.training.exporters._csv import Table
-from synkhronos.training.run_folder import LineReader
+from synkhronos.training import Recorder, fit
+from synkhronos.training._record import recorder
+from synkhronos.training._record.exporters import export, exported, exporter, process
+from synkhronos.training._record.exporters._csv import Table
+from synkhronos.training._record.run_folder import LineReader
 
 LIMIT = 60.0  # seconds; a hang fails
 
@@ -39,7 +40,7 @@ LIMIT = 60.0  # seconds; a hang fails
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorders that do not look at the machine; followers that look often."""
     monkeypatch.setattr(recorder, "environment", dict)
-    monkeypatch.setattr(exporting, "_PAUSE", 0.001)
+    monkeypatch.setattr(exporter, "_PAUSE", 0.001)
 
 
 @pytest.fixture
@@ -217,12 +218,12 @@ def test_what_cannot_be_exported(
     with pytest.raises(synk.InputError, match=r'export=.excel.: use "tensorboard", "csv"'):
         export(run, "excel")
     with pytest.raises(synk.InputError, match="give folder="):
-        beside.checked_targets("csv", None)
-    assert beside.checked_targets(["csv", "tensorboard"], run) == ("csv", "tensorboard")
-    assert beside.checked_targets((), None) == ()
+        process.checked_targets("csv", None)
+    assert process.checked_targets(["csv", "tensorboard"], run) == ("csv", "tensorboard")
+    assert process.checked_targets((), None) == ()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(synk.BackendMissing, match=r'"synkhronos\[tensorboard\]"'):
-        beside.checked_targets("tensorboard", run)
+        process.checked_targets("tensorboard", run)
     with pytest.raises(synk.BackendMissing, match="pip install mlflow"):
         export(run, "mlflow")
 
@@ -234,7 +235,7 @@ def kinds(lines: list[dict[str, Any]]) -> list[str]:
 def following(run: Path, lifeline: int | None = None) -> Iterator[list[dict[str, Any]]]:
     """The lines that a follower gets, as they come."""
     with LineReader(run) as reader:
-        yield from exporting._batches(reader, run, True, lifeline)
+        yield from exporter._batches(reader, run, True, lifeline)
 
 
 @pytest.mark.usefixtures("quick")
@@ -335,8 +336,9 @@ def test_beside_fit(group2: synk.Group, tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, time
-from synkhronos.training import Recorder, recorder
-from synkhronos.training.exporters import exported
+from synkhronos.training import Recorder
+from synkhronos.training._record import recorder
+from synkhronos.training._record.exporters import exported
 recorder.environment = dict
 with Recorder(sys.argv[1]) as made, exported(made.folder, "csv"):
     made.write("step", step=1, loss=0.5)
@@ -365,8 +367,8 @@ def test_it_ends_though_a_fork_holds_its_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a worker does that was started anew during the run."""
-    monkeypatch.setattr(beside, "_BOOTSTRAP", "import sys; sys.stdin.buffer.read(1)")
-    monkeypatch.setattr(beside, "_LIMIT", 20.0)
+    monkeypatch.setattr(process, "_BOOTSTRAP", "import sys; sys.stdin.buffer.read(1)")
+    monkeypatch.setattr(process, "_LIMIT", 20.0)
     with exported(tmp_path, "csv"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of JAX, if another test has imported it
         pid = os.fork()
@@ -392,9 +394,9 @@ def test_a_failure_fails_no_run(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(beside, "_BOOTSTRAP", code)
+    monkeypatch.setattr(process, "_BOOTSTRAP", code)
     if "sleep" in code:
-        monkeypatch.setattr(beside, "_LIMIT", 0.2)
+        monkeypatch.setattr(process, "_LIMIT", 0.2)
     with exported(run, "csv"):
         pass
     assert f"the export to csv {text}" in caplog.text

@@ -33,17 +33,16 @@ from synkhronos.training import (
     Trainer,
     averages_of,
     ema,
-    evaluation,
     fit,
     guarded,
-    loop,
     metrics,
     read_metrics,
     scheduled,
     sources,
 )
+from synkhronos.training._run import evaluation, loop
+from synkhronos.training._run.position import Position
 from synkhronos.training.engines import FreeEngine
-from synkhronos.training.position import Position
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(103, 6))

@@ -14,7 +14,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.extensions import updates
 from synkhronos.training import fit
-from synkhronos.training.precision import SetPrecision
+from synkhronos.training._run.precision import SetPrecision
 
 pytestmark = [
     pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed"),

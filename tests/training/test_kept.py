@@ -18,9 +18,9 @@ import synkhronos as synk
 from synkhronos.extensions import updates
 from synkhronos.rules import EASGD
 from synkhronos.training import Event, fit, read_metrics
-from synkhronos.training.run_folder import read_starts
-from synkhronos.training.split import phases_of
-from synkhronos.training.warning_lines import kept_warnings
+from synkhronos.training._record.run_folder import read_starts
+from synkhronos.training._record.warning_lines import kept_warnings
+from synkhronos.training._run.phases import phases_of
 
 ROWS = np.random.default_rng(0).normal(size=(60, 3))
 

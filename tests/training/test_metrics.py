@@ -14,7 +14,7 @@ import sklearn.metrics as theirs
 import synkhronos as synk
 from synkhronos.extensions import Batches
 from synkhronos.training import Evaluation, metrics
-from synkhronos.training.feeds import Feed
+from synkhronos.training._run.feeds import Feed
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 5, 1003).astype("int32")

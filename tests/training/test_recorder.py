@@ -24,7 +24,8 @@ import pytest
 from limits import cannot_mount
 
 import synkhronos as synk
-from synkhronos.training import Recorder, read_metrics, recorder
+from synkhronos.training import Recorder, read_metrics
+from synkhronos.training._record import recorder
 
 LIMIT = 60.0  # seconds; a hang fails
 

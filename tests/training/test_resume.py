@@ -188,7 +188,7 @@ def test_an_interrupt_leaves_no_traceback(tmp_path: Path) -> None:
     """The run has said where it ended; Python's exit is that of a Ctrl-C. Others are shown."""
     code = (
         "import os, signal, sys\n"
-        "from synkhronos.training.signals import Signals\n"
+        "from synkhronos.training._run.signals import Signals\n"
         "with Signals(False) as signals:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "if len(sys.argv) > 1: raise KeyError('a defect')\n"

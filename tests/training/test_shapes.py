@@ -16,7 +16,8 @@ from pytensor.graph.op import Op
 import synkhronos as synk
 from synkhronos import nn, rules
 from synkhronos.extensions import Batches, Loader, updates
-from synkhronos.training import fit, shapes
+from synkhronos.training import fit
+from synkhronos.training._run import shapes
 
 N = 6
 CASES = {

@@ -11,7 +11,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.training import EarlyStopping, Target
-from synkhronos.training.stops import stops_of
+from synkhronos.training._stops import stops_of
 
 pytest.importorskip("msgspec", reason="msgspec is not installed (synkhronos[train])")
 from synkhronos.training import config as configs

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
-from synkhronos.training.run_folder import (
+from synkhronos.training._record.run_folder import (
     is_number,
     read_metrics,
     read_starts,

@@ -14,7 +14,7 @@ from synkhronos._warnings import refusing
 from synkhronos.extensions._apart.never import make_local_train_function
 from synkhronos.extensions.train import make_train_function
 from synkhronos.rules.swap import Swap
-from synkhronos.training.alternate import Alternate
+from synkhronos.training._pairs.alternate import Alternate
 from synkhronos.training.net import Net
 
 _CURE = "Pair trains exactly or not at all: write each loss as a mean over rows"

@@ -12,7 +12,7 @@ from typing import Any, overload
 from synkhronos._api.tables import Table
 from synkhronos._errors import BackendMissing
 from synkhronos._host import files
-from synkhronos.training._plain import plain
+from synkhronos.training._record.scalars import plain
 
 _ENDS = 5  # rows at each end of what is shown of a long history
 

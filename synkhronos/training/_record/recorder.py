@@ -34,8 +34,8 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos._host.environment import environment
 from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets
-from synkhronos.training._plain import plain
-from synkhronos.training.run_folder import LOCK, METRICS, RUN
+from synkhronos.training._record.run_folder import LOCK, METRICS, RUN
+from synkhronos.training._record.scalars import plain
 
 FORMAT = 1
 

@@ -16,9 +16,9 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
 from synkhronos._warnings import refusing
 from synkhronos.nn import without_augmentation
-from synkhronos.training.feeds import Feed
+from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training.metrics import Metric
-from synkhronos.training.shapes import check_network, check_rows, shapes_of
 
 _CURE = (
     'A metric must be exact for any split: name its reduction, as in (variable, "avg"), make it a '

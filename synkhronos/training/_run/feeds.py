@@ -13,7 +13,7 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
-from synkhronos.training.augmentation import Words
+from synkhronos.training._run.augmentation import Words
 
 Step = tuple[tuple[Any, ...], Any, int]  # the inputs, the batch of them, its number of rows
 

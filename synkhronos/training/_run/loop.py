@@ -16,17 +16,17 @@ from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError
 from synkhronos._transport.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
+from synkhronos.training._record.exporters import exported
+from synkhronos.training._record.history import History
+from synkhronos.training._record.recorder import Recorder
+from synkhronos.training._record.warning_lines import kept_warnings
+from synkhronos.training._run.events import Event
+from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.nonfinite import Guard
+from synkhronos.training._run.phases import Split
+from synkhronos.training._run.progress import Reporting
+from synkhronos.training._run.signals import Signals
 from synkhronos.training.engines import FreeEngine, Report, StepEngine
-from synkhronos.training.events import Event
-from synkhronos.training.exporters import exported
-from synkhronos.training.feeds import Feed
-from synkhronos.training.history import History
-from synkhronos.training.nonfinite import Guard
-from synkhronos.training.recorder import Recorder
-from synkhronos.training.reporting import Reporting
-from synkhronos.training.signals import Signals
-from synkhronos.training.split import Split
-from synkhronos.training.warning_lines import kept_warnings
 
 _RECORD_SECONDS = 1.0  # between two lines of steps in the record
 

@@ -14,10 +14,10 @@ from synkhronos._errors import NonFinite
 from synkhronos._host import files
 from synkhronos._plan.rows import edges
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training.alternate import Alternate
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._run.position import Position
 from synkhronos.training.engines import Report
 from synkhronos.training.optimizers import skips_in
-from synkhronos.training.position import Position
 
 _MOST_ROWS = 5  # that are looked for
 _MOST_SKIPPED = 5  # steps in a row

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training.alternate import Alternate
-from synkhronos.training.feeds import Feed
-from synkhronos.training.position import Position
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.position import Position
 
 type Seconds = Mapping[str, Sequence[float]]  # by phase, then by rank
 

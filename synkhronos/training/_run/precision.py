@@ -13,7 +13,7 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training.alternate import Alternate
+from synkhronos.training._pairs.alternate import Alternate
 
 _NAMES = {"tf32": "tensorfloat32", "bf16": "bfloat16"}
 

@@ -14,10 +14,10 @@ import numpy as np
 from synkhronos._api.report import Report
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._console import Console
-from synkhronos.training.alternate import Alternate
-from synkhronos.training.feeds import Feed
-from synkhronos.training.position import Position
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._record.console import Console
+from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.position import Position
 
 _SLOW_READING = 0.1  # of the time, from which on it is named first
 _SMALL_STEPS = 0.5  # of the time between steps, from which on batches are small

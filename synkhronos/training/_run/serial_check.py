@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from synkhronos._engine.compile import roots, substituted
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos.extensions.train import make_train_function_pytensor
-from synkhronos.training.events import Event
+from synkhronos.training._run.events import Event
 
 BOUND = {"float32": 1e-5, "float16": 1e-2}  # relative; of other dtypes 1e-10
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from synkhronos._engine.trace import Trace
-from synkhronos.training.events import Event
+from synkhronos.training._run.events import Event
 
 FILE = "trace.bin"  # in the run's folder; `synk trace` reads it
 _FIRST = 2  # steps that are not traced: they compile, and fill buffers

@@ -4,6 +4,6 @@
 own, which imports its library.
 """
 
-from synkhronos.training.exporters.beside import checked_targets as checked_targets
-from synkhronos.training.exporters.beside import exported as exported
-from synkhronos.training.exporters.exporting import export as export
+from synkhronos.training._record.exporters.exporter import export as export
+from synkhronos.training._record.exporters.process import checked_targets as checked_targets
+from synkhronos.training._record.exporters.process import exported as exported

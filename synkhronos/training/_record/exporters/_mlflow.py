@@ -9,9 +9,9 @@ from itertools import batched
 from pathlib import Path
 from typing import Any
 
-from synkhronos.training.exporters.numbers import finite, numbers_of
-from synkhronos.training.exporters.target import Target
-from synkhronos.training.run_folder import read_starts
+from synkhronos.training._record.exporters.numbers import finite, numbers_of
+from synkhronos.training._record.exporters.target import Target
+from synkhronos.training._record.run_folder import read_starts
 
 # limits of MLflow's REST API, for one request and for a value
 _METRICS, _PARAMS, _LONGEST = 1000, 100, 6000

@@ -10,9 +10,9 @@ from typing import Any
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from synkhronos.training.exporters.numbers import finite, numbers_of
-from synkhronos.training.exporters.target import Target
-from synkhronos.training.run_folder import read_starts, step_of_return
+from synkhronos.training._record.exporters.numbers import finite, numbers_of
+from synkhronos.training._record.exporters.target import Target
+from synkhronos.training._record.run_folder import read_starts, step_of_return
 
 
 class TensorBoard(Target):

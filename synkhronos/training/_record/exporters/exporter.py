@@ -13,8 +13,8 @@ from typing import Any
 
 from synkhronos._checks import check_word
 from synkhronos._errors import BackendMissing, InputError
-from synkhronos.training.exporters.target import Target
-from synkhronos.training.run_folder import METRICS, LineReader, writer_of
+from synkhronos.training._record.exporters.target import Target
+from synkhronos.training._record.run_folder import METRICS, LineReader, writer_of
 
 # The targets; for each what it imports, and the extra that installs it.
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -102,14 +102,14 @@ def export(
 
 def _target(to: str) -> type[Target]:
     if to == "csv":
-        from synkhronos.training.exporters._csv import Table
+        from synkhronos.training._record.exporters._csv import Table
 
         return Table
     if to == "mlflow":
-        from synkhronos.training.exporters._mlflow import MLflowRun
+        from synkhronos.training._record.exporters._mlflow import MLflowRun
 
         return MLflowRun
-    from synkhronos.training.exporters._tensorboard import TensorBoard
+    from synkhronos.training._record.exporters._tensorboard import TensorBoard
 
     return TensorBoard
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from synkhronos.training.run_folder import is_number
+from synkhronos.training._record.run_folder import is_number
 
 MANY = 64  # numbers of a list; a longer one, such as a large table of confusions, is left out
 _OWN = ("kind", "time", "step", "epoch")

@@ -16,7 +16,7 @@ from typing import Any
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._host.cores import environment
-from synkhronos.training.exporters.exporting import check_target, export
+from synkhronos.training._record.exporters.exporter import check_target, export
 
 _LIMIT = 60.0  # seconds for the exporter to take the last lines, and to end
 _NICE = 10  # members come first
@@ -24,7 +24,7 @@ _BOOTSTRAP = """
 import json, sys
 hello = json.loads(sys.argv[1])
 sys.path[:] = hello["path"]
-from synkhronos.training.exporters.beside import serve
+from synkhronos.training._record.exporters.process import serve
 sys.exit(serve(hello["run"], hello["to"]))
 """
 

@@ -1,0 +1,1 @@
+"""What a config names: functions, optimizers, rules, metrics, rows."""

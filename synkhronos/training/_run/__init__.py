@@ -1,0 +1,1 @@
+"""One run: its feed of rows, its loop of steps, what is looked at and who is told."""
