@@ -55,7 +55,7 @@ ONLY_IN = {
     "safetensors": ("extensions._saving.checkpoints",),
     "msgspec": ("training.config",),
     "pymc": ("pymc",),
-    "pytensor_ml": ("nn.layers", "training._configured.choices", "zoo"),
+    "pytensor_ml": ("nn.layers", "training._configured.optimizer", "zoo"),
     "jax": (
         *("_backends.jax", "pymc._jax", "nn._jax", "ops._jax"),
         *("interop._jax", "interop._keras", "interop._onnx"),
@@ -435,9 +435,9 @@ def test_public_names_are_documented(name: str) -> None:
 
 
 # they read configs, by msgspec
-CONFIGS = [
-    f"synkhronos.training.{n}"
-    for n in ("config", "configured", "_configured.choices", "_configured.rows")
+CONFIGS = [f"synkhronos.training.{n}" for n in ("config", "configured")]
+CONFIGS += [
+    f"synkhronos.training._configured.{n}" for n in ("metrics", "optimizer", "rows", "rules")
 ]
 CONFIGS += ["synkhronos.search._configured"]
 

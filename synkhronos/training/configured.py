@@ -21,17 +21,11 @@ from synkhronos._warnings import warn
 from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision
 from synkhronos.extensions.updates import total_norm_constraint
 from synkhronos.rules import Rule
-from synkhronos.training._configured.choices import (
-    Choice,
-    called,
-    exchange_of,
-    function_of,
-    look_in,
-    metrics_of,
-    rule_of,
-    shared_rate,
-)
+from synkhronos.training._configured.functions import called, function_of, look_in
+from synkhronos.training._configured.metrics import metrics_of
+from synkhronos.training._configured.optimizer import ConfiguredOptimizer, shared_rate
 from synkhronos.training._configured.rows import first, rows_of, split
+from synkhronos.training._configured.rules import exchange_of, training_rule_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import Best, EarlyStopping, Plateau, Target
@@ -179,7 +173,7 @@ def _fitted(
     mode: str | None = None,
 ) -> Trainer:
     net = _net(config)
-    rule = rule_of(config.rule, "rule", config.base)
+    rule = training_rule_of(config.rule, "rule", config.base)
     rows, validation = _rows(config, net, rule)
     size = _step_size(config, rule)
     whole = -(-len(rows[0]) // size)
@@ -327,7 +321,7 @@ def _fitting_rows(config: Config, key: str, net: Net) -> tuple[Any, ...]:
 def _optimizer(config: Config, steps: int) -> tuple[Any, list[Any]]:
     """The update rule, and the callback that lowers its rate."""
     settings = optimizer_of(config.optimizer, "optimizer")
-    choice = Choice(settings, "optimizer", config.base)
+    choice = ConfiguredOptimizer(settings, "optimizer", config.base)
     if config.member_batch is not None and choice.lacks_steps:
         raise InputError("optimizer.steps: missing, members count their own: give an integer")
     if config.plateau is None:

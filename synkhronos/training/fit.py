@@ -21,7 +21,7 @@ from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
 from synkhronos.training._run.augmentation import check_words
-from synkhronos.training._run.serial_check import Twin
+from synkhronos.training._run.serial_check import SerialCheck
 from synkhronos.training._run.tracing import TracedSteps
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.optimizers import ema as with_averages
@@ -201,7 +201,7 @@ def fit(
             name=name or "train",
         )
     plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
-    twins = [Twin(verify, loss, params, wanted, whole, **plain)] if verify else []
+    checks = [SerialCheck(verify, loss, params, wanted, whole, **plain)] if verify else []
     traced = TracedSteps(trace, None if folder is None else Path(folder))
     if validation is not None:
         _tell_of_noise(metrics or {}, train)
@@ -209,7 +209,7 @@ def fit(
     trainer = Trainer(
         train,
         metrics=metrics,
-        callbacks=[*twins, *callbacks, traced] if twins or trace else callbacks,
+        callbacks=[*checks, *callbacks, traced] if checks or trace else callbacks,
         stop=stop,
         patience=patience,
         target=target,

@@ -28,7 +28,9 @@ from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.rules import FreeRule
 from synkhronos.training import Net, sources
 from synkhronos.training import config as configs
-from synkhronos.training._configured.choices import Choice, metrics_of, rule_of
+from synkhronos.training._configured.metrics import metrics_of
+from synkhronos.training._configured.optimizer import ConfiguredOptimizer
+from synkhronos.training._configured.rules import training_rule_of
 from synkhronos.training.configured import _stops
 
 Captured = pytest.CaptureFixture[str]
@@ -54,12 +56,14 @@ MNIST = {"train": "known:mnist", "shape": [28, 28, 1]}
 def runs(table: dict[str, Any]) -> None:
     """Raise if `synk train` would refuse a value, apart from the network and the rows."""
     found = configs.config_of(table)
-    rule = rule_of(found.rule, "rule", ".")
+    rule = training_rule_of(found.rule, "rule", ".")
     apart = isinstance(rule, FreeRule) and not rule.meets
     assert (found.batch is None, found.member_batch is None) == (apart, not apart)
     assert found.data.memory or not apart or ":" in str(found.data.train)
     rate = 0.1 if found.plateau is not None else None
-    Choice(configs.optimizer_of(found.optimizer, "optimizer"), "optimizer", ".").made(1000, rate)
+    ConfiguredOptimizer(configs.optimizer_of(found.optimizer, "optimizer"), "optimizer", ".").made(
+        1000, rate
+    )
     assert found.plateau is None or "schedule" not in found.optimizer
     scores, labels = pt.matrix("scores"), pt.ivector("labels")
     net = Net(loss=scores.sum(), params=[], inputs=[labels], outputs=scores)

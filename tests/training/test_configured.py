@@ -30,8 +30,9 @@ from synkhronos.training import (
     read_metrics,
     sources,
 )
-from synkhronos.training._configured import choices
+from synkhronos.training._configured import optimizer as optimizers
 from synkhronos.training._configured import rows as stored
+from synkhronos.training._configured import rules as named
 
 
 def trained(place: Path, *values: str, **options: Any) -> Trainer:
@@ -344,7 +345,7 @@ def test_any_object_with_the_attributes_is_a_net(place: Path) -> None:
     assert Net(loss=1, params=[], inputs=[]).metrics == {}
 
 
-@pytest.mark.parametrize("name", [*choices.OURS, *choices.THEIRS, "pytensor_ml.optim:adam"])
+@pytest.mark.parametrize("name", [*optimizers.OURS, *optimizers.THEIRS, "pytensor_ml.optim:adam"])
 def test_optimizers_by_name(place: Path, name: str) -> None:
     pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed")
     made = optimizer(f"optimizer={{ name = '{name}', rate = 0.1 }}", place)
@@ -357,7 +358,7 @@ def optimizer(value: str, place: Path, steps: int = 100) -> Any:
     settings = config.optimizer_of(
         config.read(place / "config.toml", [value]).optimizer, "optimizer"
     )
-    return choices.Choice(settings, "optimizer", str(place)).made(steps)
+    return optimizers.ConfiguredOptimizer(settings, "optimizer", str(place)).made(steps)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +403,7 @@ def test_schedules_by_name(place: Path, name: str, given: str, wanted: list[floa
 )
 def test_exchanges_by_name(place: Path, values: list[str], wanted: Any) -> None:
     found = config.read(place / "config.toml", values).exchange
-    assert choices.exchange_of(found, "exchange") == wanted
+    assert named.exchange_of(found, "exchange") == wanted
 
 
 def test_the_old_key_of_an_exchange(place: Path) -> None:
@@ -433,9 +434,9 @@ def test_the_old_key_of_an_exchange(place: Path) -> None:
 )
 def test_rules_by_name(place: Path, value: str, wanted: rules.Rule) -> None:
     found = config.read(place / "config.toml", [f"rule={value}"]).rule
-    assert choices.rule_of(found, "rule", str(place)) == wanted
+    assert named.training_rule_of(found, "rule", str(place)) == wanted
     centre = {"name": "Downpour", "centre": {"name": "adam", "rate": 0.5}}
-    made = choices.rule_of(centre, "rule", str(place))
+    made = named.training_rule_of(centre, "rule", str(place))
     assert str(made) == "Downpour(centre=adam(learning_rate=0.5))"
 
 

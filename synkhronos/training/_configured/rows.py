@@ -17,7 +17,7 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, SourceError, SynkhronosError
 from synkhronos._host import files
 from synkhronos.training import sources
-from synkhronos.training._configured.choices import called, function_of
+from synkhronos.training._configured.functions import called, function_of
 from synkhronos.training.config import Config, Data
 
 SUFFIXES = {

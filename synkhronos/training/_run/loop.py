@@ -23,8 +23,8 @@ from synkhronos.training._record.warning_lines import kept_warnings
 from synkhronos.training._run.events import Event
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.nonfinite import Guard
-from synkhronos.training._run.phases import Split
-from synkhronos.training._run.progress import Reporting
+from synkhronos.training._run.phases import PhaseTimes
+from synkhronos.training._run.progress import Progress
 from synkhronos.training._run.signals import Signals
 from synkhronos.training.engines import FreeEngine, Report, StepEngine
 
@@ -88,10 +88,10 @@ class Loop:
         self._group = trainer.train.group
         self._subscribers = trainer.subscribers
         self._signals = Signals(options.folder is not None)
-        self._shows = Reporting(trainer.train, feed, self._position, due.epochs, options.progress)
+        self._shows = Progress(trainer.train, feed, self._position, due.epochs, options.progress)
         self._checkpoints: Checkpoints | None = None
         self._recorder: Recorder | None = None
-        self._split: Split | None = None
+        self._phases: PhaseTimes | None = None
         self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
         self._torn_at = -1  # the step after which values were half written
         self._left: float | None = None  # when the latest steps ended
@@ -166,7 +166,7 @@ class Loop:
         self._shows.begin(self._options.folder, isinstance(self._engine, FreeEngine))
         self._guard = Guard(trainer.train, self._options.skips, self._options.folder)
         if self._recorder is not None:
-            self._split = Split(trainer.train, self._feed, position)
+            self._phases = PhaseTimes(trainer.train, self._feed, position)
         with self._signals:
             self._tell("start", {"columns": self._columns()})
             self._subscribers.restore(self._states)
@@ -247,8 +247,8 @@ class Loop:
             for report in reports:
                 now, row = time.monotonic(), batches.row
                 position.add(report.rows, report.steps, now - clock)
-                if compiles and self._split is not None:
-                    self._split.compiling += now - clock
+                if compiles and self._phases is not None:
+                    self._phases.compiling += now - clock
                 clock, compiles = now, False
                 left_out = engine.repeatable and self._guard.left_out(
                     report, position, engine.latest, self.say
@@ -305,7 +305,7 @@ class Loop:
         # counted as in the line that is shown
         trainer.history.append(epoch=position.epoch + 1, step=position.step, **numbers)
         self._tell("epoch", values)
-        self._record("epoch", **values, **({} if self._split is None else self._split.epoch()))
+        self._record("epoch", **values, **({} if self._phases is None else self._phases.epoch()))
         self._shows.epoch(values)
         position.next_epoch()
         self._save()

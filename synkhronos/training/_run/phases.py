@@ -13,7 +13,7 @@ from synkhronos.training._run.position import Position
 type Seconds = Mapping[str, Sequence[float]]  # by phase, then by rank
 
 
-class Split:
+class PhaseTimes:
     """Reads the clocks of a training function, epoch after epoch, without setting them back.
 
     Parameters

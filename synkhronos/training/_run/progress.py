@@ -23,7 +23,7 @@ _SLOW_READING = 0.1  # of the time, from which on it is named first
 _SMALL_STEPS = 0.5  # of the time between steps, from which on batches are small
 
 
-class Reporting:
+class Progress:
     """Shows a run by its console.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The serial twin of a training function: the same steps in plain PyTensor, on copies."""
+"""Checks the first steps of a run: the same steps in serial PyTensor, on copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synkhronos.training._run.events import Event
 BOUND = {"float32": 1e-5, "float16": 1e-2}  # relative; of other dtypes 1e-10
 
 
-class Twin:
+class SerialCheck:
     """Makes the first steps of a run again, by plain PyTensor, and compares: a callback.
 
     Parameters
