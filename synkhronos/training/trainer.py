@@ -1,4 +1,22 @@
-"""The trainer: epochs of steps, with validation, callbacks, checkpoints, and a record."""
+"""The trainer: epochs of steps, with validation, callbacks, checkpoints, and a record.
+
+These rules hold here:
+
+* Arguments are checked before anything is computed or written. A call that raises `InputError` has
+  changed nothing.
+* A trainer outlives its runs. Its `RunState` and its place in the batches stay, so a further `fit`
+  goes on after the last whole step, after an exception too.
+* What belongs to one run ends with it, however it ends: feeds, the lock of the folder, handlers of
+  signals, the precision of products. All of it is in contexts that `fit` enters.
+* With other data than before, the number of the epoch stays, and the epoch begins anew: a place in
+  other rows means nothing.
+* `epochs` counts all epochs, of earlier calls and of the run that is resumed. So a script that is
+  started again asks for the same.
+* Metrics see the network as it predicts: images without augmentation, averages in place of the
+  parameters.
+* Callbacks call `stop`, `say`, `values` and `checkpoints_in` between two steps. None of these may
+  change what the next step computes.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +43,12 @@ from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.evaluation import Evaluation, not_augmented
 from synkhronos.training._run.events import Subscribers
 from synkhronos.training._run.feeds import Feed, blocks_of, listed, rows_of
-from synkhronos.training._run.loop import Due, Loop, Options
+from synkhronos.training._run.loop import Loop
+from synkhronos.training._run.options import Due, Options
 from synkhronos.training._run.position import Position
 from synkhronos.training._run.precision import check_precision, precision_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
+from synkhronos.training._run.state import RunState
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.engines import engine_of
@@ -161,11 +181,7 @@ class Trainer(ProcessBound):
         if torn == "restore" and folder is None:
             raise InputError('Trainer: torn="restore" needs a folder of checkpoints: give folder=')
         self.train = train
-        self.history = History()
         self.trace = Trace()
-        self.reason = ""
-        self.completed = False
-        self.position = Position()
         self._options = Options(
             folder=None if folder is None else Path(folder),
             keep=keep,
@@ -178,20 +194,21 @@ class Trainer(ProcessBound):
         stops, targets = stops_of(stop, patience, target)
         if not isinstance(callbacks, list | tuple):
             raise InputTypeError(f"Trainer: callbacks={shown(callbacks)}: give a list of them")
-        self.subscribers = Subscribers([*callbacks, *stops, *targets])
+        self._state = RunState(train, Subscribers([*callbacks, *stops, *targets]))
         self._augmented = augment is not None
         self._inputs = list(train.inputs)
         if augment is not None:
             check_words(augment, self._inputs)
             self._inputs.pop()
-        self._evaluation: Evaluation | None = None
         averages = averages_of(train.state)
         _check_averages(train, averages)
         if metrics:
             replaced = {**averages, **(givens or {})}
             if augment is not None:
                 metrics = not_augmented(metrics, augment)
-            self._evaluation = Evaluation(self._inputs, metrics, replaced, strict, mode=train.mode)
+            self._state.evaluation = Evaluation(
+                self._inputs, metrics, replaced, strict, mode=train.mode
+            )
         if self._options.folder is not None:
             Checkpoints(self._options.folder, train)  # raises before anything is computed
         self._batches: Batches | None = None
@@ -199,6 +216,31 @@ class Trainer(ProcessBound):
 
     def __repr__(self) -> str:
         return f"<synkhronos.training.Trainer of {self.train!r}, step {self.step}>"
+
+    @property
+    def history(self) -> History:
+        """A row for each epoch."""
+        return self._state.history
+
+    @property
+    def position(self) -> Position:
+        """Counts of the run."""
+        return self._state.position
+
+    @property
+    def subscribers(self) -> Subscribers:
+        """The callbacks of the run."""
+        return self._state.subscribers
+
+    @property
+    def reason(self) -> str:
+        """Why the run has ended; empty while it goes on, and after an exception."""
+        return self._state.reason
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run has ended by `stop` or after all epochs."""
+        return self._state.completed
 
     @property
     def step(self) -> int:
@@ -213,7 +255,7 @@ class Trainer(ProcessBound):
     @property
     def metrics(self) -> list[str]:
         """The names of the metrics."""
-        return [] if self._evaluation is None else self._evaluation.names
+        return self._state.metrics
 
     @property
     def latest(self) -> tuple[tuple[Any, ...], Any]:
@@ -227,7 +269,7 @@ class Trainer(ProcessBound):
         ----------
         reason : str
         """
-        self.reason = self.reason or str(reason)
+        self._state.stop(str(reason))
 
     def say(self, text: str) -> None:
         """Show a line above the line of progress.
@@ -283,23 +325,16 @@ class Trainer(ProcessBound):
         InputError, InputTypeError
             There are no metrics, or data do not fit.
         """
-        if self._evaluation is None:
+        if self._state.evaluation is None:
             raise InputError("evaluate: there are no metrics: give metrics= to the Trainer")
         with contextlib.closing(self._validation_feed(data, batch)) as feed:
-            return self.evaluated(feed)
-
-    def evaluated(self, feed: Feed) -> dict[str, Any]:
-        """The metrics over all rows of a feed."""
-        assert self._evaluation is not None
-        if feed.fixed is not None:
-            return self._evaluation(*feed.fixed)
-        return self._evaluation.over(feed)
+            return self._state.evaluate(feed)
 
     def _validation_feed(self, data: Any, batch: int | None) -> Feed:
         given, inputs = listed(data), self._inputs
         n = rows_of(given, inputs, "validation")
-        if self._evaluation is not None:
-            self._evaluation.check(given)
+        if self._state.evaluation is not None:
+            self._state.evaluation.check(given)
         return Feed(given, Batches(n, min(n, batch or 1024), shuffle=False), inputs)
 
     @options_checked
@@ -389,12 +424,12 @@ class Trainer(ProcessBound):
             stack.callback(feed.close)
             validated = None
             if validation is not None:
-                if self._evaluation is None:
+                if self._state.evaluation is None:
                     raise InputError("fit: validation= without metrics: give metrics=")
                 validated = self._validation_feed(validation, feed.batches.size)
                 stack.callback(validated.close)
             engine = engine_of(self.train, slices, feed)
-            loop = Loop(self, engine, feed, validated, due, self._options)
+            loop = Loop(self._state, self, engine, feed, validated, due, self._options)
             if resume is None and self._options.folder is not None:
                 resume = launch_settings().resume or None
             stack.enter_context(loop.opened(resume))

@@ -1,11 +1,31 @@
-"""The loop of a run: steps, epochs, validation, checkpoints, and all who are told of them."""
+"""The loop of a run: steps, epochs, validation, checkpoints, and all who are told of them.
+
+These rules hold here:
+
+* Nothing interrupts a step. Signals, `stop` and callbacks only note what is wanted, and the loop
+  acts on it between two steps, where all values are whole.
+* The position counts a step only once it was made. Batches stand behind the latest whole step,
+  after an exception too, so a further run goes on there: no row is left out or used twice.
+* A loop over batches is never left without `restore`. Leaving it ends its epoch, and the rows that
+  are left would be lost.
+* At the end of an epoch the order is: settle, validate, history, callbacks, record, next epoch,
+  checkpoint. The checkpoint has to be last: a resumed run then begins the next epoch, and tells
+  nobody of this one again. `settle` has to be first: before it, members that train apart have
+  values of their own.
+* The recorder checks the folder before each checkpoint. A checkpoint must never go to the folder
+  of another run.
+* After a value was torn the run goes back to the latest checkpoint once for each step. A step that
+  fails again after it would fail for ever, so it raises.
+* Members that train apart step while the master waits. Their reports are late, so a stop takes
+  effect some steps later, and no report belongs to one step (``engine.repeatable`` is False).
+* The loop knows no trainer. They share a `RunState`; events only carry the trainer to callbacks.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +43,15 @@ from synkhronos.training._record.warning_lines import kept_warnings
 from synkhronos.training._run.events import Event
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.nonfinite import Guard
+from synkhronos.training._run.options import Due, Options
 from synkhronos.training._run.phases import PhaseTimes
 from synkhronos.training._run.progress import Progress
 from synkhronos.training._run.signals import Signals
+from synkhronos.training._run.state import RunState
+from synkhronos.training._run.step_clock import StepClock
 from synkhronos.training.engines import FreeEngine, Report, StepEngine
 
 _RECORD_SECONDS = 1.0  # between two lines of steps in the record
-
-
-@dataclass(frozen=True)
-class Options:
-    """What holds for all runs of a trainer."""
-
-    folder: Path | None
-    keep: int | None
-    skips: bool
-    restores: bool
-    config: Mapping[str, Any]
-    progress: bool
-    export: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Due:
-    """When something is due: the end after `epochs`, the others at intervals of epochs or steps."""
-
-    epochs: int
-    validate: int
-    save: int | None
 
 
 class Loop:
@@ -58,8 +59,10 @@ class Loop:
 
     Parameters
     ----------
-    trainer : Trainer
-        Its `position`, `subscribers`, `history`, `reason` and `completed` follow the run.
+    state : RunState
+        It follows the run.
+    trainer : object
+        What events name as their trainer; the loop asks nothing of it.
     engine : StepEngine or FreeEngine
     feed : Feed
         What is trained on.
@@ -71,30 +74,34 @@ class Loop:
 
     def __init__(
         self,
-        trainer: Any,
+        state: RunState,
+        trainer: object,
         engine: StepEngine | FreeEngine,
         feed: Feed,
         validated: Feed | None,
         due: Due,
         options: Options,
     ) -> None:
+        self._state = state
         self._trainer = trainer
         self._engine = engine
         self._feed = feed
         self._validated = validated
         self._due = due
         self._options = options
-        self._position = trainer.position
-        self._group = trainer.train.group
-        self._subscribers = trainer.subscribers
+        self._train = state.train
+        self._position = state.position
+        self._group = state.train.group
+        self._subscribers = state.subscribers
         self._signals = Signals(options.folder is not None)
-        self._shows = Progress(trainer.train, feed, self._position, due.epochs, options.progress)
+        self._shows = Progress(state.train, feed, self._position, due.epochs, options.progress)
         self._checkpoints: Checkpoints | None = None
         self._recorder: Recorder | None = None
         self._phases: PhaseTimes | None = None
         self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
         self._torn_at = -1  # the step after which values were half written
-        self._left: float | None = None  # when the latest steps ended
+        self._clock = StepClock(self._shows.aside)
+        self._compiles = False  # the next step
         self._began = self._recorded = time.monotonic()
 
     @property
@@ -121,7 +128,7 @@ class Loop:
 
     def _open(self, folder: Path, resume: str | int | None, stack: contextlib.ExitStack) -> None:
         goes_on = resume is not None or self._position.step > 0
-        batches, train = self._feed.batches, self._trainer.train
+        batches, train = self._feed.batches, self._train
         config = {**self._options.config, "epochs": self._due.epochs, "batch": batches.size}
         config |= {"rows": batches.n, "seed": batches.seed, "members": train.size}
         self._recorder = stack.enter_context(Recorder(folder, config, resume=goes_on))
@@ -155,18 +162,18 @@ class Loop:
         training = found["training"]
         self._position.restore(training["position"])
         self._states = training["callbacks"]
-        self._trainer.history = History.of(training["history"])
+        self._state.history = History.of(training["history"])
         self._recorder.resumed(self._position.step)
 
     def go(self) -> None:
         """Train."""
-        trainer, position = self._trainer, self._position
-        trainer.reason, trainer.completed = "", False
-        trainer.history.repeatable = self._engine.repeatable
+        state, position = self._state, self._position
+        state.reason, state.completed = "", False
+        state.history.repeatable = self._engine.repeatable
         self._shows.begin(self._options.folder, isinstance(self._engine, FreeEngine))
-        self._guard = Guard(trainer.train, self._options.skips, self._options.folder)
+        self._guard = Guard(self._train, self._options.skips, self._options.folder)
         if self._recorder is not None:
-            self._phases = PhaseTimes(trainer.train, self._feed, position)
+            self._phases = PhaseTimes(self._train, self._feed, position)
         with self._signals:
             self._tell("start", {"columns": self._columns()})
             self._subscribers.restore(self._states)
@@ -185,21 +192,21 @@ class Loop:
 
     def _columns(self) -> list[str]:
         """The names of the values of an epoch."""
-        parts = getattr(self._trainer.train, "names", ())
+        parts = getattr(self._train, "names", ())
         names = ["loss", *(f"loss_{part}" for part in parts), "rows", "seconds"]
         if self._validated is not None:
-            names += [f"val_{name}" for name in self._trainer.metrics]
+            names += [f"val_{name}" for name in self._state.metrics]
         return names + ["skipped"] * self._guard.counts
 
     def _name_the_end(self) -> None:
         """Say why the run ends."""
         received = self._signals.received
         usual = self._signals.name if received else "epochs"
-        self._trainer.reason = self._trainer.reason or usual
-        self._trainer.completed = not received
+        self._state.stop(usual)
+        self._state.completed = not received
 
     def _ending(self) -> bool:
-        return bool(self._trainer.reason or self._signals.received)
+        return bool(self._state.reason or self._signals.received)
 
     def _steps_made(self) -> bool:
         """Whether all steps of the epoch are made, and it has not ended yet."""
@@ -224,7 +231,7 @@ class Loop:
 
     def _is_torn(self) -> bool:
         """Whether a value is half written."""
-        train = self._trainer.train
+        train = self._train
         try:
             for variable in (*train.params, *train.state, *train.settings):
                 check_whole(variable)
@@ -235,42 +242,22 @@ class Loop:
     def _steps(self) -> None:
         """Make the steps of the rest of the epoch; leave early if the run ends."""
         position, batches, engine = self._position, self._feed.batches, self._engine
-        told = self._subscribers.wants("step")
-        every = self._due.save if self._checkpoints is not None else None
-        reports = engine.epoch(self._feed)
-        clock, row = time.monotonic(), batches.row
-        if self._left is not None:
-            self._shows.aside(clock - self._left)
-        compiles = not self._trainer.train.compiled
+        reports, row = engine.epoch(self._feed), batches.row
+        self._compiles = not self._train.compiled
+        self._clock.start()
         self._guard.before_step()
         try:
             for report in reports:
-                now, row = time.monotonic(), batches.row
-                position.add(report.rows, report.steps, now - clock)
-                if compiles and self._phases is not None:
-                    self._phases.compiling += now - clock
-                clock, compiles = now, False
-                left_out = engine.repeatable and self._guard.left_out(
-                    report, position, engine.latest, self.say
-                )
-                if not left_out:
-                    position.add_loss(report.loss, report.counted, report.part)
-                    if told:
-                        self._tell("step", _step_values(report))
-                self._shows.step()
-                if now - self._recorded >= _RECORD_SECONDS:
-                    self._recorded = now
-                    self._record("step", **position.known_losses, rows=position.rows)
-                    self._group.note(self._shows.note())
+                row = batches.row
+                self._count(report)
+                self._record_steps()
                 if self._ending():
                     engine.stop()
                     if engine.repeatable:
                         break
-                elif every is not None and position.step % every == 0:
-                    saving = time.monotonic()
-                    self._save()
-                    clock = time.monotonic()
-                    self._shows.aside(clock - saving)
+                elif self._is_save_due():
+                    with self._clock.aside():
+                        self._save()
                 self._guard.before_step()
             place = batches.state()
         except BaseException:
@@ -279,22 +266,49 @@ class Loop:
                 place |= {"epoch": position.epoch, "row": row}
             raise
         finally:
-            self._left = time.monotonic()
+            self._clock.leave()
             reports.close()
             batches.restore(place)  # leaving a loop over batches would end its epoch
         if self._ending() and not self._steps_made():
             self._save()
 
+    def _count(self, report: Report) -> None:
+        """Count what has been done, and tell of it unless the guard has left it out."""
+        position, engine, seconds = self._position, self._engine, self._clock.step()
+        position.add(report.rows, report.steps, seconds)
+        if self._compiles and self._phases is not None:
+            self._phases.compiling += seconds
+        self._compiles = False
+        left_out = engine.repeatable and self._guard.left_out(
+            report, position, engine.latest, self.say
+        )
+        if not left_out:
+            position.add_loss(report.loss, report.counted, report.part)
+            if self._subscribers.wants("step"):
+                self._tell("step", _step_values(report))
+        self._shows.step()
+
+    def _record_steps(self) -> None:
+        """Record the losses so far, once a second."""
+        if self._clock.latest - self._recorded >= _RECORD_SECONDS:
+            self._recorded = self._clock.latest
+            self._record("step", **self._position.known_losses, rows=self._position.rows)
+            self._group.note(self._shows.note())
+
+    def _is_save_due(self) -> bool:
+        every = self._due.save if self._checkpoints is not None else None
+        return every is not None and self._position.step % every == 0
+
     def _end_epoch(self) -> None:
         """Validate, tell, save, and begin the next epoch."""
-        trainer, position = self._trainer, self._position
+        position = self._position
         self._engine.settle()
         values: dict[str, Any] = {**position.losses, "rows": position.rows}
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
         if self._validated is not None and (last or (position.epoch + 1) % self._due.validate == 0):
             with self._group.span("validate"):
-                found = trainer.evaluated(self._validated)
+                found = self._state.evaluate(self._validated)
             validated = {f"val_{name}": value for name, value in found.items()}
             self._tell("validated", validated)
             self._record("validated", **validated)
@@ -303,7 +317,7 @@ class Loop:
             values["skipped"] = self._guard.skipped
         numbers = {name: value for name, value in values.items() if not np.ndim(value)}
         # counted as in the line that is shown
-        trainer.history.append(epoch=position.epoch + 1, step=position.step, **numbers)
+        self._state.history.append(epoch=position.epoch + 1, step=position.step, **numbers)
         self._tell("epoch", values)
         self._record("epoch", **values, **({} if self._phases is None else self._phases.epoch()))
         self._shows.epoch(values)
@@ -319,7 +333,7 @@ class Loop:
         training = {
             "position": self._position.state(),
             "callbacks": self._subscribers.state(),
-            "history": self._trainer.history.as_rows(),
+            "history": self._state.history.as_rows(),
         }
         with self._group.span("save"):
             path = self._checkpoints.save(self._position.step, training=training)
@@ -329,12 +343,12 @@ class Loop:
 
     def _end(self) -> None:
         """Tell of the end; after an exception too."""
-        reason = self._trainer.reason
+        reason = self._state.reason
         self._record("end", reason=reason)
         if self._recorder is not None:
             self._recorder.sync()
         self._tell("end", {"reason": reason})
-        if self._trainer.completed:
+        if self._state.completed:
             self._shows.end(reason)
 
     def _tell(self, kind: str, values: Mapping[str, Any]) -> None:

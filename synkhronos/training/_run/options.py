@@ -1,0 +1,42 @@
+"""What a run is asked for, as its trainer has checked it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for all runs of a trainer."""
+
+    folder: Path | None
+    keep: int | None
+    skips: bool
+    restores: bool
+    config: Mapping[str, Any]
+    progress: bool
+    export: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Due:
+    """When something is due: the end after `epochs`, the others at intervals of epochs or steps."""
+
+    epochs: int
+    validate: int
+    save: int | None
+
+
+def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some arguments that a function takes by their names.
+
+    An option goes by it through several functions, and only the first and the last name it.
+
+    >>> taken_by(Due, {"epochs": 3, "save": None, "batch": 20})
+    {'epochs': 3, 'save': None}
+    """
+    return {name: given[name] for name in inspect.signature(function).parameters if name in given}

@@ -1,0 +1,59 @@
+"""The state of a run, which its trainer owns and the loop changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._record.history import History
+from synkhronos.training._run.evaluation import Evaluation
+from synkhronos.training._run.events import Subscribers
+from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.position import Position
+
+
+@dataclass
+class RunState:
+    """How far a run is, what it has found, who is told, and why it ends.
+
+    Both the trainer and the loop have it, so the loop needs no trainer.
+
+    Attributes
+    ----------
+    train : TrainFunction or Alternate
+    subscribers : Subscribers
+    evaluation : Evaluation, or None
+        Of the metrics; None without any.
+    position : Position
+    history : History
+    reason : str
+        Why the run ends; empty while it goes on, and after an exception.
+    completed : bool
+        Whether the run has ended by `stop` or after all epochs.
+    """
+
+    train: TrainFunction | Alternate
+    subscribers: Subscribers
+    evaluation: Evaluation | None = None
+    position: Position = field(default_factory=Position)
+    history: History = field(default_factory=History)
+    reason: str = ""
+    completed: bool = False
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        return [] if self.evaluation is None else self.evaluation.names
+
+    def stop(self, reason: str) -> None:
+        """End the run after the step at hand; the first reason stays."""
+        self.reason = self.reason or reason
+
+    def evaluate(self, feed: Feed) -> dict[str, Any]:
+        """The metrics, of which there are some, over all rows of a feed."""
+        assert self.evaluation is not None
+        if feed.fixed is not None:
+            return self.evaluation(*feed.fixed)
+        return self.evaluation.over(feed)
