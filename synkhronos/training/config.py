@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from synkhronos._checks import closest, options_checked, shown
 from synkhronos._errors import BackendMissing, InputError
 from synkhronos._host import files
+from synkhronos.training._config.give import words_of_keys
 from synkhronos.training._config.toml import toml_of
 
 try:
@@ -29,8 +30,13 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Arguments = dict[str, Any]
-Paths = str | list[str | list[str]]
+# Of these no bound says what can be given: their descriptions do.
+Arguments = Annotated[dict[str, Any], msgspec.Meta(description="a table of arguments")]
+Folder = Annotated[str, msgspec.Meta(description="the path of a folder")]
+Paths = Annotated[
+    str | list[str | list[str]], msgspec.Meta(description="a path or a list of paths")
+]
+ValueName = Annotated[str, msgspec.Meta(description="the name of a value, such as val_loss")]
 
 
 class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
@@ -38,26 +44,35 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
 
     train: Paths
     validation: Paths | None = None
-    arrays: list[str | list[str]] | None = None
+    arrays: (
+        Annotated[
+            list[str | list[str]], msgspec.Meta(description="a list of names, one for each input")
+        ]
+        | None
+    ) = None
     split: Share | None = None
     format: Literal["npy", "npz", "hdf5", "zarr", "parquet", "images", "idx", "cifar10"] | None = (
         None
     )
     memory: bool = False
-    cache: str | None = None
+    cache: Folder | None = None
     skip: bool = False
     check: bool = False
     classes: Count | None = None
-    shape: list[Count] | None = None
+    shape: (
+        Annotated[list[Count], msgspec.Meta(description="a list of integers of at least 1")] | None
+    ) = None
     scale: Positive | None = None
-    resize: tuple[Count, Count] | None = None
+    resize: Annotated[tuple[Count, Count], msgspec.Meta(description="[height, width]")] | None = (
+        None
+    )
     channels: Literal["RGB", "L", "RGBA"] = "RGB"
 
 
 class Best(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """The section ``[best]``: as `synkhronos.training.Best`."""
 
-    metric: str = "val_loss"
+    metric: ValueName = "val_loss"
     keep: Count = 1
     mode: Literal["min", "max"] | None = None
     restore: bool = False
@@ -66,7 +81,7 @@ class Best(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
 class Stop(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """The section ``[stop]``: as `synkhronos.training.EarlyStopping`."""
 
-    metric: str = "val_loss"
+    metric: ValueName = "val_loss"
     patience: Count = 5
     mode: Literal["min", "max"] | None = None
     by: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -76,7 +91,7 @@ class Stop(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
 class Plateau(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """The section ``[plateau]``: as `synkhronos.training.Plateau`."""
 
-    metric: str = "val_loss"
+    metric: ValueName = "val_loss"
     factor: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
     patience: Count = 5
     least: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -86,9 +101,9 @@ class Plateau(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=T
 class Optimizer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """The section ``[optimizer]``; its other keys are arguments of the rule, or of the schedule."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(description="the name of an update rule")]
     rate: Positive | None = None
-    schedule: str | None = None
+    schedule: Annotated[str, msgspec.Meta(description="the name of a schedule")] | None = None
     steps: Count | None = None
     warmup: Number = 0
     final: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -107,29 +122,53 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
         config that was read it is absolute.
     """
 
-    base: str = "."
-    model: str
+    base: Folder = "."
+    model: Annotated[str, msgspec.Meta(description='the text "module:function"')]
     model_arguments: Arguments = {}
-    optimizer: str | Arguments
+    optimizer: Annotated[
+        str | Arguments,
+        msgspec.Meta(description="the name of an update rule, or a table with name"),
+    ]
     epochs: Count
-    data: Data
+    data: Annotated[Data, msgspec.Meta(description="a table with train")]
     batch: Count | None = None
     member_batch: Count | None = None
-    rule: str | Arguments | None = None
+    rule: (
+        Annotated[
+            str | Arguments, msgspec.Meta(description="the name of a rule, or a table with name")
+        ]
+        | None
+    ) = None
     clip: Positive | None = None
     ema: Share | None = None
     plateau: Plateau | None = None
-    metrics: list[str | Arguments] | None = None
+    metrics: (
+        Annotated[list[str | Arguments], msgspec.Meta(description="a list of names")] | None
+    ) = None
     validate_every: Count = 1
-    stop: str | Stop | list[str | Stop] = []
+    stop: Annotated[
+        str | Stop | list[str | Stop],
+        msgspec.Meta(
+            description="the name of a value, such as val_loss, a table, or a list of them"
+        ),
+    ] = []
     patience: Count | None = None
-    target: str | list[str] = []
-    best: str | Best | None = None
-    folder: str | None = None
-    resume: Literal["auto"] | Number | None = None
+    target: Annotated[
+        str | list[str],
+        msgspec.Meta(description='a text such as "val_accuracy >= 0.97", or a list of them'),
+    ] = []
+    best: (
+        Annotated[str | Best, msgspec.Meta(description="the name of a value, or a table")] | None
+    ) = None
+    folder: Folder | None = None
+    resume: (
+        Annotated[Literal["auto"] | Number, msgspec.Meta(description='"auto" or a step')] | None
+    ) = None
     keep: Literal["all"] | Count = 3
     save_every: Count | None = None
-    export: str | list[str] = []
+    export: Annotated[
+        str | list[str], msgspec.Meta(description="tensorboard, csv or mlflow, or a list of them")
+    ] = []
     trace: Number = 0
     torn: Literal["raise", "restore"] = "raise"
     guard: Literal["raise", "skip", "none"] = "raise"
@@ -141,12 +180,25 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     slices: Literal["auto"] | Count = 1
     prefetch: Annotated[int, msgspec.Meta(ge=2)] = 2
     read: Literal["master", "node"] = "master"
-    reduction: str | None = None
+    reduction: (
+        Annotated[str, msgspec.Meta(description="the name of a reduction, such as avg")] | None
+    ) = None
     compress: Literal["fp16", "bf16"] | None = None
-    exchange: str | Arguments | None = None
+    exchange: (
+        Annotated[
+            str | Arguments, msgspec.Meta(description="TopK or HalfPrecision, or a table with name")
+        ]
+        | None
+    ) = None
     members: Count | None = None
-    devices: str | list[Any] | None = None
-    mode: str | None = None
+    devices: (
+        Annotated[str | list[Any], msgspec.Meta(description="a text such as cuda, or a list")]
+        | None
+    ) = None
+    mode: (
+        Annotated[str, msgspec.Meta(description="the name of a mode of PyTensor, such as NUMBA")]
+        | None
+    ) = None
     floatX: Literal["float32", "float64"] | None = None
     precision: Literal["tf32", "bf16"] | None = None
     progress: bool = True
@@ -165,86 +217,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
 _DATES = (datetime.datetime, datetime.date, datetime.time)
 
 # What can be given for a value, by its key.
-GIVE = {
-    "base": "the path of a folder",
-    "model": 'the text "module:function"',
-    "model_arguments": "a table of arguments",
-    "optimizer": "the name of an update rule, or a table with name",
-    "optimizer.name": "the name of an update rule",
-    "optimizer.rate": "a number of more than 0",
-    "optimizer.schedule": "the name of a schedule",
-    "optimizer.steps": "an integer of at least 1",
-    "optimizer.warmup": "an integer of at least 0",
-    "optimizer.final": "a number of at least 0",
-    "optimizer.arguments": "a table of arguments",
-    "epochs": "an integer of at least 1",
-    "data": "a table with train",
-    "data.train": "a path or a list of paths",
-    "data.validation": "a path or a list of paths",
-    "data.arrays": "a list of names, one for each input",
-    "data.split": "a number of at least 0 and less than 1",
-    "data.format": "npy, npz, hdf5, zarr, parquet, images, idx or cifar10",
-    "data.memory": "true or false",
-    "data.cache": "the path of a folder",
-    "data.skip": "true or false",
-    "data.check": "true or false",
-    "data.classes": "an integer of at least 1",
-    "data.shape": "a list of integers of at least 1",
-    "data.scale": "a number of more than 0",
-    "data.resize": "[height, width]",
-    "data.channels": "RGB, L or RGBA",
-    "batch": "an integer of at least 1",
-    "member_batch": "an integer of at least 1",
-    "rule": "the name of a rule, or a table with name",
-    "clip": "a number of more than 0",
-    "ema": "a number of at least 0 and less than 1",
-    "plateau": "a table",
-    "plateau.metric": "the name of a value, such as val_loss",
-    "plateau.factor": "a number of more than 0 and less than 1",
-    "plateau.patience": "an integer of at least 1",
-    "plateau.least": "a number of at least 0",
-    "plateau.mode": "min or max",
-    "metrics": "a list of names",
-    "validate_every": "an integer of at least 1",
-    "stop": "the name of a value, such as val_loss, a table, or a list of them",
-    "stop.metric": "the name of a value, such as val_loss",
-    "stop.patience": "an integer of at least 1",
-    "stop.mode": "min or max",
-    "stop.by": "a number of at least 0",
-    "stop.smooth": "true or false",
-    "patience": "an integer of at least 1",
-    "target": 'a text such as "val_accuracy >= 0.97", or a list of them',
-    "best": "the name of a value, or a table",
-    "best.metric": "the name of a value, such as val_loss",
-    "best.keep": "an integer of at least 1",
-    "best.mode": "min or max",
-    "best.restore": "true or false",
-    "folder": "the path of a folder",
-    "resume": '"auto" or a step',
-    "keep": 'an integer of at least 1, or "all"',
-    "save_every": "an integer of at least 1",
-    "export": "tensorboard, csv or mlflow, or a list of them",
-    "trace": "an integer of at least 0",
-    "torn": "raise or restore",
-    "guard": "raise, skip or none",
-    "strict": "true or false",
-    "verify": "an integer of at least 0",
-    "seed": "an integer of at least 0",
-    "shuffle": "true or false",
-    "last": "keep or drop",
-    "slices": 'an integer of at least 1, or "auto"',
-    "prefetch": "an integer of at least 2",
-    "read": "master or node",
-    "reduction": "the name of a reduction, such as avg",
-    "compress": "fp16 or bf16",
-    "exchange": "TopK or HalfPrecision, or a table with name",
-    "members": "an integer of at least 1",
-    "devices": "a text such as cuda, or a list",
-    "mode": "the name of a mode of PyTensor, such as NUMBA",
-    "floatX": "float32 or float64",
-    "precision": "tf32 or bf16",
-    "progress": "true or false",
-}
+GIVE = dict([*words_of_keys(Config), *words_of_keys(Optimizer, "optimizer.")])
 
 
 @options_checked

@@ -6,7 +6,7 @@ import datetime
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import hypothesis.strategies as st
 import msgspec
@@ -16,6 +16,7 @@ from hypothesis import given
 
 import synkhronos as synk
 from synkhronos.training import config as configs
+from synkhronos.training._config.give import what_to_give
 from synkhronos.training._config.toml import toml_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.rst"
@@ -193,6 +194,23 @@ def test_each_key_says_what_can_be_given() -> None:
         prefix + f.encode_name for prefix, s in STRUCTS.items() for f in msgspec.structs.fields(s)
     }
     assert set(configs.GIVE) == known
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (configs.Count | None, "an integer of at least 1"),
+        (configs.Share, "a number of at least 0 and less than 1"),
+        (Annotated[float, msgspec.Meta(gt=0)], "a number of more than 0"),
+        (Literal["a", "b", "c"], "a, b or c"),
+        (Literal["all"] | configs.Count, 'an integer of at least 1, or "all"'),
+        (configs.Folder | None, "the path of a folder"),
+        (configs.Plateau | None, "a table"),
+        (bool, "true or false"),
+    ],
+)
+def test_what_can_be_given_follows_from_the_type(kind: Any, words: str) -> None:
+    assert what_to_give(kind) == words
 
 
 def test_the_page_lists_each_key_with_its_default() -> None:
