@@ -41,7 +41,7 @@ from synkhronos.training._record.exporters import checked_targets
 from synkhronos.training._record.history import History
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.evaluation import Evaluation, not_augmented
-from synkhronos.training._run.events import Subscribers
+from synkhronos.training._run.events import RunControl, Subscribers
 from synkhronos.training._run.feeds import Feed, blocks_of, listed, rows_of
 from synkhronos.training._run.loop import Loop
 from synkhronos.training._run.options import Due, Options
@@ -55,7 +55,7 @@ from synkhronos.training.engines import engine_of
 from synkhronos.training.optimizers import averages_of
 
 
-class Trainer(ProcessBound):
+class Trainer(ProcessBound, RunControl):
     """Trains by a training function: epochs, validation, callbacks, checkpoints, a record.
 
     `fit` makes one; or give it your own training function. A second call of `fit` goes on where the

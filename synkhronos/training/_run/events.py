@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputTypeError
+from synkhronos.extensions._saving.checkpoints import Checkpoints
+from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.training._pairs.alternate import Alternate
 
 KINDS = ("start", "step", "epoch", "validated", "saved", "end")
+
+
+class RunControl(ABC):
+    """What callbacks may ask of a trainer between two steps; `Trainer` documents it."""
+
+    train: TrainFunction | Alternate
+
+    @property
+    @abstractmethod
+    def completed(self) -> bool:
+        """Whether the run has ended by `stop` or after all epochs."""
+
+    @property
+    @abstractmethod
+    def latest(self) -> tuple[tuple[Any, ...], Any]:
+        """The inputs of the latest step, and the rows of them."""
+
+    @abstractmethod
+    def stop(self, reason: str = ...) -> None:
+        """End the run after the step at hand."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Show a line."""
+
+    @abstractmethod
+    def values(self) -> dict[Any, Any]:
+        """Copies of the values that training changes."""
+
+    @abstractmethod
+    def checkpoints_in(self, name: str) -> Checkpoints | None:
+        """Checkpoints in a folder of their own, if the run has one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +76,7 @@ class Event:
     """
 
     kind: str
-    trainer: Any
+    trainer: RunControl
     step: int
     epoch: int
     values: Mapping[str, Any]

@@ -40,7 +40,7 @@ from synkhronos.training._record.exporters import exported
 from synkhronos.training._record.history import History
 from synkhronos.training._record.recorder import Recorder
 from synkhronos.training._record.warning_lines import kept_warnings
-from synkhronos.training._run.events import Event
+from synkhronos.training._run.events import Event, RunControl
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.nonfinite import Guard
 from synkhronos.training._run.options import Due, Options
@@ -61,7 +61,7 @@ class Loop:
     ----------
     state : RunState
         It follows the run.
-    trainer : object
+    trainer : RunControl
         What events name as their trainer; the loop asks nothing of it.
     engine : StepEngine or FreeEngine
     feed : Feed
@@ -75,7 +75,7 @@ class Loop:
     def __init__(
         self,
         state: RunState,
-        trainer: object,
+        trainer: RunControl,
         engine: StepEngine | FreeEngine,
         feed: Feed,
         validated: Feed | None,
