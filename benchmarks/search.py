@@ -29,7 +29,7 @@ def objective(trial: Any) -> float:
 
     import synkhronos as synk
     from synkhronos.extensions import updates
-    from synkhronos.training import fit
+    from synkhronos.training import Net, fit
 
     rate = trial.suggest_float("rate", 1e-4, 1e-1, log=True)
     synk.fork()
@@ -40,17 +40,15 @@ def objective(trial: Any) -> float:
     v = pytensor.shared(draw.normal(0, 0.1, (100, 10)).astype("float32"), name="v")
     log_p = pt.special.log_softmax(pt.maximum(x @ w, 0) @ v, axis=1)
     loss = -log_p[pt.arange(y.shape[0]), y].mean()
-    run = fit(
-        loss,
-        [w, v],
-        [x, y],
+    trainer = fit(
+        Net(loss=loss, params=[w, v], inputs=[x, y]),
         data,
         optimizer=functools.partial(updates.adam, learning_rate=rate),
         epochs=3,
         batch=100,
         progress=False,
     )
-    return float(run.history[-1]["loss"])
+    return float(trainer.history[-1]["loss"])
 
 
 def seconds(slots: int, trials: int) -> float:

@@ -45,7 +45,7 @@ class Net:
     def __init__(self, hidden):
         rng = np.random.default_rng(0)
         sizes = [64, hidden, hidden, 10]
-        self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
+        self.inputs = self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
         self.params = []
         layer = self.x
         for i in range(3):
@@ -59,6 +59,7 @@ class Net:
         self.scores = layer
         log_p = pt.special.log_softmax(layer, axis=1)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
+        self.metrics = {"accuracy": metrics.accuracy(self.scores, self.y)}
         self.start = self.weights()
 
         flat = pt.concatenate([g.ravel() for g in pytensor.grad(self.loss, self.params)])
@@ -135,15 +136,12 @@ def fit_all(net, data, held_out, members):
     net.begin()
     synk.fork(members)
     fit(
-        net.loss,
-        net.params,
-        [net.x, net.y],
+        net,
         data,
         optimizer=functools.partial(updates.adam, learning_rate=1e-3),
         batch=96,
         epochs=EPOCHS,
         validation=held_out,
-        metrics={"accuracy": metrics.accuracy(net.scores, net.y)},
     )
     synk.close()
     print(f"held-out accuracy: {net.accuracy(*held_out):.1%}")

@@ -17,10 +17,10 @@ from synkhronos.nn import Conv2D, MaxPool2D, state_updates
 
 
 class Net:
-    """As `models.Net`: x, y, params, loss, draws, accuracy and metrics."""
+    """As `models.Net`: x, y, inputs, params, loss, updates, accuracy and metrics."""
 
     def __init__(self, model, pixels, classes, seed):
-        self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
+        self.inputs = self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
         with pytensor.config.change_flags(floatX="float32"):
             self._make(model, pixels, classes, seed)
 
@@ -47,7 +47,7 @@ class Net:
         self.params = Model(scores).initialize(seed).weights
         log_p = pt.special.log_softmax(scores, axis=1)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
-        self.draws = state_updates(self.loss)
+        self.updates = state_updates(self.loss)
         answers = rewrite_for_prediction(scores).argmax(axis=1)
         self.accuracy = pt.eq(answers, self.y).astype("float32").mean()
         self.metrics = {"loss": rewrite_for_prediction(self.loss), "accuracy": self.accuracy}

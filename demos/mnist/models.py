@@ -96,16 +96,16 @@ class Net:
 
     Attributes
     ----------
-    x, y : the inputs: images as rows of pixels, and their labels
+    inputs, x, y : the inputs: images as rows of pixels, and their labels
     params : weights and biases
     loss : mean cross-entropy, with dropout
-    draws : updates of the random generators, to use together with the loss
+    updates : updates of the random generators, to use together with the loss
     accuracy : share of right answers, without dropout
     metrics : accuracy, and the loss without dropout, by name
     """
 
     def __init__(self, model, pixels, seed):
-        self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
+        self.inputs = self.x, self.y = pt.fmatrix("x"), pt.ivector("y")
         self.params = []
         rng = np.random.default_rng(seed)
         sizes = [pixels, *[model.width] * model.depth, CLASSES]
@@ -128,7 +128,7 @@ class Net:
 
         log_p = self._log_p(model, sizes, drop)
         self.loss = -log_p[pt.arange(self.y.shape[0]), self.y].mean()
-        self.draws = [] if state is stream else [(stream, state)]
+        self.updates = [] if state is stream else [(stream, state)]
         whole = self._log_p(model, sizes, lambda rate, units, width: units)
         self.accuracy = pt.eq(whole.argmax(axis=1), self.y).astype("float32").mean()
         loss = -whole[pt.arange(self.y.shape[0]), self.y].mean()

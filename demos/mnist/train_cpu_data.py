@@ -31,7 +31,7 @@ def main():
         net.y,
         updates.nesterov_momentum,
         rate,
-        updates=net.draws,
+        updates=net.updates,
     )
     accuracy = synk.function([net.x, net.y], net.accuracy)  # a mean over rows: exact
 

@@ -16,7 +16,7 @@ from synkhronos.training import fit
 data = mnist.load()
 net = models.build(models.CNN, data.train[0].shape[1], seed=0)
 synk.fork()
-how = {"optimizer": adam(linear_onecycle_schedule(3e-3, 2400)), "ema": 0.99, "updates": net.draws}
-told = {"validation": data.validation, "metrics": net.metrics, "target": "val_accuracy >= 0.99"}
-run = fit(net.loss, net.params, [net.x, net.y], data.train, batch=50, epochs=15, **how, **told)
-mnist.finish(run.evaluate(data.test)["accuracy"])
+how = {"optimizer": adam(linear_onecycle_schedule(3e-3, 2400)), "ema": 0.99}
+told = {"validation": data.validation, "target": "val_accuracy >= 0.99"}
+trainer = fit(net, data.train, batch=50, epochs=15, **how, **told)
+mnist.finish(trainer.evaluate(data.test)["accuracy"])

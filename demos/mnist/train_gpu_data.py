@@ -78,7 +78,7 @@ def main():
     f_grad = synk.function(
         [],
         (net.loss, "avg"),
-        updates=[*halves.grad_updates, *net.draws],
+        updates=[*halves.grad_updates, *net.updates],
         givens={net.x: x, net.y: y},
         sliceable_shareds=[x, y],
     )

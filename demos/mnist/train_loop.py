@@ -19,7 +19,7 @@ net = models.build(models.CNN, data.train[0].shape[1], seed=0)
 synk.fork()
 rule = guarded(ema(adam(linear_onecycle_schedule(3e-3, 2400)), 0.99))
 with pytensor.config.change_flags(floatX="float32"):  # in which pytensor-ml computes its rates
-    train = make_train_function(net.loss, net.params, net.x, net.y, rule, updates=net.draws)
+    train = make_train_function(net.loss, net.params, net.x, net.y, rule, updates=net.updates)
 accuracy = synk.function([net.x, net.y], net.accuracy, givens=averages_of(train.state))
 (x, y), validation, test = ([synk.data(array) for array in pair] for pair in data)
 batches = Batches(len(x), 50)

@@ -27,7 +27,7 @@ def main():
         net.y,
         updates.nesterov_momentum,
         rate,
-        updates=net.draws,
+        updates=net.updates,
     )
     accuracy = pytensor.function([net.x, net.y], net.accuracy)
 

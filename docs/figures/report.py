@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 import synkhronos as synk
 from synkhronos.cli._command_line import main as command
 from synkhronos.extensions import updates
-from synkhronos.training import fit, metrics
+from synkhronos.training import Net, fit, metrics
 
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -45,16 +45,19 @@ def run(folder: Path, rate: float) -> None:
         for name, shape in (("w", (64, 100)), ("v", (100, 10)))
     )
     scores = pt.maximum(x @ w, 0) @ v
+    net = Net(
+        loss=-pt.special.log_softmax(scores, axis=1)[pt.arange(y.shape[0]), y].mean(),
+        params=[w, v],
+        inputs=[x, y],
+        metrics={"accuracy": metrics.accuracy(scores, y)},
+    )
     fit(
-        -pt.special.log_softmax(scores, axis=1)[pt.arange(y.shape[0]), y].mean(),
-        [w, v],
-        [x, y],
+        net,
         (images[:1500], labels[:1500]),
         optimizer=functools.partial(updates.adam, learning_rate=rate),
         batch=100,
         epochs=20,
         validation=(images[1500:], labels[1500:]),
-        metrics={"accuracy": metrics.accuracy(scores, y)},
         folder=folder,
         progress=False,
     )

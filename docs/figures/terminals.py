@@ -25,7 +25,7 @@ COLUMNS, ROWS = 110, 16
 PROGRAM = """
 import functools, numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
 from synkhronos.extensions import updates
-from synkhronos.training import fit
+from synkhronos.training import Net, fit
 
 synk.fork(2)
 rng = np.random.default_rng(0)
@@ -37,11 +37,12 @@ weights = [
 ]
 logits = pt.tanh(x @ weights[0]) @ weights[1]
 loss = -pt.special.log_softmax(logits, axis=1)[pt.arange(y.shape[0]), y].mean()
+accuracy = pt.eq(logits.argmax(1), y).mean()
+net = Net(loss=loss, params=weights, inputs=[x, y], metrics={"accuracy": accuracy})
 fit(
-    loss, weights, [x, y], (rows, labels), batch=500, epochs=40,
+    net, (rows, labels), batch=500, epochs=40,
     optimizer=functools.partial(updates.adam, learning_rate=np.float32(1e-3)),
     validation=(rows[:5000], labels[:5000]),
-    metrics={"accuracy": pt.eq(logits.argmax(1), y).mean()},
 )
 """
 

@@ -41,8 +41,8 @@ class Trial:
             rate = trial.suggest_float("rate", 1e-4, 1e-1, log=True)
             synk.fork()
             ...
-            run = fit(..., callbacks=[trial.callback("val_loss")])
-            return run.history[-1]["val_loss"]
+            trainer = fit(..., callbacks=[trial.callback("val_loss")])
+            return trainer.history[-1]["val_loss"]
     """
 
     def __init__(self, pipe: Pipe, hello: dict[str, Any]) -> None:

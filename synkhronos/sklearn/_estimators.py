@@ -80,15 +80,12 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         x_type, y_type = (v.type.dtype for v in net.inputs)
         with current_or_temporary("fit", self.members):
             run = fit(
-                net.loss,
-                net.params,
-                list(net.inputs),
+                net,
                 (X.astype(x_type, copy=False), y.astype(y_type, copy=False)),
                 optimizer=self._rule(),
                 epochs=self.epochs,
                 batch=min(self.batch, len(X)) if isinstance(self.batch, int) else self.batch,
-                updates=net.updates,
-                augment=net.augment,
+                metrics={},
                 mode=self.mode,
                 seed=int(draw.randint(2**31 - 1)),
                 progress=bool(self.verbose),

@@ -1,4 +1,18 @@
-"""What stops a run, keeps its best values, or lowers its rate: callbacks with a state."""
+"""What stops a run, keeps its best values, or lowers its rate: callbacks with a state.
+
+These rules hold here:
+
+* Only the master decides, from values over the rows of all members. So no member can go on when
+  others stop.
+* A decision follows from validations or epochs, and from the state. It never follows from a clock,
+  so a resumed run decides as an unbroken one.
+* All that a decision needs is in `state()`, as JSON, which has no infinite numbers.
+* A value that is not a number is not better than any other. Nor is it the best one so far: values
+  after it are compared with the best one before it.
+* The name of a value is checked before the first step. Under a wrong name nothing would ever stop.
+* `Best` changes variables only at the end of a completed run. After an exception or Ctrl-C they
+  are those that the next `fit` goes on with.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,23 @@
-"""A run as a config describes it: from names to a network, an optimizer, data, and `fit`."""
+"""A run as a config describes it: from names to a network, an optimizer, data, and `fit`.
+
+These rules hold here:
+
+* First PyTensor's settings, then the group, then the user's modules and files. Members that are
+  forked would inherit what those have opened, and threads do not outlive a fork.
+* Types and bounds of single values are checked by `config`. Here come only names, and values that
+  contradict each other.
+* A message names a key by its path in the file. Those of `fit` name arguments, which `_in_toml`
+  turns into keys.
+* A key with the name of an option of `fit` goes there by itself. Only a key that means something
+  else is replaced, such as ``keep = "all"``.
+* A quick run writes nothing: it has no folder, no export and no trace.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -36,8 +50,12 @@ from synkhronos.training.trainer import Trainer
 
 __all__ = ["train"]
 
-_KEYS = "|".join(Config.__struct_fields__)
+_FIELDS = Config.__struct_fields__
+_KEYS = "|".join(_FIELDS)
 FEW = 3  # steps of a quick run
+# keys of the names of options of `fit`; what means something else there is replaced below
+_OF_FIT = [k for k in inspect.signature(fit).parameters if k in _FIELDS and k != "data"]
+_QUICK = {"epochs": 1, "resume": None, "torn": "raise", "export": (), "trace": 0}
 
 
 def train(
@@ -110,8 +128,8 @@ def train(
     ...     place = pathlib.Path(folder)
     ...     _ = (place / "a_line_of_docs.py").write_text(net)
     ...     _ = (place / "a.toml").write_text(text)
-    ...     run = configured.train(config.read(place / "a.toml"), members=2)
-    >>> run.step, run.history["loss"][1] < run.history["loss"][0]
+    ...     trainer = configured.train(config.read(place / "a.toml"), members=2)
+    >>> trainer.step, trainer.history["loss"][1] < trainer.history["loss"][0]
     (10, True)
     """
     look_in(config.base)
@@ -201,49 +219,29 @@ def _fitted(
         clip = functools.partial(total_norm_constraint, max_norm=config.clip)
     with _in_toml():
         stops, targets = _stops(config)
-        return fit(
-            net.loss,
-            net.params,
-            list(net.inputs),
-            rows,
-            optimizer=optimizer,
-            epochs=1 if quick else config.epochs,
-            batch=config.batch,
-            member_batch=config.member_batch,
-            rule=rule,
-            validation=validation,
-            metrics=metrics_of(config, net) or None,
-            callbacks=callbacks,
-            stop=stops,
-            target=targets,
-            folder=folder,
-            resume=None if quick else given,
-            keep=None if config.keep == "all" else config.keep,
-            save_every=config.save_every,
-            validate_every=config.validate_every,
-            seed=config.seed,
-            shuffle=config.shuffle,
-            last=config.last,
-            slices=config.slices,
-            prefetch=config.prefetch,
-            read=config.read,
-            precision=config.precision,
-            ema=config.ema,
-            guard=None if config.guard == "none" else config.guard,
-            torn="raise" if quick else config.torn,
-            verify=checked,
-            strict=config.strict,
-            augment=net.augment,
-            updates=net.updates,
-            clip=clip,
-            reduction=config.reduction,
-            exchange=_exchange(config),
-            config=config.table(),
-            mode=mode,
-            export=() if quick else config.export,
-            trace=0 if quick else config.trace,
-            progress=config.progress,
-        )
+        asked = {key: getattr(config, key) for key in _OF_FIT} | {
+            "optimizer": optimizer,
+            "rule": rule,
+            "validation": validation,
+            "metrics": metrics_of(config, net),
+            "callbacks": callbacks,
+            "stop": stops,
+            "patience": None,
+            "target": targets,
+            "folder": folder,
+            "resume": given,
+            "keep": None if config.keep == "all" else config.keep,
+            "guard": None if config.guard == "none" else config.guard,
+            "verify": checked,
+            "clip": clip,
+            "compress": None,
+            "exchange": _exchange(config),
+            "config": config.table(),
+            "mode": mode,
+        }
+        if quick:
+            asked |= _QUICK
+        return fit(net, rows, **asked)
 
 
 def _stops(config: Config) -> tuple[list[EarlyStopping], list[Target]]:

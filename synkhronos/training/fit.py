@@ -1,4 +1,18 @@
-"""`fit`: from a loss and data to trained parameters, in one call."""
+"""`fit`: from a network and data to trained parameters, in one call.
+
+These rules hold here:
+
+* A run is exact, or it is refused. With `strict`, a loss or a metric needs a reduction over rows
+  that is proved or named.
+* Statistics and augmentation belong to a network. Parts become a `Net` at the entrance, and
+  nothing behind it takes parts, so nothing can leave them out.
+* An option goes by its name to each function that takes it: `make_train_function`, `Trainer` and
+  `Trainer.fit`. `fit` reads only what concerns several of them.
+* The guard is around the averages, and these are around the optimizer. A step that is left out must
+  leave all states as they are, averages too.
+* Checks of the first steps come before the callbacks of the user: a callback must not see a step
+  that was wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +21,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, Protocol, overload
 
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
@@ -21,9 +35,11 @@ from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
 from synkhronos.training._run.augmentation import check_words
+from synkhronos.training._run.options import taken_by
 from synkhronos.training._run.serial_check import SerialCheck
 from synkhronos.training._run.tracing import TracedSteps
 from synkhronos.training.callbacks import EarlyStopping, Target
+from synkhronos.training.net import Net, inputs_of, is_net, net_of, training_function
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
 from synkhronos.training.trainer import Trainer
@@ -36,11 +52,77 @@ _CURE = (
 )
 
 
+class _Fit[**P](Protocol):
+    """`fit` as programs call it: with a Net, or with its parts."""
+
+    @overload
+    def __call__(self, net: Any, data: Any, /, *args: P.args, **kwargs: P.kwargs) -> Trainer: ...
+
+    @overload
+    def __call__(
+        self,
+        loss: Any,
+        params: Sequence[SharedVariable],
+        inputs: Any,
+        data: Any,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Trainer: ...
+
+
+def _also_of_parts[**P](train: Callable[Concatenate[Net, Any, P], Trainer]) -> _Fit[P]:
+    """Let a function of a Net and data also take loss, params, inputs and data."""
+    whole: Callable[..., Trainer] = train
+
+    @functools.wraps(train)
+    def fit(*given: Any, **options: Any) -> Trainer:
+        if "net" not in options and not (given and is_net(given[0])):
+            given = _net_of_parts(given, options)
+        if len(given) > 2:
+            raise _wrong_form(f"{len(given)} arguments by position, the first of which is a Net")
+        for name in ("loss", "params", "inputs", "updates", "augment"):
+            if options.get(name) is not None:
+                raise InputError(
+                    f"fit: {name}= and a Net, which has its own: leave {name}= out, or change the "
+                    f"Net by dataclasses.replace(net, {name}=...)"
+                )
+        return whole(*given, **options)
+
+    return fit
+
+
+_PARTS = ("loss", "params", "inputs", "data")
+
+
+def _net_of_parts(given: Sequence[Any], options: dict[str, Any]) -> tuple[Net, Any]:
+    """The Net of parts and the data, which are taken out of the options."""
+    parts = dict(zip(_PARTS, given, strict=False))
+    twice = [name for name in parts if name in options]
+    parts |= {name: options.pop(name) for name in _PARTS if name in options}
+    missing = [name for name in _PARTS if name not in parts]
+    if len(given) > len(_PARTS):
+        raise _wrong_form(f"{len(given)} arguments by position")
+    if twice:
+        raise _wrong_form(f"{twice[0]} by position and by name")
+    if missing:
+        raise _wrong_form(f"no {missing[0]}")
+    data = parts.pop("data")
+    belong = {name: options.pop(name, None) for name in ("updates", "augment")}
+    return Net(**parts, **belong), data
+
+
+def _wrong_form(found: str) -> InputTypeError:
+    return InputTypeError(
+        f"fit: found {found}: give a Net and data, as in fit(net, data, optimizer=...), or loss, "
+        "params, inputs and data, and all else by name"
+    )
+
+
+@_also_of_parts
 @options_checked
 def fit(
-    loss: Any,
-    params: Sequence[SharedVariable],
-    inputs: Any,
+    net: Net,
     data: Any,
     *,
     optimizer: Callable[..., Any],
@@ -91,10 +173,8 @@ def fit(
 
     Parameters
     ----------
-    loss : 0-d variable
-    params : list of SharedVariable
-    inputs : variable, or list of them
-        The inputs of the loss that have rows.
+    net : Net
+        Or its parts: ``fit(loss, params, inputs, data, ...)``, with ``updates=`` and ``augment=``.
     data : array, Data or source; or a tuple of them, one for each input; or a Loader
     optimizer : callable
         An update rule ``(loss_or_grads, params) -> updates``: of pytensor-ml, as in
@@ -111,8 +191,8 @@ def fit(
     validation : as data, optional
         Rows on which the loss and `metrics` are evaluated.
     metrics : mapping, optional
-        As for `Trainer`. The loss is one of them, as "loss", unless there is another one of this
-        name: of the network without dropout, say.
+        As for `Trainer`; default: those of the net. The loss is one of them, as "loss", unless
+        there is another one of this name: of the network without dropout, say.
     ema : float, optional
         Keep moving averages of the parameters with this decay, and validate with them.
     guard : {"raise", "skip"} or None
@@ -124,15 +204,14 @@ def fit(
         runs that begin, and losses without random numbers.
     strict : bool
         Refuse a loss or a metric whose reduction over rows is neither proved nor named.
-    augment : variable, optional
-        The words of `synkhronos.nn.augment`, a uint64 vector, which is not among `inputs`. Words
-        are drawn for each epoch and row, from `seed`. The loss and metrics are validated without
-        augmentation.
-    updates, givens, clip, reduction, compress, exchange, mode, name
+    updates, augment
+        As for `Net`, in the form of parts; a Net has its own.
+    givens, clip, reduction, compress, exchange, mode, name
         As for `make_train_function`.
     trace : int
-        Trace this number of steps, after the first two: ``run.trace`` shows what each member did,
-        and when. With a folder it is also in its file ``trace.bin``, which ``synk trace`` reads.
+        Trace this number of steps, after the first two: ``trainer.trace`` shows what each member
+        did, and when. With a folder it is also in its file ``trace.bin``, which ``synk trace``
+        reads.
     callbacks, stop, patience, target, folder, keep, torn, config, progress, export
         As for `Trainer`.
     resume, save_every, validate_every, seed, shuffle, last, slices, prefetch, read, precision
@@ -158,89 +237,54 @@ def fit(
     --------
     >>> import functools, numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
     >>> from synkhronos.extensions import updates
-    >>> from synkhronos.training import fit
+    >>> from synkhronos.training import Net, fit
     >>> _ = synk.fork(2)
     >>> x, y = pt.dmatrix("x"), pt.dvector("y")
     >>> w = pytensor.shared(np.zeros(3), name="w")
+    >>> net = Net(loss=((x @ w - y) ** 2).mean(), params=[w], inputs=[x, y])
     >>> rows = np.random.default_rng(0).normal(size=(300, 3))
     >>> adam = functools.partial(updates.adam, learning_rate=0.05)
-    >>> run = fit(
-    ...     ((x @ w - y) ** 2).mean(), [w], [x, y], (rows, rows @ [1.0, 2.0, 3.0]),
-    ...     optimizer=adam, batch=20, epochs=20, progress=False,
+    >>> trainer = fit(
+    ...     net, (rows, rows @ [1.0, 2.0, 3.0]), optimizer=adam, batch=20, epochs=20,
+    ...     progress=False,
     ... )
-    >>> w.get_value().round(2).tolist(), len(run.history)
+    >>> w.get_value().round(2).tolist(), len(trainer.history)
     ([1.0, 2.0, 3.0], 20)
     >>> synk.close()
     """
-    wanted = _all_inputs(inputs, augment)
+    given = dict(locals())  # all arguments, each for the functions that take it
+    net = net_of(net, "fit")
+    wanted = inputs_of(net)
+    if net.augment is not None:
+        check_words(net.augment, wanted)
     verify, trace = _check_together(verify, guard, rule, resume, trace, exchange)
     if metrics is not None and not isinstance(metrics, Mapping):
         raise InputTypeError(
             f"fit: metrics={shown(metrics)}: give a dict of names and expressions, such as "
             '{"acc": accuracy}'
         )
-    in_dtype = _in_their_dtype(optimizer, params)
+    in_dtype = _in_their_dtype(optimizer, net.params)
     whole = in_dtype if ema is None else with_averages(in_dtype, ema)
     if guard is not None and rule is None:
         whole = guarded(whole)
     with refusing(ReductionWarning, _CURE) if strict else nullcontext():
-        train = make_train_function(
-            loss,
-            params,
-            wanted,
-            None,
-            whole,
-            updates=updates,
-            givens=givens,
-            clip=clip,
-            reduction=reduction,
-            compress=compress,
-            exchange=exchange,
-            rule=rule,
-            mode=mode,
-            name=name or "train",
-        )
-    plain = {"updates": updates, "givens": givens, "clip": clip, "mode": mode}
-    checks = [SerialCheck(verify, loss, params, wanted, whole, **plain)] if verify else []
+        options = taken_by(make_train_function, given) | {"name": name or "train"}
+        train = training_function(make_train_function, net, wanted, whole, **options)
+    plain = {"updates": net.updates, "givens": givens, "clip": clip, "mode": mode}
+    checks = [SerialCheck(verify, net.loss, net.params, wanted, whole, **plain)] if verify else []
     traced = TracedSteps(trace, None if folder is None else Path(folder))
+    evaluated = net.metrics if metrics is None else metrics
     if validation is not None:
-        _tell_of_noise(metrics or {}, train)
-        metrics = {"loss": _named(loss, reduction), **(metrics or {})}
-    trainer = Trainer(
-        train,
-        metrics=metrics,
-        callbacks=[*checks, *callbacks, traced] if checks or trace else callbacks,
-        stop=stop,
-        patience=patience,
-        target=target,
-        folder=folder,
-        keep=keep,
-        guard=guard,
-        torn=torn,
-        strict=strict,
-        givens=givens,
-        augment=augment,
-        config=_kept(config, optimizer=whole, rule=rule, exchange=exchange, ema=ema),
-        progress=progress,
-        export=export,
-    )
-    trainer.fit(
-        data,
-        epochs=epochs,
-        batch=batch,
-        member_batch=member_batch,
-        validation=validation,
-        resume=resume,
-        seed=seed,
-        shuffle=shuffle,
-        last=last,
-        slices=slices,
-        validate_every=validate_every,
-        save_every=save_every,
-        prefetch=prefetch,
-        read=read,
-        precision=precision,
-    )
+        _tell_of_noise(evaluated, train)
+        evaluated = {"loss": _named(net.loss, reduction), **evaluated}
+    given |= {
+        "metrics": evaluated,
+        "callbacks": [*checks, *callbacks, traced] if checks or trace else callbacks,
+        "augment": net.augment,
+        "config": _kept(config, optimizer=whole, rule=rule, exchange=exchange, ema=ema),
+    }
+    trainer = Trainer(train, **taken_by(Trainer, given))
+    trainer.fit(**taken_by(trainer.fit, given))
     trainer.trace = traced.trace
     return trainer
 
@@ -284,17 +328,6 @@ def _check_together(
             f"exchange={exchange} this one has not: leave one of them out"
         )
     return verify, trace
-
-
-def _all_inputs(inputs: Any, augment: Any) -> list[Any]:
-    """The inputs of the training function: the words of augmentation are the last one."""
-    found = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    if augment is not None:
-        if augment in found:
-            raise InputError(f"fit: augment={augment} is among the inputs: leave it out there")
-        found.append(augment)
-        check_words(augment, found)
-    return found
 
 
 def _named(loss: Any, reduction: str | None) -> Any:

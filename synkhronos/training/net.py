@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,7 +12,7 @@ from synkhronos._errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Net:
-    """What a function that builds a network returns, for `synk train` and configs.
+    """A network that can be trained: for `fit`, and what functions return for `synk train`.
 
     Parameters
     ----------
@@ -25,11 +25,13 @@ class Net:
         What the network predicts, such as scores (rows, classes). Metrics that a config only names
         compare it with the last of `inputs`.
     metrics : mapping, optional
-        As for `fit`.
+        As for `Trainer`.
     updates
-        As for `fit`: of statistics, such as those of batch normalisation.
+        As for `synkhronos.function`: of statistics, such as those of batch normalisation.
     augment : variable, optional
-        As for `fit`.
+        The words of `synkhronos.nn.augment`, a uint64 vector, which is not among `inputs`. Words
+        are drawn for each epoch and row, from the seed of the run. The loss and metrics are
+        validated without augmentation.
 
     Notes
     -----
@@ -58,6 +60,53 @@ class Net:
     augment: Any = None
 
 
+_NEEDED = ("loss", "params", "inputs")
+
+
+def is_net(found: Any) -> bool:
+    """Whether this is a Net, or has the attributes that a Net needs."""
+    return isinstance(found, Net) or all(hasattr(found, name) for name in _NEEDED)
+
+
+def inputs_of(net: Net) -> list[Any]:
+    """All inputs with rows: the words of augmentation are the last one.
+
+    Raises
+    ------
+    InputError
+        The words are among the others.
+    """
+    given = net.inputs
+    found = list(given) if isinstance(given, list | tuple) else [given]
+    if net.augment is None:
+        return found
+    if net.augment in found:
+        raise InputError(f"fit: augment={net.augment} is among the inputs: leave it out there")
+    return [*found, net.augment]
+
+
+def training_function[T](
+    make: Callable[..., T],
+    net: Net,
+    inputs: Sequence[Any],
+    optimizer: Callable[..., Any],
+    **options: Any,
+) -> T:
+    """The training function of a network, with its statistics.
+
+    Parameters
+    ----------
+    make : callable
+        Such as `make_train_function`.
+    net : Net
+    inputs : sequence of Variable
+    optimizer : callable
+    **options
+        Of `make`.
+    """
+    return make(net.loss, net.params, inputs, None, optimizer, **options | {"updates": net.updates})
+
+
 def net_of(found: Any, what: str) -> Net:
     """The Net of an object with the same attributes; `what` begins messages.
 
@@ -68,7 +117,7 @@ def net_of(found: Any, what: str) -> Net:
     """
     if isinstance(found, Net):
         return found
-    missing = [name for name in ("loss", "params", "inputs") if not hasattr(found, name)]
+    missing = [name for name in _NEEDED if not hasattr(found, name)]
     if missing:
         raise InputError(
             f"{what} returned {shown(found)}, which has no {missing[0]}: return a Net, as in "

@@ -461,16 +461,16 @@ def test_dropout(mnist: Any) -> None:
     wanted = [net.loss, net.accuracy, *pytensor.grad(net.loss, net.params)]
     assert {v.type.dtype for v in wanted} == {"float32"}
     assert "float64" not in {getattr(v.type, "dtype", "") for v in ancestors(wanted)}
-    ((stream, _),) = net.draws
+    ((stream, _),) = net.updates
     assert stream in ancestors([net.loss])
     assert stream not in ancestors([net.accuracy])
-    assert models.Net(models.Model(2, 7, 0, 0), 5, 0).draws == []
+    assert models.Net(models.Model(2, 7, 0, 0), 5, 0).updates == []
 
     # one pixel, no layers: a row's loss has one value if the pixel is left out and another if not,
     # and the share of the first is the rate
     net = models.Net(models.Model(0, 1, 0.25, 0), 1, 0)
     net.params[0].set_value(np.eye(1, 10, dtype="float32"))
-    f = pytensor.function([net.x, net.y], net.loss, updates=net.draws, mode="FAST_COMPILE")
+    f = pytensor.function([net.x, net.y], net.loss, updates=net.updates, mode="FAST_COMPILE")
     rows = np.ones((4000, 1), "float32"), np.zeros(4000, "int32")
     once, again = f(*rows), f(*rows)
     out, kept = np.log(10), np.log(np.exp(1 / 0.75) + 9) - 1 / 0.75

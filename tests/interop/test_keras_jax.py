@@ -158,14 +158,11 @@ def test_fit_validates_and_resumes(keras: Any, pair: synk.Group, rule: Any, tmp_
     size = {"batch": 10} if rule is None or rule.meets else {"member_batch": 5}
     for epochs in (1, 2):
         run = fit(
-            net.loss,
-            net.params,
-            net.inputs,
+            net,
             (ROWS, LABELS),
             optimizer=functools.partial(updates.sgd, learning_rate=0.1),
             epochs=epochs,
             validation=(ROWS[:15], LABELS[:15]),
-            metrics=net.metrics,
             rule=rule,
             mode="JAX",
             folder=tmp_path / "run",

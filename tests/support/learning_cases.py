@@ -55,10 +55,9 @@ def learned(net: Net, train: Any, test: Any, rate: float, epochs: int, **more: A
     """
     steps = epochs * -(-len(train[0]) // BATCH)
     adam = scheduled(updates.adam, lambda step: (rate * (1 - step / steps)).astype(net.loss.dtype))
-    how = {"mode": "FAST_COMPILE", "progress": False, "metrics": net.metrics} | more
+    how = {"mode": "FAST_COMPILE", "progress": False} | more
     with synk.Group(2):
         run = fit(
-            net.loss, net.params, net.inputs, train, optimizer=adam, batch=BATCH, epochs=epochs,
-            validation=test, updates=net.updates, **how
+            net, train, optimizer=adam, batch=BATCH, epochs=epochs, validation=test, **how
         )  # fmt: skip
     return float(run.history["val_accuracy"][-1])

@@ -106,7 +106,7 @@ def test_all_that_a_config_says_reaches_the_run(place: Path) -> None:
 def test_each_argument_of_fit_is_a_key() -> None:
     """Or what the network and the keys of the data and the callbacks give."""
     keys = {f.name for f in msgspec.structs.fields(config.Config)}
-    of_the_net = {"loss", "params", "inputs", "augment", "updates"}
+    of_the_net = {"net", "augment", "updates"}
     others = {"validation", "callbacks", "givens", "name", "config"}
     assert set(inspect.signature(fit).parameters) - keys == of_the_net | others
 

@@ -247,7 +247,7 @@ def test_images_move_in_training() -> None:
     assert net.inputs[0].dtype == "uint8"
     predict = pytensor.function([net.inputs[0]], net.outputs, mode=FAST)
     assert predict(x).shape == (20, 3)
-    accuracy = learned(net, (x, y), (x, y), 0.01, 1, augment=net.augment, mode=FAST)
+    accuracy = learned(net, (x, y), (x, y), 0.01, 1, mode=FAST)
     assert 0 <= accuracy <= 1
 
 

@@ -15,7 +15,7 @@ from synkhronos.extensions._apart.never import make_local_train_function
 from synkhronos.extensions.train import make_train_function
 from synkhronos.rules.swap import Swap
 from synkhronos.training._pairs.alternate import Alternate
-from synkhronos.training.net import Net
+from synkhronos.training.net import Net, training_function
 
 _CURE = "Pair trains exactly or not at all: write each loss as a mean over rows"
 
@@ -115,16 +115,7 @@ class Pair:
         ]
         with refusing(ReductionWarning, _CURE):
             critic, generator = [
-                make(
-                    net.loss,
-                    net.params,
-                    list(net.inputs),
-                    None,
-                    rule,
-                    updates=net.updates,
-                    mode=mode,
-                    name=name,
-                )
+                training_function(make, net, list(net.inputs), rule, mode=mode, name=name)
                 for name, net, rule in parts
             ]
         return Alternate([(critic, critic_steps), (generator, 1)], swap=swap)

@@ -1,4 +1,16 @@
-"""Gradients and losses that are not finite: what a run does, and the rows they come from."""
+"""Gradients and losses that are not finite: what a run does, and the rows they come from.
+
+These rules hold here:
+
+* With a rule made by `guarded`, the compiled update leaves out a step whose gradient is not finite,
+  and counts it. So all values are those of before the step when the master notices, and the rows
+  can be looked for with them.
+* Without such a rule only the loss is looked at. The step has changed the parameters then, and no
+  row can be found.
+* Statistics are not part of the rule, and such a step has changed them. They get back the arrays of
+  before the step, which a step replaces and never writes to.
+* Looking for rows costs steps, so it is done only where the run raises.
+"""
 
 from __future__ import annotations
 
