@@ -1,4 +1,14 @@
-"""Rows as a config names them: files by their suffix, known and synthetic data, own functions."""
+"""Rows as a config names them: files by their suffix, known and synthetic data, own functions.
+
+These rules hold here:
+
+* There is one array or source for each input, in the order of the inputs. Labels are the last ones.
+* Nothing is read before the run, unless ``data.memory`` asks for it. Another dtype, shape or scale,
+  or a part of the rows, is a source around the source (`Seen`).
+* Rows get the dtype of their input if that is a cast of the same kind. Others stay as they are, and
+  are refused later with both dtypes: a float must never become an integer in silence.
+* A message begins with the path of the key, also one of a source.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Metrics of all rows, computed by all members, in one call or in many."""
+"""Metrics of all rows, computed by all members, in one call or in many.
+
+These rules hold here:
+
+* A value must not depend on how rows are divided: over members, over calls, over batches. So each
+  metric has a reduction that is proved or named, or consists of sums over rows.
+* Values of several calls are added only by reductions for which this is exact. Means are weighted
+  by their rows, and sums are added in float64 or in their own integer dtype.
+* The function of a `Metric` runs once, in the master, on the sums over all rows. A mean of its
+  values for parts would be another number.
+* Validation knows no augmentation. A metric that still depends on the words is refused.
+"""
 
 from __future__ import annotations
 
