@@ -1,4 +1,14 @@
-"""Shapes and dtypes of rows against those of inputs and networks, before anything compiles."""
+"""Shapes and dtypes of rows against those of inputs and networks, before anything compiles.
+
+These rules hold here:
+
+* Only what is certainly wrong is refused. Where PyTensor's inference refuses, the operation must
+  also fail for zeros of these shapes. A run that would work must never be refused.
+* No row is read: rows only tell their shapes and dtypes.
+* The check takes at most 2 s, since it is there to save the time of compiling. Operations that come
+  later are not looked at.
+* A message has both shapes, and the change of the rows that makes them fit.
+"""
 
 from __future__ import annotations
 
