@@ -4,7 +4,7 @@ These rules hold here:
 
 * There is one array or source for each input, in the order of the inputs. Labels are the last ones.
 * Nothing is read before the run, unless ``data.memory`` asks for it. Another dtype, shape or scale,
-  or a part of the rows, is a source around the source (`Seen`).
+  or a part of the rows, is a source around the source (`SourceView`).
 * Rows get the dtype of their input if that is a cast of the same kind. Others stay as they are, and
   are refused later with both dtypes: a float must never become an integer in silence.
 * A message begins with the path of the key, also one of a source.
@@ -99,10 +99,14 @@ def first(rows: tuple[Any, ...], n: int) -> tuple[Any, ...]:
 
 
 def _part(rows: Any, start: int, stop: int) -> Any:
-    return rows[start:stop] if isinstance(rows, np.ndarray) else Seen(rows, start=start, stop=stop)
+    return (
+        rows[start:stop]
+        if isinstance(rows, np.ndarray)
+        else SourceView(rows, start=start, stop=stop)
+    )
 
 
-class Seen:
+class SourceView:
     """A source as another dtype, another shape or scale, or a part of its rows: a source, too.
 
     Parameters
@@ -187,7 +191,7 @@ def _turned(rows: Any, data: Data, variable: Any) -> Any:
     if isinstance(rows, np.ndarray):
         found = rows.reshape((len(rows), *row))
         return found if data.scale is None else found.astype(dtype) / dtype.type(data.scale)
-    return Seen(rows, dtype, row=row, scale=data.scale)
+    return SourceView(rows, dtype, row=row, scale=data.scale)
 
 
 def _in_memory(rows: Any) -> np.ndarray:
@@ -200,7 +204,7 @@ def _fitted(rows: Any, variable: Any) -> Any:
     found = getattr(rows, "dtype", wanted)
     if found == wanted or not np.can_cast(found, wanted, "same_kind"):
         return rows
-    return rows.astype(wanted) if isinstance(rows, np.ndarray) else Seen(rows, wanted)
+    return rows.astype(wanted) if isinstance(rows, np.ndarray) else SourceView(rows, wanted)
 
 
 def _found(config: Config, given: Any, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
