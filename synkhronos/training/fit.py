@@ -34,6 +34,7 @@ from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
+from synkhronos.training._pairs.pair import Pair
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.options import taken_by
 from synkhronos.training._run.serial_check import SerialCheck
@@ -97,6 +98,11 @@ _PARTS = ("loss", "params", "inputs", "data")
 
 def _net_of_parts(given: Sequence[Any], options: dict[str, Any]) -> tuple[Net, Any]:
     """The Net of parts and the data, which are taken out of the options."""
+    if given and isinstance(given[0], Pair):
+        raise InputTypeError(
+            "fit: a Pair is two networks that take turns: give its cycle to a Trainer, as in "
+            "Trainer(pair.alternate(), augment=pair.words).fit(data, ...)"
+        )
     parts = dict(zip(_PARTS, given, strict=False))
     twice = [name for name in parts if name in options]
     parts |= {name: options.pop(name) for name in _PARTS if name in options}

@@ -16,7 +16,7 @@ import pytest
 import synkhronos as synk
 from synkhronos import nn
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.training import Net, Trainer, fit
+from synkhronos.training import Net, Pair, Trainer, fit
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (40, 1, 6, 6)).astype("uint8")
@@ -104,6 +104,7 @@ def test_metrics_of_the_net_and_others(group2: synk.Group) -> None:
     assert fit(moved(), data, metrics={}, **how).metrics == ["loss"]
 
 
+OPTIMIZERS = ("critic_optimizer", "generator_optimizer")
 WRONG: dict[str, tuple[Any, str]] = {
     "updates": (lambda n: fit(n, IMAGES, updates=n.updates, **HOW), "updates= and a Net"),
     "augment": (lambda n: fit(n, IMAGES, augment=n.augment, **HOW), "augment= and a Net"),
@@ -123,6 +124,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a Net and parts": (
         lambda n: fit(n, n.params, n.inputs, IMAGES, **HOW),
         "found 4 arguments by position, the first of which is a Net",
+    ),
+    "a Pair": (
+        lambda n: fit(Pair(critic=n, generator=n, **dict.fromkeys(OPTIMIZERS)), IMAGES, **HOW),
+        "give its cycle to a Trainer",
     ),
     "no such option": (lambda n: fit(n, IMAGES, batches=3, **HOW), "did you mean batch"),
     "words among the inputs": (
