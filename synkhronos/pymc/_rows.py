@@ -32,10 +32,13 @@ from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, T
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 from pytensor.tensor.type import TensorType
 
+from synkhronos._plan.inference.indexing import is_full
 from synkhronos._plan.inference.values import Position, Rows, Same, Stuck, Unknown
 from synkhronos._plan.inference.walk import Walk, constant_of, name_of, transfer
+from synkhronos.pymc._counts import Counts
 from synkhronos.pymc._declared import Belief
 
 Lengths = tuple[int, ...]
@@ -116,6 +119,7 @@ class Reader:
         self._rows = rows
         self._shapes = shapes
         self._free = free
+        self._counts = Counts(rows, shapes)
         self._ways: dict[Place, tuple[int | None, ...] | None] = {}
         self._pruned: dict[Place, tuple[tuple[int | None, ...] | None, frozenset[Place]]] = {}
         self._reasons: dict[Place, str] = {}
@@ -241,8 +245,10 @@ class Reader:
             return (None,) * len(node.inputs) if self._goes_on(variable, node) else None
         if isinstance(node.op, CheckAndRaise | SpecifyShape):
             return (axis,)
-        if axis == 0 and _steps_are_rows(node, self._rows):
+        if isinstance(node.op, Scan) and axis == 0 and self._steps_are_rows(node):
             return _by_step(node)
+        if isinstance(node.op, Subtensor) and self._takes_all_rows(node, axis):
+            return (axis,)
         known = _KEEPS_LENGTH.get(type(node.op))
         if known is not None:
             inner = known(node, axis, self._shapes)
@@ -252,6 +258,38 @@ class Reader:
             read = 0 if all(map(_stays, others)) else len(node.inputs) - 1
             return (inner, *(None,) * read)
         return self._try(node, place)
+
+    def _steps_are_rows(self, node: Apply) -> bool:
+        """Whether a loop carries nothing from step to step, and each step reads and gives one row.
+
+        The number of steps has to follow the data. Else new data could be longer than the steps
+        that the user has asked for.
+        """
+        op: Any = node.op
+        info = op.info
+        if not info.n_seqs or info.as_while or len(node.outputs) != info.n_nit_sot:
+            return False
+        steps = [node.inputs[0], *op.outer_nitsot(node.inputs)]
+        return all(map(self._is_count, [*steps, *(v.shape[0] for v in op.outer_seqs(node.inputs))]))
+
+    def _takes_all_rows(self, node: Apply, axis: int) -> bool:
+        """Whether slices take all rows, up to a length that is their number."""
+        assert isinstance(node.op, Subtensor)
+        taken = indices_from_subtensor(node.inputs[1:], node.op.idx_list)
+        if axis >= len(taken) or not all(isinstance(index, slice) for index in taken):
+            return False
+        own, others = taken[axis], [index for i, index in enumerate(taken) if i != axis]
+        return (
+            own.stop is not None
+            and self._is_count(own.stop)
+            and is_full(slice(own.start, None, own.step))
+            and all(map(is_full, others))
+        )
+
+    def _is_count(self, length: Any) -> bool:
+        [found] = constant_fold([length], raise_not_constant=False)
+        fixed = isinstance(found, np.ndarray) and found == self._rows
+        return fixed or self._counts.is_count(length)
 
     def _goes_on(self, variable: Variable, node: Apply) -> bool:
         """Whether members shall compute a value that they need whole, instead of receiving it.
@@ -384,7 +422,7 @@ class Reader:
         if any(a == POSITION for _, a in given):
             inputs = _renumbered(given, inputs)
         if axis is not None:
-            if isinstance(node.op, CheckAndRaise):
+            if isinstance(node.op, CheckAndRaise | Subtensor) and len(given) == 1:
                 return inputs[0]
             if isinstance(node.op, SpecifyShape):
                 return _respecified(node, axis, inputs[0])
@@ -689,31 +727,6 @@ def _relengthened(
         return array
     spread: Variable = pt.alloc(array, *lengths)
     return spread
-
-
-def _steps_are_rows(node: Apply, rows: int) -> bool:
-    """Whether a loop carries nothing from step to step, and each step reads and gives one row.
-
-    The lengths have to be constants. Else new data could be longer than the steps that the user has
-    asked for.
-    """
-    if not isinstance(node.op, Scan):
-        return False
-    op, info = node.op, node.op.info
-    steps = [node.inputs[0], *op.outer_nitsot(node.inputs)]
-    lengths: list[Any] = [*steps, *(v.shape[0] for v in op.outer_seqs(node.inputs))]
-    return (
-        info.n_seqs > 0
-        and not info.as_while
-        and len(node.outputs) == info.n_nit_sot
-        and all(_is_fixed(length, rows) for length in lengths)
-    )
-
-
-def _is_fixed(length: Any, number: int) -> bool:
-    """Whether a length is this number whatever data are set."""
-    [found] = constant_fold([length], raise_not_constant=False)
-    return isinstance(found, np.ndarray) and found == number
 
 
 def _by_step(node: Apply) -> tuple[int | None, ...]:

@@ -14,9 +14,11 @@ import pytensor.tensor as pt
 from pymc.data import MinibatchOp
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 from pytensor.tensor.type import TensorType
 
@@ -484,13 +486,25 @@ def shapes_of(model: Any, terms: Sequence[Variable]) -> dict[Variable, Lengths]:
         else:
             unknown.append(variable)
     if unknown:
-        point = model.initial_point(0)
-        inputs = model.value_vars
-        lengths = without_parameter_checks([v.shape for v in unknown])
-        measure = pytensor.function(inputs, lengths, mode=_PLAIN, on_unused_input="ignore")
-        shapes = measure(*[point[v.name] for v in inputs])
-        found |= {v: tuple(map(int, s)) for v, s in zip(unknown, shapes, strict=True)}
+        found |= _measured(model, unknown)
     return found
+
+
+def _measured(model: Any, unknown: Sequence[Any]) -> dict[Variable, Lengths]:
+    """The shapes of variables at the model's initial point.
+
+    PyTensor infers them from the shapes of data and parameters, so that no value is computed but
+    those that decide lengths: a loop of many steps, or many rows, take no longer than few.
+    """
+    shapes = ShapeFeature()
+    FunctionGraph(outputs=list(unknown), features=[shapes], clone=False)
+    lengths = [n for v in unknown for n in shapes.shape_of[v]]
+    inputs, point = model.value_vars, model.initial_point(0)
+    measure = pytensor.function(
+        inputs, without_parameter_checks(lengths), mode=_PLAIN, on_unused_input="ignore"
+    )
+    numbers = iter(map(int, measure(*[point[v.name] for v in inputs])))
+    return {v: tuple(itertools.islice(numbers, v.type.ndim)) for v in unknown}
 
 
 def _observed_shape(model: Any, rv: Any) -> Lengths:

@@ -102,7 +102,7 @@ class Selection:
     def _array_axis(self, array: Rows) -> int:
         index = self.indices[array.axis]
         if isinstance(index, slice):
-            if not _is_full(index):
+            if not is_full(index):
                 raise Stuck("it takes some of the rows")
             self.whole |= array.whole
             return self._slice_axis(array.axis)
@@ -145,7 +145,7 @@ def _select(
     return Selection([*given, *rest], dict(zip(node.inputs[first:], values[first:], strict=True)))
 
 
-def _is_full(index: slice) -> bool:
+def is_full(index: slice) -> bool:
     starts = index.start is None or constant_of(index.start) == 0
     steps = index.step is None or constant_of(index.step) == 1
     return starts and steps and index.stop is None
