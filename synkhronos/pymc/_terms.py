@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,8 @@ from synkhronos.pymc._declared import Declared, check
 from synkhronos.pymc._rewrites import stable, without_parameter_checks
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 from synkhronos.pymc._selections import with_chosen_sources
+
+log = logging.getLogger("synkhronos")
 
 _PLAIN = python_mode("none")
 _SHORT = 8  # a part is short if the longest term has more than this many times its rows
@@ -269,22 +272,37 @@ class Candidates:
             return None
         joint = _joint(rv, data, found, f"along {self._dim!r}" if self._dim else "by row")
         if axis is None:
-            axis = int(np.argmax(found)) if found else 0
-            by_row = bool(found) and found[axis] > 1 and found[axis] in data
             rows = None
+            longest_first = sorted(range(len(found)), key=lambda a: -found[a])
+            by_row = max(found, default=1) > 1 and max(found) in data
+            axes = [a for a in longest_first if found[a] > 1 and found[a] in data]
         else:
-            by_row = axis < len(found) and found[axis] == data[axis]
             rows = data[axis]
+            by_row = axis < len(found) and found[axis] == rows
+            axes = [axis]
+        if by_row and found[axes[0]] < 2:
+            return None
         if by_row:
-            if found[axis] < 2:
-                return None
-            term = Term(rv.name, factor, axis, found[axis])
-            self._refuse_mixed(rv, term, self._read(term))
-            return [(parts[0], term)]
+            return [(parts[0], self._along(rv, factor, axes))]
         chosen = [(part, self._term(rv.name, part, rows, observed=rv)) for part in parts]
         if all(term is None for _, term in chosen):
             raise InputError(joint)
         return chosen
+
+    def _along(self, rv: Any, factor: Any, axes: Sequence[int]) -> Term:
+        """The term along the first of these axes whose entries are computed apart."""
+        reasons: list[InputError] = []
+        for axis in axes:
+            term = Term(rv.name, factor, axis, self.shapes[factor][axis])
+            try:
+                self._refuse_mixed(rv, term, self._read(term))
+            except InputError as exc:
+                reasons.append(exc)
+                continue
+            if reasons:
+                log.info("%s is divided along axis %d: %s", rv.name, axis, reasons[0])
+            return term
+        raise reasons[0]
 
     def of_potential(
         self, potential: Any, parts: Sequence[Part]
