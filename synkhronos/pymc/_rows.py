@@ -288,7 +288,7 @@ class Reader:
 
     def _is_count(self, length: Any) -> bool:
         [found] = constant_fold([length], raise_not_constant=False)
-        fixed = isinstance(found, np.ndarray) and found == self._rows
+        fixed = not isinstance(found, Variable) and int(found) == self._rows
         return fixed or self._counts.is_count(length)
 
     def _goes_on(self, variable: Variable, node: Apply) -> bool:
