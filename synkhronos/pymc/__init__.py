@@ -8,6 +8,7 @@
 ``_apart``          takes a scalar log-density apart into sums over rows, and the rest
 ``_serial``         the terms that stay in the master: their share of the time
 ``_rows``           which variables of a term lie along its rows
+``_counts``         which lengths are the number of rows, whatever data are set
 ``_declared``       operations that the user declares to keep rows apart
 ``_likelihood``     the graph that members compute on their rows, and its inputs
 ``_rewrites``       rewrites of that graph: fewer costly functions, constants from data

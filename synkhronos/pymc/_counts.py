@@ -20,7 +20,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
@@ -75,7 +74,9 @@ class Counts:
                     return False
                 number = known[node.op.i]
                 numbers.add(number)
-                leaves[node.outputs[0]] = count if number == self._rows else pt.constant(number)
+                leaves[node.outputs[0]] = (
+                    count if number == self._rows else pt.constant(number, dtype="int64")
+                )
             elif not _is_piecewise(node):
                 return False
         [found] = clone_replace([graph], replace=leaves)
@@ -95,15 +96,15 @@ def _by_lengths(length: Any) -> Any:
         asked = [
             node
             for node in toposort([length])
-            if isinstance(node.op, Shape | Shape_i) and node.inputs[0].owner is not None
+            if isinstance(node.op, Shape)
+            or (isinstance(node.op, Shape_i) and node.inputs[0].owner is not None)
         ]
         if not asked:
             return length
         shapes = ShapeFeature()
-        FunctionGraph(outputs=[length], features=[shapes], clone=False)
         inferred = {}
         for node in asked:
-            lengths = shapes.shape_of[node.inputs[0]]
+            lengths = shapes.shape_tuple(node.inputs[0])
             found = pt.stack(lengths) if isinstance(node.op, Shape) else lengths[node.op.i]
             if node.outputs[0] in ancestors([found]):  # PyTensor does not know it
                 return length
@@ -117,7 +118,7 @@ def _is_piecewise(node: Any) -> bool:
     if isinstance(node.op, Elemwise):
         return isinstance(node.op.scalar_op, _PIECEWISE + _COMPARED)
     passes = MakeVector | ScalarFromTensor | TensorFromScalar | DimShuffle | Subtensor | All
-    return isinstance(node.op, passes | CheckAndRaise | Shape)
+    return isinstance(node.op, passes | CheckAndRaise)
 
 
 def _tried(constants: set[int]) -> Iterator[int]:

@@ -140,18 +140,30 @@ def _nowhere_finite(model: Any, terms: Sequence[Term]) -> str:
             if count := np.count_nonzero(where):
                 of = f"{count} of {np.size(density)} values of the log-density of {term.name}"
                 reasons.append(f"{of} are {what}")
+    missing = _missing(model)
+    first = f"{'; '.join(missing)}. So " if missing else ""
+    at_start = f" At the initial point: {'; '.join(reasons)}." if reasons else ""
+    cure = (
+        "Leave rows with NaN out, or mask them (numpy.ma.masked_invalid), so that PyMC imputes them"
+        if missing
+        else "Give initial values (initval=) at which both are finite"
+    )
+    return (
+        f"{first}the log-density of {', '.join(dict.fromkeys(t.name for t in terms))} or its "
+        f"gradient is not finite at the initial point, nor at {_TRIES} points near it and {_TRIES} "
+        f"around zero, and it cannot be checked.{at_start} {cure}"
+    )
+
+
+def _missing(model: Any) -> list[str]:
+    """A clause for each observed variable whose data hold NaN."""
+    found = []
     for rv in model.observed_RVs:
         data = model.rvs_to_values[rv]
         array = np.asarray(data.data if isinstance(data, Constant) else data.eval(mode=_PLAIN))
         if array.dtype.kind == "f" and (count := np.count_nonzero(np.isnan(array))):
-            reasons.append(f"the observed data of {rv.name} contain {count} nan")
-    at_start = f" At the initial point: {'; '.join(reasons)}." if reasons else ""
-    return (
-        f"the log-density of {', '.join(dict.fromkeys(t.name for t in terms))} or its gradient is "
-        f"not finite at the initial point, nor at {_TRIES} points near it and {_TRIES} around "
-        f"zero, so it cannot be checked.{at_start} Give initial values (initval=) at which both "
-        "are finite, and data without nan"
-    )
+            found.append(f"{rv.name} has {count} NaN among its {array.size} observed values")
+    return found
 
 
 def _lead_on(

@@ -15,7 +15,6 @@ import pytensor.tensor as pt
 from pymc.data import MinibatchOp
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
@@ -515,8 +514,7 @@ def _measured(model: Any, unknown: Sequence[Any]) -> dict[Variable, Lengths]:
     those that decide lengths: a loop of many steps, or many rows, take no longer than few.
     """
     shapes = ShapeFeature()
-    FunctionGraph(outputs=list(unknown), features=[shapes], clone=False)
-    lengths = [n for v in unknown for n in shapes.shape_of[v]]
+    lengths = [n for v in unknown for n in shapes.shape_tuple(v)]
     inputs, point = model.value_vars, model.initial_point(0)
     measure = pytensor.function(
         inputs, without_parameter_checks(lengths), mode=_PLAIN, on_unused_input="ignore"

@@ -164,7 +164,7 @@ def test_what_is_finite_nowhere_is_named() -> None:
         "the initial value of start is not finite",
         "40 of 40 values of the log-density of far are -inf",
         "5 of 40 values of the log-density of y are nan",
-        "the observed data of y contain 5 nan",
+        "y has 5 NaN among its 40 observed values. So the log-density",
     ):
         assert said in str(found.value)
 

@@ -239,8 +239,33 @@ def test_a_loop_whose_steps_are_rows_of_data(members: int) -> None:
         check_equal(plain, evaluated(model, at))
 
 
+def test_a_loop_over_rows_of_data_that_get_another_length() -> None:
+    """A loop cuts its sequences to the shortest, which takes no row away."""
+    model = looped(by_steps, data=True)
+    at = points(model, 2)
+    lengths = (ROWS, ROWS + 8, 5)
+    plain, divided = [], []
+    for rows in lengths:
+        pm.set_data({"data": np.arange(float(rows))}, model)
+        plain += evaluated(model, at)
+    with synk.pymc.parallel(model, members=2) as parallel:
+        assert parallel.names == ["y"]
+        for rows in lengths:
+            pm.set_data({"data": np.arange(float(rows))}, model)
+            divided += evaluated(model, at)
+    check_equal(plain, divided)
+
+
+def fixed_steps(y: Any, mean: Any) -> Any:
+    """The loop takes as many rows as its author wrote, not those of longer data."""
+    step = lambda a, m: -((a - m) ** 2)  # noqa: E731
+    return pytensor.scan(
+        step, [y], non_sequences=[mean], n_steps=pt.minimum(ROWS, y.shape[0]), return_updates=False
+    )
+
+
 @pytest.mark.parametrize(
-    ("logp", "data"), [(carried, False), (by_steps, True)], ids=["state", "length not fixed"]
+    ("logp", "data"), [(carried, False), (fixed_steps, True)], ids=["state", "steps that are fixed"]
 )
 def test_a_loop_whose_steps_may_not_be_the_rows(logp: Any, data: bool) -> None:
     with synk.Group(2), pytest.raises(synk.InputError, match=r"mixes rows|steps through the rows"):

@@ -258,6 +258,22 @@ def matrix_normal() -> pm.Model:
     return model
 
 
+def series_in_columns() -> pm.Model:
+    """A level that follows each of four series: times depend on one another, series do not."""
+
+    def step(seen, level, rate):
+        return rate * seen + (1 - rate) * level, -((seen - level) ** 2)
+
+    def logp(value, rate):
+        start = [pt.zeros(value.shape[1]), None]
+        how = {"strict": True, "return_updates": False}
+        return pytensor.scan(step, [value], start, [rate[0]], **how)[1]
+
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Beta("rate", 2, 2), logp=logp, observed=rng().normal(size=(N, 4)))
+    return model
+
+
 KINDS = {
     "Cox's model as Poisson counts": Kind(piecewise_exponential),
     "frailty of patients": Kind(frailty),
@@ -280,6 +296,7 @@ KINDS = {
     "neighbours observed (CAR)": Kind(car_observed, "not a sum over rows"),
     "random walk of vectors": Kind(walk_of_vectors, "not a sum over rows"),
     "GARCH": Kind(garch, "not a sum over rows"),
+    "states of series in columns, by a scan": Kind(series_in_columns),
     "scan that carries a state": Kind(smoothed_states, "mixes rows"),
     "Kronecker normal": Kind(kronecker, "not a sum over rows"),
     "matrix normal": Kind(matrix_normal, "not a sum over rows"),
