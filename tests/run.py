@@ -1,6 +1,6 @@
 """Run a selection of the tests, and say how long it took and which files took most.
 
-    python -P tests/run.py default | quick | all | lowest
+    python -P tests/run.py default | quick | all | lowest | companions
 
 First the tests that may run beside others, in two processes more than there are cores, since many
 tests wait; then those with the marker `alone`, one after the other. What the first of the processes
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
 SELECTIONS["lowest"] = SELECTIONS["quick"]
+SELECTIONS["companions"] = SELECTIONS["default"]
 ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
 EXTRAS = (  # what each optional library does for us
     *("extensions/test_checkpoints.py", "fuzz", "interop", "nn", "ops", "search", "sklearn", "zoo"),
@@ -150,7 +151,11 @@ def main() -> int:
     parser.add_argument("selection", choices=SELECTIONS)
     parser.add_argument("--began", type=float, default=time.time(), help="seconds since the epoch")
     given = parser.parse_args()
-    parts = {"quick": ENGINE, "lowest": (*ENGINE, *EXTRAS)}.get(given.selection, ())
+    parts = {
+        "quick": ENGINE,
+        "lowest": (*ENGINE, *EXTRAS),
+        "companions": ("pymc",),
+    }.get(given.selection, ())
     paths = [f"tests/{part}" for part in parts]
     save_time(given.selection)
     beside, alone = (
