@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from synkhronos._api.tables import Table, busy
 from synkhronos._errors import InputTypeError
@@ -42,7 +41,7 @@ def seconds_of_parts(call_of: Callable[[int], Callable[[], Any]]) -> dict[int, f
     found = {}
     for k in PARTS:
         call = call_of(k)
-        with threadpool_limits(1), np.errstate(all="ignore"):
+        with _cores.threads_limited(1), np.errstate(all="ignore"):
             found[k] = seconds_of(call)
     return found
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytensor
 from pytensor.compile.mode import get_default_mode, predefined_modes
-from threadpoolctl import threadpool_limits
 
 from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, seconds_of_parts
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._engine.commands.call import BIG_BYTES
 from synkhronos._engine.replicas import Variant
 from synkhronos._errors import InputError
+from synkhronos._host.cores import threads_limited
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Span
 
@@ -100,7 +100,7 @@ class TimedParts:
             threads = seconds_of(self.compute(1))
         added = 0.0
         if shared is not None:
-            with threadpool_limits(1):
+            with threads_limited(1):
                 added = seconds_of(shared)
         size, jax = self._group.size, self._recipe.jax
         inner = seconds_of(called) if called is not None and size > 1 else None

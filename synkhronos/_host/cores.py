@@ -185,7 +185,7 @@ def bind_worker(cores: Sequence[int]) -> None:
     os.environ.update(environment(len(cores)))
     for library in thread_pools():
         if library.get_num_threads() != len(cores):
-            library.set_num_threads(len(cores))
+            set_threads(library, len(cores))
     keep_freed_memory()
 
 
@@ -204,6 +204,35 @@ def _thread_pools(loaded: tuple[int, int]) -> Sequence[Any]:
 
     del loaded
     return tuple(ThreadpoolController().lib_controllers)
+
+
+def set_threads(library: Any, number: int) -> None:
+    """Set the number of threads of one of `thread_pools`, from whichever thread this is.
+
+    Since 3.8 threadpoolctl lets one thread at a time set OpenBLAS's number. For others, such as
+    those of a sampler, it does nothing and says nothing. So we end the claim of any thread before,
+    and ours afterwards: the user's threads can set the number again.
+    """
+    release = getattr(library, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
+    library.set_num_threads(number)
+    if release is not None:
+        release(force=True)
+
+
+@contextlib.contextmanager
+def threads_limited(number: int) -> Iterator[None]:
+    """A context in which each BLAS and OpenMP library has this number of threads."""
+    libraries = thread_pools()
+    before = [library.get_num_threads() for library in libraries]
+    try:
+        for library in libraries:
+            set_threads(library, number)
+        yield
+    finally:
+        for library, threads in zip(libraries, before, strict=True):
+            set_threads(library, threads)
 
 
 class _Library(ctypes.Structure):
@@ -259,7 +288,7 @@ class MasterCores:
             wanted = len(self.cores)
             for library, threads in zip(self._libraries, self._before, strict=True):
                 if threads > wanted:
-                    library.set_num_threads(wanted)
+                    set_threads(library, wanted)
         except BaseException:
             self._give_back()
             raise
@@ -272,7 +301,7 @@ class MasterCores:
         wanted = len(self.cores)
         for library, threads in zip(self._libraries or (), self._before or (), strict=False):
             if threads > wanted:
-                library.set_num_threads(threads)
+                set_threads(library, threads)
         self._before = None
 
     @contextlib.contextmanager

@@ -15,13 +15,13 @@ import pytensor
 from pymc.blocking import RaveledVars
 from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag
-from threadpoolctl import threadpool_limits
 
 from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, seconds_of_parts
 from synkhronos._api.advice import Advice as FunctionAdvice
 from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
 from synkhronos._errors import InputError
+from synkhronos._host.cores import threads_limited
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
@@ -227,7 +227,7 @@ def measure_mode(
     model: Any, evaluator: Evaluator, size: int, mode: Any, plain: Gradient
 ) -> ModeAdvice:
     """Measure a model that `evaluator` divides over `size` members, in one mode."""
-    with threadpool_limits(1):
+    with threads_limited(1):
         alone = seconds_of(plain)
     threads = seconds_of(plain)
     sampler = seconds_of(plain.known().amid_sampling())
