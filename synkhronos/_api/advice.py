@@ -14,6 +14,7 @@ import numpy as np
 from synkhronos._api.tables import Table, busy
 from synkhronos._errors import InputTypeError
 from synkhronos._host import cores as _cores
+from synkhronos._host.thread_pools import ThreadLimits
 
 SECONDS = 0.15  # of measuring, for each figure
 PARTS = (1, 2, 4, 8)  # the fractions of the rows that are timed: all, a half, ...
@@ -41,7 +42,7 @@ def seconds_of_parts(call_of: Callable[[int], Callable[[], Any]]) -> dict[int, f
     found = {}
     for k in PARTS:
         call = call_of(k)
-        with _cores.threads_limited(1), np.errstate(all="ignore"):
+        with ThreadLimits(1), np.errstate(all="ignore"):
             found[k] = seconds_of(call)
     return found
 

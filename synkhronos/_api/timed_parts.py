@@ -16,7 +16,7 @@ from synkhronos._api.group_function import GroupFunction
 from synkhronos._engine.commands.call import BIG_BYTES
 from synkhronos._engine.replicas import Variant
 from synkhronos._errors import InputError
-from synkhronos._host.cores import threads_limited
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Span
 
@@ -100,7 +100,7 @@ class TimedParts:
             threads = seconds_of(self.compute(1))
         added = 0.0
         if shared is not None:
-            with threads_limited(1):
+            with ThreadLimits(1):
                 added = seconds_of(shared)
         size, jax = self._group.size, self._recipe.jax
         inner = seconds_of(called) if called is not None and size > 1 else None

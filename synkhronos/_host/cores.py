@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
+from synkhronos._host.thread_pools import ThreadLimits, thread_pools
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _libc = ctypes.CDLL(None)
@@ -185,84 +185,8 @@ def bind_worker(cores: Sequence[int]) -> None:
     os.environ.update(environment(len(cores)))
     for library in thread_pools():
         if library.get_num_threads() != len(cores):
-            set_threads(library, len(cores))
+            library.set_num_threads(len(cores))
     keep_freed_memory()
-
-
-def thread_pools() -> Sequence[Any]:
-    """Controllers (of threadpoolctl) of the BLAS and OpenMP libraries loaded so far.
-
-    To look for them takes 8 ms where many libraries are loaded. So they are looked for again only
-    after a library has been loaded or unloaded; a forked worker knows those of its master.
-    """
-    return _thread_pools(_libraries_loaded())
-
-
-@functools.lru_cache(maxsize=1)
-def _thread_pools(loaded: tuple[int, int]) -> Sequence[Any]:
-    from threadpoolctl import ThreadpoolController
-
-    del loaded
-    return tuple(ThreadpoolController().lib_controllers)
-
-
-def set_threads(library: Any, number: int) -> None:
-    """Set the number of threads of one of `thread_pools`, from whichever thread this is.
-
-    Since 3.8 threadpoolctl lets one thread at a time set OpenBLAS's number. For others, such as
-    those of a sampler, it does nothing and says nothing. So we end the claim of any thread before,
-    and ours afterwards: the user's threads can set the number again.
-    """
-    release = getattr(library, "clear_controlling_thread", None)
-    if release is not None:
-        release(force=True)
-    library.set_num_threads(number)
-    if release is not None:
-        release(force=True)
-
-
-@contextlib.contextmanager
-def threads_limited(number: int) -> Iterator[None]:
-    """A context in which each BLAS and OpenMP library has this number of threads."""
-    libraries = thread_pools()
-    before = [library.get_num_threads() for library in libraries]
-    try:
-        for library in libraries:
-            set_threads(library, number)
-        yield
-    finally:
-        for library, threads in zip(libraries, before, strict=True):
-            set_threads(library, threads)
-
-
-class _Library(ctypes.Structure):
-    """`struct dl_phdr_info` of <link.h>."""
-
-    _fields_ = (
-        ("address", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.c_void_p),
-        ("n_headers", ctypes.c_uint16),
-        ("loaded", ctypes.c_ulonglong),
-        ("unloaded", ctypes.c_ulonglong),
-    )
-
-
-_OnLibrary = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p
-)
-
-
-def _libraries_loaded() -> tuple[int, int]:
-    """How often a library has been loaded into this process, and unloaded."""
-    found = []
-
-    def first(library: Any, size: int, data: Any) -> int:
-        found.append((library.contents.loaded, library.contents.unloaded))
-        return 1  # all entries say the same
-
-    _libc.dl_iterate_phdr(_OnLibrary(first), None)
-    return found[0]
 
 
 class MasterCores:
@@ -274,35 +198,16 @@ class MasterCores:
 
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores = list(cores)
-        self._libraries: Sequence[Any] | None = None
-        self._before: list[int] | None = None
+        self._limits = ThreadLimits(len(self.cores))
         self._touched: dict[int, set[int]] = {}
 
     def __enter__(self) -> None:
         """Limit the thread pools to the share."""
-        if self._libraries is None:
-            self._libraries = thread_pools()
-        if self._before is None:  # else an interrupt has prevented their restoration
-            self._before = [library.get_num_threads() for library in self._libraries]
-        try:
-            wanted = len(self.cores)
-            for library, threads in zip(self._libraries, self._before, strict=True):
-                if threads > wanted:
-                    set_threads(library, wanted)
-        except BaseException:
-            self._give_back()
-            raise
+        self._limits.__enter__()
 
     def __exit__(self, *exc: object) -> None:
         """Restore the user's settings."""
-        self._give_back()
-
-    def _give_back(self) -> None:
-        wanted = len(self.cores)
-        for library, threads in zip(self._libraries or (), self._before or (), strict=False):
-            if threads > wanted:
-                set_threads(library, threads)
-        self._before = None
+        self._limits.__exit__()
 
     @contextlib.contextmanager
     def confined(self) -> Iterator[None]:
@@ -332,7 +237,7 @@ class MasterCores:
 
     def release(self) -> None:
         """Unbind the threads that `confined` bound, and restore the user's settings."""
-        self._give_back()
+        self._limits.__exit__()
         for task, cores in self._touched.items():
             bind(cores, task)
         self._touched.clear()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytensor
 
-from synkhronos._host import cores, memory_limits
+from synkhronos._host import cores, memory_limits, thread_pools
 from synkhronos._host.devices import get_n_gpu, visible_gpus
 from synkhronos._host.system import trouble
 
@@ -91,7 +91,7 @@ def blas() -> list[dict[str, Any]]:
             "core_type": info.get("architecture"),
             "threads": info["num_threads"],
         }
-        for info in (pool.info() for pool in cores.thread_pools())
+        for info in (pool.info() for pool in thread_pools.thread_pools())
         if info.get("user_api") == "blas"
     ]
 

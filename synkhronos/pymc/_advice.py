@@ -21,7 +21,7 @@ from synkhronos._api.advice import Advice as FunctionAdvice
 from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
 from synkhronos._errors import InputError
-from synkhronos._host.cores import threads_limited
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._chains import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
@@ -227,7 +227,7 @@ def measure_mode(
     model: Any, evaluator: Evaluator, size: int, mode: Any, plain: Gradient
 ) -> ModeAdvice:
     """Measure a model that `evaluator` divides over `size` members, in one mode."""
-    with threads_limited(1):
+    with ThreadLimits(1):
         alone = seconds_of(plain)
     threads = seconds_of(plain)
     sampler = seconds_of(plain.known().amid_sampling())

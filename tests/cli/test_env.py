@@ -56,7 +56,7 @@ def test_where_little_is_there(
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    monkeypatch.setattr(host.cores, "thread_pools", list)
+    monkeypatch.setattr(host.thread_pools, "thread_pools", list)
     monkeypatch.setattr(host, "_model", lambda: None)
     monkeypatch.setattr(host, "_PREFIXES", ("NOT_SET_",))
     monkeypatch.setattr(host, "_VARIABLES", ())

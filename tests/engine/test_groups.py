@@ -36,6 +36,7 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group_options import GRACE_SECONDS
 from synkhronos._host import cores as _cores
+from synkhronos._host import thread_pools
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
 from synkhronos._transport.channels import fork_safety
@@ -529,7 +530,7 @@ def test_the_masters_part_has_its_threads_whichever_thread_calls(trains: bool) -
         else:
             call = synk.function([x], used, mode="FAST_COMPILE")
         for _ in range(2):
-            for library in _cores.thread_pools():  # as the user may do: this thread sets it
+            for library in thread_pools.thread_pools():  # as the user may do: this thread sets it
                 library.set_num_threads(library.get_num_threads())
             thread = threading.Thread(target=lambda: found.append(float(call(np.ones(4)))))
             thread.start()
@@ -915,7 +916,7 @@ def test_a_sandbox_that_refuses_to_bind(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_interrupt_leaves_the_users_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [Pool(0), Pool(1)]
-    monkeypatch.setattr(_cores, "thread_pools", lambda: pools)
+    monkeypatch.setattr(thread_pools, "thread_pools", lambda: pools)
     share = MasterCores([0])
     with pytest.raises(KeyboardInterrupt), share:
         pass
@@ -942,14 +943,14 @@ def test_thread_pools_are_looked_for_after_a_library_was_loaded(tmp_path: Path) 
     """And only then: the look takes milliseconds, and each start of a group needs it thrice."""
     import _ctypes
 
-    before = _cores.thread_pools()
+    before = thread_pools.thread_pools()
     assert before
-    assert _cores.thread_pools() is before
+    assert thread_pools.thread_pools() is before
     library = shutil.copy(_ctypes.__file__, tmp_path / "another.so")
     handle = _ctypes.dlopen(str(library), 0)
-    found = _cores.thread_pools()
+    found = thread_pools.thread_pools()
     assert found is not before
-    assert _cores.thread_pools() is found
+    assert thread_pools.thread_pools() is found
     assert {pool.filepath for pool in found} == {pool.filepath for pool in before}
     _ctypes.dlclose(handle)
-    assert _cores.thread_pools() is not found
+    assert thread_pools.thread_pools() is not found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
-from synkhronos._host.cores import thread_pools
+from synkhronos._host.thread_pools import thread_pools
 
 _LOOKS = 5
 
