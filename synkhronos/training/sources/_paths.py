@@ -1,9 +1,12 @@
-"""Lists of files."""
+"""Lists of files, and folders of them."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from synkhronos._checks import shown
@@ -12,13 +15,21 @@ from synkhronos._host import files
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._copies import KEEPING, is_remote
 
+log = logging.getLogger("synkhronos")
+
+_OF_ARCHIVES = "__MACOSX"  # macOS packs copies of all names into it
+_PART = re.compile(r"(.*)-\d+-of-\d+\b.*")  # as data sets of Hugging Face name their parts
+_FEW = 5
+
 # What a line of a list may ask for. A list may come from a stranger, and other protocols read files
 # of the user, open connections by his keys, or render templates.
 _PROTOCOLS = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 
 
-def listed(what: str, paths: Any) -> tuple[str, ...]:
+def listed(what: str, paths: Any, endings: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The files that `paths` names: one, several, or a ``.list`` file with one on each line.
+
+    With `endings`, a folder names all files in it that end so, at any depth, sorted.
 
     A line that begins with # is a comment. A relative line starts from the folder of the list. A
     remote one has one of the usual protocols, and may have one of fsspec's caches before it.
@@ -31,7 +42,8 @@ def listed(what: str, paths: Any) -> tuple[str, ...]:
         if not isinstance(each, str | os.PathLike):
             raise InputTypeError(f"{what}: {shown(each)} is not a path")
         path = os.fspath(each)
-        found += _lines(what, path) if path.endswith(".list") else [path]
+        for name in _lines(what, path) if path.endswith(".list") else [path]:
+            found += _parts(what, name, endings) if endings and os.path.isdir(name) else [name]
     if not found:
         raise InputError(f"{what}: {shown(paths)} names no file")
     return tuple(found)
@@ -65,3 +77,62 @@ def _is_usual(name: str) -> bool:
         name = name.removeprefix(cache)
     protocol, separator, rest = name.partition("://")
     return protocol in _PROTOCOLS and bool(separator) and "::" not in rest
+
+
+def _parts(what: str, folder: str, endings: tuple[str, ...]) -> list[str]:
+    """The files of a folder in the order of their names; a line in the log names others."""
+    left_out: list[str] = []
+    found = sorted(files_below(what, Path(folder), left_out, hidden=(".", "_")))
+    parts = [str(path) for path in found if path.name.lower().endswith(endings)]
+    others = [path.name for path in found if not path.name.lower().endswith(endings)]
+    if not parts:
+        raise InputError(f"{what}: the folder {folder} has no file that ends in {few(endings)}")
+    kinds = sorted({match[1] for path in parts if (match := _PART.fullmatch(path))})
+    if len(kinds) > 1:
+        names = [os.path.basename(kind) for kind in kinds]
+        raise InputError(
+            f"{what}: the folder {folder} has parts of {few(names)}, which are several data sets: "
+            "give the paths of one of them"
+        )
+    if others:
+        log.warning("%s: %s: left out: %s", what, folder, few(others))
+    return parts
+
+
+def files_below(
+    what: str,
+    folder: Path,
+    left_out: list[str],
+    hidden: tuple[str, ...] = (".",),
+    above: tuple[tuple[int, int], ...] = (),
+) -> Iterator[Path]:
+    """The files of a folder at any depth; links to a folder around them are not followed.
+
+    Names that begin as `hidden`, which users do not see, come into `left_out`.
+    """
+    try:
+        status, entries = folder.stat(), list(folder.iterdir())
+    except OSError as exc:
+        raise InputError(f"{what}: the folder {folder} cannot be read: {exc.strerror}") from None
+    place = status.st_dev, status.st_ino
+    if place in above:
+        left_out.append(folder.name)
+        return
+    for entry in entries:
+        if is_hidden(entry.name, hidden):
+            left_out.append(entry.name)
+        elif entry.is_dir():
+            yield from files_below(what, entry, left_out, hidden, (*above, place))
+        else:
+            yield entry
+
+
+def is_hidden(name: str, hidden: tuple[str, ...] = (".",)) -> bool:
+    """Whether a name is of a kind that users do not see, such as ``.DS_Store`` and ``._1.png``."""
+    return name.startswith(hidden) or name == _OF_ARCHIVES
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of several names, and how many there are beside them."""
+    more = [f"{len(names) - _FEW} more"] if len(names) > _FEW else []
+    return ", ".join([*names[:_FEW], *more])

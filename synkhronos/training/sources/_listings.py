@@ -1,0 +1,214 @@
+"""Which pictures there are, and the label of each: folders of classes, and lists."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from synkhronos._checks import shown
+from synkhronos._errors import InputError
+from synkhronos._host import files
+from synkhronos.training.sources._paths import few, files_below, is_hidden
+
+log = logging.getLogger("synkhronos")
+
+# of the formats that `_pixels` reads
+_ENDINGS = frozenset(
+    {".bmp", ".dib", ".gif", ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".apng"}
+    | {".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".tif", ".tiff", ".webp"}
+)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Pictures in the order of their rows, and their labels, which may be numbers of classes."""
+
+    paths: tuple[str, ...]
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+
+def in_folders(root: Path, classes: int | Sequence[str] | None) -> Listing:
+    """The pictures in the subfolders of a folder, at any depth; each subfolder is a class.
+
+    Raises
+    ------
+    InputError
+        There is none, a subfolder has none, or it is none of `classes`.
+    """
+    folders, left_out = _folders(root)
+    if not folders:
+        raise InputError(f"images: {root} has no subfolders with images; each is a class")
+    names = _numbered([f.name for f in folders], classes, f"the subfolders of {root}")
+    paths: list[str] = []
+    labels: list[int] = []
+    empty: list[str] = []
+    for folder in folders:
+        if folder.name not in names:
+            raise InputError(
+                f"images: the folder {folder} is none of classes={shown(list(names))}: add its "
+                "name, or remove the folder"
+            )
+        found = _pictures(folder, left_out)
+        if not found:
+            empty.append(folder.name)
+        paths += [str(path) for path in found]
+        labels += [names[folder.name]] * len(found)
+    if len(empty) == len(folders):
+        raise InputError(f"images: {root} has no subfolders with images; each is a class")
+    if empty:
+        raise InputError(
+            f"images: {root} has no image in {few(empty)}, and each subfolder is a class: put "
+            "images there, or remove the folder"
+        )
+    _tell(root, left_out)
+    return Listing(tuple(paths), np.array(labels), tuple(names))
+
+
+def folder_names(root: str | os.PathLike[str]) -> list[str]:
+    """The classes of a folder, in the order of their numbers."""
+    return [folder.name for folder in _folders(Path(root))[0]]
+
+
+def _folders(root: Path) -> tuple[list[Path], list[str]]:
+    """The folders of classes, and the names of other entries."""
+    try:
+        entries = sorted(root.iterdir())
+    except OSError as exc:
+        raise InputError(
+            f"images: {root} cannot be read ({exc.strerror}): give a folder with a subfolder for "
+            "each class, or a list of paths with labels"
+        ) from None
+    folders = [e for e in entries if e.is_dir() and not is_hidden(e.name)]
+    return folders, [e.name for e in entries if e not in folders]
+
+
+def _pictures(folder: Path, left_out: list[str]) -> list[Path]:
+    """The pictures of a class, sorted."""
+    found = []
+    for path in files_below("images", folder, left_out):
+        if path.suffix.lower() in _ENDINGS:
+            found.append(path)
+        else:
+            left_out.append(path.name)
+    return sorted(found)
+
+
+def _tell(root: Path, left_out: list[str]) -> None:
+    """A line in the log with what is no row."""
+    hidden = sum(map(is_hidden, left_out))
+    others = sorted({name for name in left_out if not is_hidden(name)})
+    if hidden:
+        log.info("images: %s: %d hidden entries are left out", root, hidden)
+    if others:
+        count = len(left_out) - hidden
+        log.warning(
+            "images: %s: %d entries that are no image of a class, by their names, are left out: %s",
+            *(root, count, few(others)),
+        )
+
+
+def in_lines(path: Path, root: Path, ending: str, classes: int | Sequence[str] | None) -> Listing:
+    """The pictures of a text file with a path and a label in each line.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or a line has no label.
+    """
+    try:
+        lines = files.read_text(path, most=None).split("\n")
+    except OSError as exc:
+        raise InputError(f"images: the list {path} cannot be read: {exc}") from None
+    places, labels, numbers = [], [], []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        # the path may contain spaces, the label does not
+        parts = line.strip().rsplit(None, 1)
+        if len(parts) != 2:
+            raise InputError(
+                f"images: {path}, line {number}: found {shown(line)}, give a path and a label"
+            )
+        places.append(parts[0] + ending)
+        labels.append(parts[1])
+        numbers.append(number)
+    return labelled(places, labels, root, classes, [f"{path}, line {n}" for n in numbers])
+
+
+def labelled(
+    places: Sequence[str],
+    labels: Sequence[object],
+    root: Path,
+    classes: int | Sequence[str] | None,
+    where: Sequence[str],
+) -> Listing:
+    """The pictures of a list: labels are numbers, or else names of classes.
+
+    `where` says of each where it stands, for messages.
+    """
+    if not places:
+        raise InputError(f"images: the list names no image below {root}")
+    for place, spot in zip(places, where, strict=True):
+        if "://" in place or "::" in place or "\0" in place:
+            raise InputError(f"images: {spot}: found {shown(place)}, give a path on this machine")
+    paths = [os.path.join(root, place) for place in places]
+    seen: dict[str, int] = {}
+    for i, path in enumerate(paths):
+        if path in seen:
+            raise InputError(
+                f"images: {where[i]}: {shown(places[i])} is listed before, at {where[seen[path]]}"
+            )
+        seen[path] = i
+    numbers = None if isinstance(classes, Sequence) else _numbers(labels)
+    if numbers is not None and not isinstance(classes, Sequence):
+        if classes is not None:
+            _check_range(numbers, classes, where)
+        return Listing(tuple(paths), numbers, ())
+    texts = [str(label) for label in labels]
+    names = _numbered(sorted(set(texts)), classes, "the labels")
+    for text, spot in zip(texts, where, strict=True):
+        if text not in names:
+            raise InputError(
+                f"images: {spot}: found the label {shown(text)}, which is none of classes="
+                f"{shown(list(names))}"
+            )
+    return Listing(tuple(paths), np.array([names[text] for text in texts]), tuple(names))
+
+
+def _numbers(labels: Sequence[object]) -> np.ndarray | None:
+    """The labels as integers or floats, if they are; else they are names."""
+    for kind in (np.int64, np.float64):
+        try:
+            found = np.array([kind(label) for label in labels])  # type: ignore[arg-type]
+        except (ValueError, OverflowError):
+            continue
+        if np.isfinite(found).all():
+            return found
+    return None
+
+
+def _check_range(numbers: np.ndarray, classes: int, where: Sequence[str]) -> None:
+    wrong = np.flatnonzero((numbers < 0) | (numbers >= classes) | (numbers != numbers // 1))
+    if len(wrong):
+        first = int(wrong[0])
+        raise InputError(
+            f"images: {where[first]}: found the label {numbers[first]}, which is out of range "
+            f"(classes={classes})"
+        )
+
+
+def _numbered(
+    found: Sequence[str], classes: int | Sequence[str] | None, what: str
+) -> dict[str, int]:
+    """The number of each class by its name."""
+    if isinstance(classes, Sequence):
+        return {name: i for i, name in enumerate(classes)}
+    if classes is not None and classes != len(found):
+        raise InputError(f"images: {what} are {len(found)} classes, and classes={classes}")
+    return {name: i for i, name in enumerate(found)}
