@@ -19,7 +19,7 @@ from synkhronos._checks import Checked, check_integer, or_none, shown
 from synkhronos._errors import BackendMissing, BatchError, InputError, InputTypeError, SourceError
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._copies import is_remote, on_this_machine
-from synkhronos.training.sources._paths import listed
+from synkhronos.training.sources._paths import few, listed
 
 log = logging.getLogger("synkhronos")
 
@@ -39,6 +39,10 @@ class Described:
     dtype: np.dtype
 
 
+class NotNumbers(TypeError):
+    """A file holds something else than numbers; the message says what, and what to do."""
+
+
 class Format(ABC):
     """A kind of file. It is small and can be pickled.
 
@@ -48,13 +52,21 @@ class Format(ABC):
         Of the reader, for messages.
     kept : bool
         Whether decoded blocks are worth keeping. Views of mapped files never are.
-    fetched : bool
-        Whether a remote path is copied to this machine before it is opened.
+    endings : tuple of str
+        Of the files that a folder stands for; without them a folder is a path as any other.
     """
 
     name: str
     kept = True
-    fetched = True
+    endings: tuple[str, ...] = ()
+
+    def place(self, path: str, cache: str | None, described: str = "") -> str:
+        """The path of the file to open: itself, or that of a copy, which is made if there is none.
+
+        `described` is what this method has returned when the file was described, perhaps on another
+        machine: then it returns the copy of the same version.
+        """
+        return on_this_machine(path, cache, described)
 
     @abstractmethod
     def describe(self, path: str) -> Described:
@@ -114,13 +126,10 @@ class FileSource:
     def __init__(self, kind: Format, paths: Any, options: Options) -> None:
         self._format = kind
         self._options = options
-        described, self._copies, left_out = _described(kind, listed(kind.name, paths), options)
+        names = listed(kind.name, paths, kind.endings)
+        described, self._copies, left_out = _described(kind, names, options)
         first = next(iter(described.values()))
         self.dtype = first.dtype.newbyteorder("=")
-        if self.dtype.kind not in _KINDS:
-            raise InputTypeError(
-                f"{kind.name}: {next(iter(described))} holds {first.dtype}, and Data hold numbers"
-            )
         self.paths, self.skipped = tuple(described), left_out
         self.blocks = tuple([rows for d in described.values() for rows in d.blocks])
         self._file_of = np.repeat(
@@ -359,8 +368,7 @@ class _Opened:
             return self._handles[path]
         if len(self._handles) >= _OPEN_FILES:
             kind.close(self._handles.popitem(last=False)[1])
-        place = on_this_machine(path, cache, described) if kind.fetched else path
-        self._handles[path] = kind.open(place)
+        self._handles[path] = kind.open(kind.place(path, cache, described))
         return self._handles[path]
 
     def close(self, kind: Format) -> None:
@@ -384,12 +392,14 @@ def _described(
         if path in found:
             raise InputError(f"{kind.name}: {path} is listed twice")
         try:
-            place = on_this_machine(path, _text(options.cache)) if kind.fetched else path
+            place = kind.place(path, _text(options.cache))
             found[path] = _possible(kind.describe(place))
-            if kind.fetched and is_remote(path):
+            if place != path:
                 copies[path] = place
         except (BackendMissing, MemoryError, InputError):
             raise
+        except NotNumbers as exc:
+            raise InputTypeError(f"{kind.name}: {without_secrets(path)}: {exc}") from None
         except Exception as exc:
             name = without_secrets(path)
             error = SourceError(f"{kind.name}: {name} cannot be read: {_said(exc)}")
@@ -413,11 +423,26 @@ def _described(
 
 def _possible(described: Described) -> Described:
     """The same; raises if there are more rows than numbers for them, or numpy has no such row."""
+    if described.dtype.kind not in _KINDS:
+        raise NotNumbers(f"it holds {_words(described.dtype)}, and Data hold numbers")
     least = min((*described.blocks, *described.row), default=0)
     if least < 0 or sum(described.blocks) > _MOST_ROWS:
         raise ValueError(f"it says that it has {sum(described.blocks):,} rows of {described.row}")
     np.broadcast_to(np.empty((), described.dtype), (1, *described.row))  # too long; 64 dimensions
     return described
+
+
+def _words(dtype: np.dtype) -> str:
+    """What a dtype is that is not one of numbers, and the cast to one."""
+    if dtype.names is not None:
+        return f"records with the fields {few(dtype.names)}: write each field as an array"
+    cures = {
+        "M": "write it as int64, by .astype('int64')",
+        "m": "write it as int64, by .astype('int64')",
+        "O": "write it as an array of numbers, such as float64",
+    }
+    text = "it is text: write the number of each value, such as that of its class"
+    return f"{dtype} ({cures.get(dtype.kind, text)})"
 
 
 def _said(exc: Exception) -> str:

@@ -17,6 +17,7 @@ from synkhronos.training.sources._files import (
     Described,
     FileSource,
     Format,
+    NotNumbers,
     Options,
     check_stored,
     even_blocks,
@@ -24,6 +25,7 @@ from synkhronos.training.sources._files import (
 
 _LINKS = 1000  # parts of a name that are followed
 _DEPTH = 20  # of virtual datasets that are made of virtual datasets
+_NAMED = 20  # datasets in a message
 _TRUSTED = "If you trust it, pass external=True"
 
 
@@ -39,6 +41,7 @@ class Hdf5(Format):
     def describe(self, path: str) -> Described:
         with _library().File(path, "r") as file:
             found = self._of(file)
+            _check_numbers(self.dataset, found.dtype)
             row_bytes = math.prod(found.shape[1:]) * found.dtype.itemsize
             stored, cure = found.id.get_storage_size(), f". {_TRUSTED}"
             if not self.external:
@@ -81,10 +84,39 @@ class Hdf5(Format):
             )
         found = file.get(self.dataset)
         if not isinstance(found, _library().Dataset):
-            raise ValueError(f"it has no dataset {self.dataset!r}; there are {', '.join(file)}")
+            raise ValueError(f"it has no dataset {self.dataset!r}; there are {_datasets(file)}")
         if not found.shape:
             raise ValueError(f"{self.dataset!r} has no rows")
         return found
+
+
+def _check_numbers(name: str, dtype: np.dtype) -> None:
+    """Refuse texts and lists of different lengths, which h5py shows as objects."""
+    if _library().check_string_dtype(dtype) is not None:
+        raise NotNumbers(
+            f"dataset {name!r} holds text: write the number of each value, such as that of its "
+            "class"
+        )
+    ragged = _library().check_vlen_dtype(dtype)
+    if ragged is not None:
+        raise NotNumbers(
+            f"dataset {name!r} holds lists of different lengths ({np.dtype(ragged)}): write them "
+            "with one length, as an array of two dimensions"
+        )
+
+
+def _datasets(file: Any) -> str:
+    """The first datasets by their names; no link is followed."""
+    found: list[str] = []
+
+    def look(name: str, item: Any) -> bool | None:
+        if isinstance(item, _library().Dataset):
+            found.append(name)
+        return True if len(found) > _NAMED else None  # a value ends the visit
+
+    file.visititems(look)
+    more = ["more"] if len(found) > _NAMED else []
+    return ", ".join([*found[:_NAMED], *more]) or "none"
 
 
 def _is_elsewhere(file: Any, name: str, depth: int = 0) -> bool:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from synkhronos._checks import options_checked
-from synkhronos._errors import BackendMissing
+from synkhronos.training.sources._columns import (
+    first_shape,
+    is_one,
+    kind_of,
+    parquet_of,
+    selected,
+    side_by_side,
+    values_of,
+)
 from synkhronos.training.sources._files import Described, FileSource, Format, Options
+from synkhronos.training.sources._labels import check_classes
 
 
 @dataclass(frozen=True)
@@ -18,67 +29,74 @@ class Parquet(Format):
     """Columns of each file: one of them, or several side by side."""
 
     columns: str | tuple[str, ...]
+    labels: tuple[str, ...] | None = None
 
     name = "parquet"
+    endings = (".parquet", ".pq")
 
     def describe(self, path: str) -> Described:
         file = self.open(path)
         try:
-            meta = file.metadata
-            blocks = tuple([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
-            schema = file.schema_arrow
+            return self._described(file)
         finally:
             self.close(file)
-        missing = [name for name in self._names if name not in schema.names]
-        if missing:
-            raise ValueError(f"it has no column {missing}; there are {', '.join(schema.names)}")
-        kinds = [_kind(schema.field(name)) for name in self._names]
-        if isinstance(self.columns, str):
-            return Described(blocks, kinds[0][0], kinds[0][1])
+
+    def _described(self, file: Any) -> Described:
+        meta, schema = file.metadata, file.schema_arrow
+        blocks = tuple([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
+        names = selected(self.columns, schema.names)
+        kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
+        if is_one(self.columns, schema.names):
+            row, dtype = kinds[0]
+            if not all(row) and any(blocks):
+                row = first_shape(names[0], _first_row(file, blocks, names), row)
+                _check_lengths(file, names[0], row, self.labels)
+            return Described(blocks, row, dtype)
         if any(row for row, _ in kinds):
             raise ValueError("columns of lists cannot be side by side: name one as a str")
         return Described(blocks, (len(kinds),), np.result_type(*[dtype for _, dtype in kinds]))
 
     def open(self, path: str) -> Any:
-        try:
-            from pyarrow.parquet import ParquetFile
-        except ImportError:
-            raise BackendMissing("pyarrow", "data") from None
         # read ahead by pyarrow needs a thread, which stays
-        return ParquetFile(path, memory_map=True, pre_buffer=False)
+        return parquet_of().ParquetFile(path, memory_map=True, pre_buffer=False)
 
     def close(self, handle: Any) -> None:
         handle.close(force=True)
 
     def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
-        table = handle.read_row_group(block, columns=list(self._names), use_threads=False)
-        found = [_values(name, table.column(name)) for name in self._names]
-        return found[0] if isinstance(self.columns, str) else np.stack(found, axis=1)
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return (self.columns,) if isinstance(self.columns, str) else self.columns
-
-
-def _kind(field: Any) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape of a row and the dtype of a column: numbers, or lists of a fixed length of them."""
-    kind = field.type
-    row: tuple[int, ...] = ()
-    if hasattr(kind, "list_size"):
-        kind, row = kind.value_type, (kind.list_size,)
-    return row, np.dtype(kind.to_pandas_dtype())
+        schema = handle.schema_arrow
+        names = selected(self.columns, schema.names)
+        kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
+        table = handle.read_row_group(block, columns=names, use_threads=False)
+        rows = [row for row, _ in kinds]
+        if table.num_rows and not all(rows[0]):
+            rows[0] = first_shape(names[0], table.column(names[0]), rows[0])
+        found = [
+            values_of(name, table.column(name), row, self.labels, start)
+            for name, row in zip(names, rows, strict=True)
+        ]
+        if is_one(self.columns, schema.names):
+            return found[0]
+        return side_by_side(names, found, np.result_type(*[k for _, k in kinds]), start)
 
 
-def _values(name: str, column: Any) -> np.ndarray:
-    array = column.combine_chunks()
-    if array.null_count:
-        raise ValueError(f"column {name!r} has {array.null_count} nulls")
-    if hasattr(array.type, "list_size"):
-        flat = array.flatten()
-        if flat.null_count:
-            raise ValueError(f"column {name!r} has {flat.null_count} nulls")
-        return flat.to_numpy(zero_copy_only=False).reshape(-1, array.type.list_size)
-    return array.to_numpy(zero_copy_only=False)
+def _check_lengths(file: Any, name: str, row: tuple[int, ...], labels: Any) -> None:
+    """Name a row with another length, in a group that has more or fewer values than its rows."""
+    meta, start = file.metadata, 0
+    for i in range(meta.num_row_groups):
+        group = meta.row_group(i)
+        columns = [group.column(j) for j in range(group.num_columns)]
+        stored = [c.num_values for c in columns if c.path_in_schema.startswith(f"{name}.")]
+        if stored != [group.num_rows * math.prod(row)]:
+            table = file.read_row_group(i, columns=[name], use_threads=False)
+            values_of(name, table.column(0), row, labels, start)
+        start += group.num_rows
+
+
+def _first_row(file: Any, blocks: Sequence[int], names: list[str]) -> Any:
+    group = next(i for i, rows in enumerate(blocks) if rows)
+    batches = file.iter_batches(1, [group], columns=names, use_threads=False)
+    return next(batches).column(0)
 
 
 @options_checked
@@ -89,7 +107,7 @@ def parquet(
     cache: str | os.PathLike[str] | None = None,
     skip: bool = False,
     check: bool = False,
-    classes: int | None = None,
+    classes: int | Sequence[str] | None = None,
     keep: int = 10,
 ) -> FileSource:
     """Rows of columns in Parquet files (extra: data).
@@ -97,11 +115,16 @@ def parquet(
     Parameters
     ----------
     paths : path, list of paths, or a path that ends in .list
-        See `synkhronos.training.sources`, also for the options.
+        See `synkhronos.training.sources`, also for the options. A folder stands for the files in
+        it that end in .parquet or .pq, in the order of their names.
     columns : str or list of str
-        One column: a row is a number, or has the fixed length of the column's lists. Several
-        columns of numbers: a row is a vector of them, in their common dtype.
-    cache, skip, check, classes, keep
+        One column: a row is a number, or has the length of the column's lists, which is the same in
+        all rows. Several columns of numbers: a row is a vector of them, in their common dtype.
+        ``"a:c"`` stands for all columns from a to c.
+    classes : int, or list of str, optional
+        As for all readers; or the texts of a column in the order of their numbers, which are the
+        rows then.
+    cache, skip, check, keep
         See `synkhronos.training.sources`.
 
     Returns
@@ -117,7 +140,9 @@ def parquet(
     Notes
     -----
     Cost: a row group is decoded for any of its rows, the named columns only; the last `keep` row
-    groups stay in memory. The group is the block. A null is an error.
+    groups stay in memory. The group is the block.
+
+    A null is an error, and so is an integer beyond 2**53 where the common dtype is float64.
 
     Examples
     --------
@@ -131,4 +156,7 @@ def parquet(
            [0., 5.]])
     """
     names = columns if isinstance(columns, str) else tuple(columns)
-    return FileSource(Parquet(names), paths, Options(cache, skip, check, classes, keep))
+    labels = check_classes("parquet", classes)
+    number = None if isinstance(labels, tuple) else labels
+    kind = Parquet(names, labels if isinstance(labels, tuple) else None)
+    return FileSource(kind, paths, Options(cache, skip, check, number, keep))

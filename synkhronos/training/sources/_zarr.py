@@ -26,6 +26,7 @@ from synkhronos.training.sources._files import (
     check_stored,
     even_blocks,
 )
+from synkhronos.training.sources._paths import few
 
 # Codecs that only compute. Others, such as pickle, may run code that a chunk contains.
 _CODECS = frozenset(
@@ -40,12 +41,14 @@ class Zarr(Format):
     """One array in each path."""
 
     name = "zarr"
-    fetched = False
+
+    def place(self, path: str, cache: str | None, described: str = "") -> str:
+        return path
 
     def describe(self, path: str) -> Described:
         def look() -> Described:
             with asyncio.Runner() as runner:
-                found = runner.run(_array(path))
+                found = runner.run(_described_array(path))
                 _check_codecs(found.metadata)
                 if not found.shape:
                     raise ValueError("it has no rows")
@@ -78,11 +81,38 @@ class Zarr(Format):
 
 
 def _array(path: str) -> Coroutine[Any, Any, Any]:
+    return _library().open_array(store=path, mode="r")
+
+
+async def _described_array(path: str) -> Any:
+    """An array; of a group, the error says which arrays it has."""
+    try:
+        return await _array(path)
+    except Exception as exc:
+        names = await _arrays(path)
+        if not names:
+            raise
+        raise ValueError(
+            f"it is a group with the arrays {few(names)}: give the path of one, such as "
+            f"{path.rstrip('/')}/{names[0]}"
+        ) from exc
+
+
+async def _arrays(path: str) -> list[str]:
+    """The arrays of a group; none if there is no group."""
+    try:
+        group = await _library().open_group(store=path, mode="r")
+        return sorted([name async for name, _ in group.arrays()])
+    except Exception:  # the error of the array says more
+        return []
+
+
+def _library() -> Any:
     try:
         from zarr.api import asynchronous
     except ImportError:
         raise BackendMissing("zarr", "data") from None
-    return asynchronous.open_array(store=path, mode="r")
+    return asynchronous
 
 
 def _check_codecs(metadata: Any) -> None:
