@@ -11,7 +11,7 @@ import numpy as np
 from synkhronos._api.auto_slices import Temporaries
 from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
-from synkhronos._api.unusable import is_masked, why_unusable
+from synkhronos._api.unusable import aligned, is_masked, why_unusable
 from synkhronos._checks import check_integer, shown
 from synkhronos._engine.compile import Plan
 from synkhronos._engine.group import Group
@@ -97,6 +97,8 @@ class Arguments:
                 f"{self._what}: input {self._label(index)}, found {shown(value)}: "
                 f"{why_unusable(value)}"
             )
+        if dense:
+            value = aligned(value)
         try:
             filtered = kind.filter(
                 value if option.strict or not dense else _plain(value),

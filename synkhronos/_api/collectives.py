@@ -15,7 +15,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
-from synkhronos._api.unusable import why_unusable
+from synkhronos._api.unusable import aligned, why_unusable
 from synkhronos._checks import check_integer, is_integer, shown
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
@@ -707,7 +707,7 @@ def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
         plain = (
             np.asarray(value)
             if isinstance(value, Data)
-            else as_literal(value, np.dtype(kind.dtype))
+            else aligned(as_literal(value, np.dtype(kind.dtype)))
         )
         found = kind.filter(plain, allow_downcast=None)
     except (TypeError, ValueError, AttributeError) as exc:

@@ -1,4 +1,4 @@
-"""Sentences on values that are not arrays of numbers: what they are, and what to pass instead."""
+"""Values that PyTensor does not take as they are: what they are, and what to pass instead."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def is_masked(value: Any) -> bool:
     if not isinstance(value, np.ndarray) or type(value) is np.ndarray:
         return False
     return bool(np.any(getattr(value, "mask", False)))
+
+
+def aligned(value: Any) -> Any:
+    """An array whose elements lie where processors read them; PyTensor refuses others.
+
+    Records after a header have such elements, as in ``np.frombuffer(raw, offset=1)``.
+    """
+    if isinstance(value, np.ndarray) and not value.flags.aligned:
+        return np.require(value, requirements="A")
+    return value
 
 
 def why_unusable(value: Any) -> str:

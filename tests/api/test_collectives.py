@@ -388,6 +388,14 @@ def test_scatter_and_the_one_split_rule(group: synk.Group, rows: int) -> None:
         same(synk.gather(s, nd_up=0), values[picked])
 
 
+def test_scatter_of_values_that_are_not_aligned(group2: synk.Group) -> None:
+    """As records after a header are."""
+    s = shared(np.zeros((1, 2)), "s")
+    values = np.arange(8.0).reshape(4, 2)
+    synk.scatter(s, np.frombuffer(bytes(1) + values.tobytes(), offset=1).reshape(4, 2))
+    same(synk.gather(s, nd_up=0), values)
+
+
 def test_scatter_of_the_masters_own_value(group: synk.Group) -> None:
     s = shared(np.arange(5.0))
     synk.scatter(s)

@@ -164,7 +164,10 @@ def test_condition_data_is_a_dry_run(group2: synk.Group) -> None:
     assert not np.shares_memory(d.data, found)
 
 
-@pytest.mark.parametrize("layout", ["strided", "reversed", "Fortran", "read-only", "big-endian"])
+LAYOUTS = ["strided", "reversed", "Fortran", "read-only", "big-endian", "unaligned"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_values_of_any_layout(group: synk.Group, layout: str) -> None:
     plain = np.arange(24.0).reshape(4, 6)
     value = {
@@ -173,6 +176,7 @@ def test_values_of_any_layout(group: synk.Group, layout: str) -> None:
         "Fortran": np.asfortranarray(plain),
         "read-only": np.broadcast_to(plain[0], (4, 6)),
         "big-endian": plain.astype(">f8"),
+        "unaligned": np.frombuffer(bytes(1) + plain.tobytes(), offset=1).reshape(4, 6),
     }[layout]
     d = synk.data(value)
     np.testing.assert_array_equal(d.data, value)

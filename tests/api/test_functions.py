@@ -1591,7 +1591,10 @@ def test_results_share_no_memory(group: synk.Group) -> None:
     same(everywhere(t, group.size), [np.full((4, 2), 3.0)] * group.size)
 
 
-@pytest.mark.parametrize("kind", ["read-only", "strided", "reversed", "Fortran", "big-endian"])
+LAYOUTS = ["read-only", "strided", "reversed", "Fortran", "big-endian", "unaligned"]
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
 def test_arrays_of_every_layout(group: synk.Group, kind: str) -> None:
     """S64: read-only and strided inputs, scattered and broadcast."""
     x, b = matrix(), pt.matrix("b", dtype="float64")
@@ -1604,7 +1607,9 @@ def test_arrays_of_every_layout(group: synk.Group, kind: str) -> None:
         "reversed": plain[::-1],
         "Fortran": np.asfortranarray(plain),
         "big-endian": plain.astype(">f8"),
+        "unaligned": np.frombuffer(bytes(1) + plain.tobytes(), offset=1).reshape(8, 6),
     }[kind]
+    assert value.flags.aligned == (kind != "unaligned")
     rows, total = f(value, value)
     same(rows, value * 2)
     same(total, value.sum())
