@@ -51,6 +51,7 @@ into a few numbers for each file, and other processes open the files by the same
 """
 
 from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos.training.sources._csv import csv as csv
 from synkhronos.training.sources._files import FileSource as FileSource
 from synkhronos.training.sources._hdf5 import hdf5 as hdf5
 from synkhronos.training.sources._idx import cifar10 as cifar10
@@ -72,6 +73,7 @@ __all__ = [
     "Split",
     "SyntheticSource",
     "cifar10",
+    "csv",
     "hdf5",
     "idx",
     "images",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from synkhronos._errors import BackendMissing
 from synkhronos.training.sources._files import NotNumbers
 from synkhronos.training.sources._paths import few
 
-_EXACT = 1 << 53  # the integers up to it are float64, too
+EXACT = 1 << 53  # the integers up to it are float64, too
 _LABELS = np.dtype(np.int64)
+
+type Where = Callable[[int], str]
 
 
 def arrow() -> Any:
@@ -133,9 +135,9 @@ def _cure(name: str, kind: Any) -> str:
 
 
 def values_of(
-    name: str, column: Any, row: tuple[int, ...], labels: Sequence[str] | None, start: int
+    name: str, column: Any, row: tuple[int, ...], labels: Sequence[str] | None, where: Where
 ) -> np.ndarray:
-    """The rows of a column, of which the first has the number `start` in its file.
+    """The rows of a column; `where` says of each where it stands in its file.
 
     Raises
     ------
@@ -145,19 +147,19 @@ def values_of(
     array = column.combine_chunks() if isinstance(column, arrow().ChunkedArray) else column
     array = _plain(array)
     count, each = len(array), 1
-    _refuse_holes(name, array, start, each)
+    _refuse_holes(name, array, where, each)
     for length in _list_lengths(column.type, row):
         lengths = _lengths(array)
         if lengths is not None and (wrong := lengths != length).any():
             at = int(wrong.argmax())
             raise ValueError(
-                f"column {name!r} has lists of {length} and, in row {start + at // each} of the "
-                f"file, one of {lengths[at]}: all need one length"
+                f"column {name!r} has lists of {length} and, in {where(at // each)}, one of "
+                f"{lengths[at]}: all need one length"
             )
         array, each = _plain(array.flatten()), each * length
-        _refuse_holes(name, array, start, each)
+        _refuse_holes(name, array, where, each)
     if _is_text(array.type):
-        array = _numbered(name, array, labels or (), start, each)
+        array = _numbered(name, array, labels or (), where, each)
     return array.to_numpy(zero_copy_only=False).reshape(count, *row)
 
 
@@ -202,30 +204,30 @@ def _lengths(array: Any) -> np.ndarray | None:
     return np.asarray(found.to_numpy(zero_copy_only=False))
 
 
-def _refuse_holes(name: str, array: Any, start: int, each: int) -> None:
+def _refuse_holes(name: str, array: Any, where: Where, each: int) -> None:
     if array.null_count:
         at = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
         raise ValueError(
-            f"column {name!r} has {array.null_count} nulls, the first in row {start + at // each} "
-            "of the file: fill it, or leave out the row"
+            f"column {name!r} has {array.null_count} nulls, the first in {where(at // each)}: fill "
+            "it, or leave out the row"
         )
 
 
-def _numbered(name: str, array: Any, labels: Sequence[str], start: int, each: int) -> Any:
+def _numbered(name: str, array: Any, labels: Sequence[str], where: Where, each: int) -> Any:
     """The number of each text in `labels`."""
     known = arrow().array(list(labels), array.type)
     found = arrow().compute.index_in(array, value_set=known)
     if found.null_count:
         at = int(found.is_null().to_numpy(zero_copy_only=False).argmax())
         raise ValueError(
-            f"column {name!r} has {shown(array[at].as_py())} in row {start + at // each} of the "
-            f"file, which is none of classes={shown(list(labels))}"
+            f"column {name!r} has {shown(array[at].as_py())} in {where(at // each)}, which is none "
+            f"of classes={shown(list(labels))}"
         )
     return found.cast("int64")
 
 
 def side_by_side(
-    names: Sequence[str], arrays: Sequence[np.ndarray], dtype: np.dtype, start: int
+    names: Sequence[str], arrays: Sequence[np.ndarray], dtype: np.dtype, where: Where
 ) -> np.ndarray:
     """Columns of numbers as vectors of their common dtype.
 
@@ -235,21 +237,20 @@ def side_by_side(
         This dtype does not hold an integer.
     """
     for name, array in zip(names, arrays, strict=True):
-        check_exact(name, array, dtype, start)
+        check_exact(name, array, dtype, where)
     return np.stack([array.astype(dtype, copy=False) for array in arrays], axis=1)
 
 
-def check_exact(name: str, array: np.ndarray, dtype: np.dtype, start: int) -> None:
+def check_exact(name: str, array: np.ndarray, dtype: np.dtype, where: Where) -> None:
     """Refuse integers that a dtype of floats does not hold."""
     if dtype.kind != "f" or array.dtype.kind not in "iu" or array.dtype.itemsize < 8:
         return
-    wrong = array > _EXACT
+    wrong = array > EXACT
     if array.dtype.kind == "i":
-        wrong |= array < -_EXACT
+        wrong |= array < -EXACT
     if wrong.any():
         at = int(wrong.argmax())
         raise ValueError(
-            f"column {name!r} is {array.dtype} and has {array[at]} in row {start + at} of the "
-            f"file, which {dtype}, the common type of the columns, does not hold: read it as a "
-            "source of its own"
+            f"column {name!r} is {array.dtype} and has {array[at]} in {where(at)}, whose digits "
+            f"{dtype}, the common type, does not hold: read it as a source of its own"
         )

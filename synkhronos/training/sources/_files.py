@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, override
+from typing import Any, ClassVar, override
 
 import numpy as np
 
@@ -54,11 +54,14 @@ class Format(ABC):
         Whether decoded blocks are worth keeping. Views of mapped files never are.
     endings : tuple of str
         Of the files that a folder stands for; without them a folder is a path as any other.
+    mixed : bool
+        Whether files may differ in their dtype: rows then have the common one, by `cast`.
     """
 
     name: str
     kept = True
-    endings: tuple[str, ...] = ()
+    endings: ClassVar[tuple[str, ...]] = ()
+    mixed = False
 
     def place(self, path: str, cache: str | None, described: str = "") -> str:
         """The path of the file to open: itself, or that of a copy, which is made if there is none.
@@ -79,6 +82,10 @@ class Format(ABC):
     def close(self, handle: Any) -> None:
         """Close it."""
         del handle
+
+    def cast(self, rows: np.ndarray, dtype: np.dtype, start: int) -> np.ndarray:
+        """Rows from `start` of a file on, in the common dtype of all files."""
+        raise NotImplementedError
 
     @abstractmethod
     def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
@@ -129,7 +136,7 @@ class FileSource:
         names = listed(kind.name, paths, kind.endings)
         described, self._copies, left_out = _described(kind, names, options)
         first = next(iter(described.values()))
-        self.dtype = first.dtype.newbyteorder("=")
+        self.dtype = np.result_type(*{d.dtype.newbyteorder("=") for d in described.values()})
         self.paths, self.skipped = tuple(described), left_out
         self.blocks = tuple([rows for d in described.values() for rows in d.blocks])
         self._file_of = np.repeat(
@@ -278,6 +285,8 @@ class FileSource:
             cache, described = _text(self._options.cache), self._copies.get(path, "")
             handle = opened.handle(self._format, path, cache, described)
             found = self._format.read(handle, block - first, int(start), int(stop))
+            if self._format.mixed and found.dtype != self.dtype:
+                found = self._format.cast(found, self.dtype, int(start))
         except (BackendMissing, MemoryError):
             raise
         except Exception as exc:
@@ -409,7 +418,7 @@ def _described(
             left_out.append(path)
             continue
         first, it = next(iter(found.values())), found[path]
-        if (it.row, it.dtype) != (first.row, first.dtype):
+        if it.row != first.row or (it.dtype != first.dtype and not kind.mixed):
             names = [without_secrets(p) for p in (path, next(iter(found)))]
             raise SourceError(
                 f"{kind.name}: the rows of {names[0]} are {it.dtype} of shape {it.row}, and those "

@@ -6,12 +6,13 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from synkhronos._checks import options_checked
 from synkhronos.training.sources._columns import (
+    Where,
     first_shape,
     is_one,
     kind_of,
@@ -32,7 +33,7 @@ class Parquet(Format):
     labels: tuple[str, ...] | None = None
 
     name = "parquet"
-    endings = (".parquet", ".pq")
+    endings: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
 
     def describe(self, path: str) -> Described:
         file = self.open(path)
@@ -69,15 +70,23 @@ class Parquet(Format):
         kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
         table = handle.read_row_group(block, columns=names, use_threads=False)
         rows = [row for row, _ in kinds]
+
+        def where(row: int) -> str:
+            return self.where(handle, start + row)
+
         if table.num_rows and not all(rows[0]):
             rows[0] = first_shape(names[0], table.column(names[0]), rows[0])
         found = [
-            values_of(name, table.column(name), row, self.labels, start)
+            values_of(name, table.column(name), row, self.labels, where)
             for name, row in zip(names, rows, strict=True)
         ]
         if is_one(self.columns, schema.names):
             return found[0]
-        return side_by_side(names, found, np.result_type(*[k for _, k in kinds]), start)
+        return side_by_side(names, found, np.result_type(*[k for _, k in kinds]), where)
+
+    def where(self, handle: Any, row: int) -> str:
+        """Where a row stands in its file, for messages."""
+        return f"row {row} of the file"
 
 
 def _check_lengths(file: Any, name: str, row: tuple[int, ...], labels: Any) -> None:
@@ -89,8 +98,13 @@ def _check_lengths(file: Any, name: str, row: tuple[int, ...], labels: Any) -> N
         stored = [c.num_values for c in columns if c.path_in_schema.startswith(f"{name}.")]
         if stored != [group.num_rows * math.prod(row)]:
             table = file.read_row_group(i, columns=[name], use_threads=False)
-            values_of(name, table.column(0), row, labels, start)
+            values_of(name, table.column(0), row, labels, _from(start))
         start += group.num_rows
+
+
+def _from(start: int) -> Where:
+    """Names rows of a file by their number in a part that begins at `start`."""
+    return lambda row: f"row {start + row} of the file"
 
 
 def _first_row(file: Any, blocks: Sequence[int], names: list[str]) -> Any:
