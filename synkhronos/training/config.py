@@ -51,14 +51,20 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
         | None
     ) = None
     split: Share | None = None
-    format: Literal["npy", "npz", "hdf5", "zarr", "parquet", "images", "idx", "cifar10"] | None = (
-        None
-    )
+    format: (
+        Literal["npy", "npz", "hdf5", "zarr", "parquet", "csv", "images", "idx", "cifar10"] | None
+    ) = None
     memory: bool = False
     cache: Folder | None = None
     skip: bool = False
     check: bool = False
-    classes: Count | None = None
+    classes: (
+        Annotated[
+            Count | list[str],
+            msgspec.Meta(description="an integer of at least 1, or a list of names"),
+        ]
+        | None
+    ) = None
     shape: (
         Annotated[list[Count], msgspec.Meta(description="a list of integers of at least 1")] | None
     ) = None
@@ -67,6 +73,14 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
         None
     )
     channels: Literal["RGB", "L", "RGBA"] = "RGB"
+    dtype: Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "float32"] = "uint8"
+    orientation: bool = True
+    root: Folder | None = None
+    ending: Annotated[str, msgspec.Meta(description="a text such as .jpg")] = ""
+    separator: Annotated[str, msgspec.Meta(description="one character")] | None = None
+    decimal: Annotated[Literal[".", ","], msgspec.Meta(description='"." or ","')] = "."
+    header: bool = True
+    skip_lines: Number = 0
 
 
 class Best(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):

@@ -488,6 +488,18 @@ def write_parquet(place: Path) -> str:
     return 'data={ train = "a.parquet", arrays = [["a", "b", "c"], "y"] }'
 
 
+def write_csv(place: Path) -> str:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for name, part in (("1.csv", slice(25)), ("2.csv", slice(25, None))):
+        rows = np.column_stack([X[part], Y[part]]).tolist()
+        lines = [";".join(map(repr, row)) for row in rows]
+        (place / name).write_text("made by hand\na;b;c;y\n" + "\n".join(lines))
+    return (
+        'data={ train = ["1.csv", "2.csv"], arrays = [["a:c"], "y"], separator = ";", '
+        'skip_lines = 1, cache = "cache" }'
+    )
+
+
 def write_zarr(place: Path) -> str:
     pytest.importorskip("zarr", reason="zarr is not installed")
     from zarr.api import asynchronous
@@ -497,7 +509,9 @@ def write_zarr(place: Path) -> str:
     return 'data={ train = "a.zarr", arrays = ["x", "y"] }'
 
 
-@pytest.mark.parametrize("write", [write_npy, write_npz, write_hdf5, write_parquet, write_zarr])
+@pytest.mark.parametrize(
+    "write", [write_npy, write_npz, write_hdf5, write_parquet, write_csv, write_zarr]
+)
 def test_files_of_each_format(place: Path, write: Any) -> None:
     value = write(place)
     values = [value, "shuffle=false", "epochs=1"]
@@ -604,6 +618,30 @@ def test_members_that_train_apart_need_rows_in_memory(place: Path) -> None:
         configured.train(read, members=2)
     held = config.read(place / "config.toml", [*values, "member_batch=5", "data.memory=true"])
     assert configured.train(held, members=2).step > 0
+
+
+def test_images_for_validation_have_the_numbers_of_the_classes_in_training(place: Path) -> None:
+    """Also where a class is not among them; in folders and in lists."""
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    from PIL import Image
+
+    for part, names in (("train", ("cat", "dog", "emu")), ("held", ("emu",))):
+        for name in names:
+            (place / part / name).mkdir(parents=True)
+            Image.fromarray(np.full((2, 3), 4095, "u2")).save(place / part / name / "1.png")
+        lines = [f"{name}/1 {name}" for name in names]
+        (place / part / "rows.txt").write_text("\n".join(lines))
+    inputs = [pt.tensor4("x"), pt.lvector("y")]
+    for more in (
+        'train = "train", validation = "held"',
+        'train = "train/rows.txt", validation = "held/rows.txt", format = "images", ending=".png"',
+    ):
+        text = f'data={{ {more}, dtype = "uint16", channels = "L" }}'
+        found = config.read(place / "config.toml", [text])
+        assert list(_rows.rows_of(found, "train", inputs)[1]) == [0, 1, 2]
+        images, labels = _rows.rows_of(found, "validation", inputs)
+        assert list(labels) == [2]
+        assert np.unique(images[[0]]).tolist() == [4095]
 
 
 def test_images_and_known_rows(place: Path) -> None:

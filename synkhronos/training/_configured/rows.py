@@ -29,6 +29,8 @@ from synkhronos._host import files
 from synkhronos.training import sources
 from synkhronos.training._configured.functions import called, function_of
 from synkhronos.training.config import Config, Data
+from synkhronos.training.sources._images import class_names
+from synkhronos.training.sources._lines import CSV
 
 SUFFIXES = {
     ".npy": "npy",
@@ -39,6 +41,7 @@ SUFFIXES = {
     ".zarr": "zarr",
     ".parquet": "parquet",
     ".pq": "parquet",
+    **{ending: "csv" for ending in CSV},
     "-ubyte": "idx",
     "-ubyte.gz": "idx",
     ".idx": "idx",
@@ -217,7 +220,7 @@ def _found(config: Config, given: Any, key: str, inputs: Sequence[Any]) -> tuple
         if _FUNCTION.fullmatch(given):
             made = called(function_of(given, config.base, f"data.{key}"), {}, f"data.{key}")
             return tuple(made) if isinstance(made, tuple | list) else (made,)
-    return _files(config.data, config.base, given, inputs)
+    return _files(config.data, config.base, given, inputs, key)
 
 
 def _known(name: str, key: str) -> tuple[Any, ...]:
@@ -242,7 +245,7 @@ def _synthetic(text: str) -> tuple[Any, ...]:
     return source, source.labels
 
 
-def _files(data: Data, base: str, given: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+def _files(data: Data, base: str, given: Any, inputs: Sequence[Any], key: str) -> tuple[Any, ...]:
     paths = _absolute(given, base)
     kind = data.format or _format_of(paths)
     cache = None if data.cache is None else _joined(data.cache, base)
@@ -250,8 +253,7 @@ def _files(data: Data, base: str, given: Any, inputs: Sequence[Any]) -> tuple[An
     if kind == "images":
         if not isinstance(paths, str):
             raise InputError(f"found {shown(given)}, give one folder with a subfolder for a class")
-        source = sources.images(paths, resize=data.resize, mode=data.channels, skip=data.skip)
-        return source, source.labels
+        return _images(data, base, paths, key)
     last = len(inputs) - 1  # the labels
     if kind in ("npy", "idx") or (kind == "zarr" and data.arrays is None):
         each = [paths] if isinstance(paths, str) else paths
@@ -277,8 +279,8 @@ def _files(data: Data, base: str, given: Any, inputs: Sequence[Any]) -> tuple[An
     found = []
     for i, name in enumerate(data.arrays):
         options["classes"] = data.classes if i == last else None
-        if kind == "parquet":
-            found.append(sources.parquet(flat, name, cache=cache, **options))
+        if kind in ("parquet", "csv"):
+            found.append(_columns(data, kind, flat, name, cache=cache, **options))
         elif not isinstance(name, str):
             raise InputError(f"data.arrays[{i}]: found {shown(name)}, give a name")
         elif kind == "zarr":
@@ -287,6 +289,46 @@ def _files(data: Data, base: str, given: Any, inputs: Sequence[Any]) -> tuple[An
             named = sources.npz if kind == "npz" else sources.hdf5
             found.append(named(flat, name, cache=cache, **options))
     return tuple(found)
+
+
+def _images(data: Data, base: str, folder: str, key: str) -> tuple[Any, ...]:
+    """Images and labels; in the rows for validation a class has its number in those to train on."""
+    lists: dict[str, Any] = {}
+    if not Path(folder).is_dir():
+        root = None if data.root is None else _joined(data.root, base)
+        columns = None if data.arrays is None else tuple(data.arrays)
+        lists = {"columns": columns, "root": root, "ending": data.ending}
+    classes: Any = data.classes
+    train = _absolute(data.train, base)
+    named = isinstance(classes, list)
+    if key != "train" and not named and isinstance(train, str) and os.path.exists(train):
+        classes = class_names(train, **({} if Path(train).is_dir() else lists)) or classes
+    source = sources.images(
+        folder,
+        **lists,
+        classes=classes,
+        resize=data.resize,
+        mode=data.channels,
+        dtype=data.dtype,
+        orientation=data.orientation,
+        skip=data.skip,
+    )
+    return source, source.labels
+
+
+def _columns(data: Data, kind: str, paths: list[str], name: Any, **options: Any) -> Any:
+    """Columns of Parquet or CSV."""
+    if kind == "parquet":
+        return sources.parquet(paths, name, **options)
+    return sources.csv(
+        paths,
+        name,
+        **options,
+        separator=data.separator,
+        decimal=data.decimal,
+        header=data.header,
+        skip_lines=data.skip_lines,
+    )
 
 
 def _absolute(given: Any, base: str) -> Any:

@@ -26,13 +26,11 @@ from synkhronos.training.sources._conversion import convert, remarks_of, version
 from synkhronos.training.sources._copies import is_remote, on_this_machine
 from synkhronos.training.sources._files import Described, FileSource, Options
 from synkhronos.training.sources._labels import check_classes
-from synkhronos.training.sources._lines import Dialect
+from synkhronos.training.sources._lines import CSV, Dialect, separator_of
 from synkhronos.training.sources._parquet import Parquet
 
 log = logging.getLogger("synkhronos")
 
-ENDINGS = (".csv", ".tsv", ".tab")
-_PACKED = ("", ".gz", ".zst")
 _FORMAT = 1  # of converted files; another number when they become others
 _LONGEST = 80  # characters of the file's own name
 
@@ -44,7 +42,7 @@ class Csv(Parquet):
     dialect: Dialect = field(default_factory=Dialect)
 
     name = "csv"
-    endings = tuple([ending + packed for ending in ENDINGS for packed in _PACKED])
+    endings = CSV
     mixed = True
 
     def place(self, path: str, cache: str | None, described: str = "") -> str:
@@ -116,12 +114,6 @@ def _cure(text: str) -> str:
         "which is no number: mend it, or give classes=, the list of the column's texts in the "
         "order of their numbers"
     )
-
-
-def separator_of(path: str) -> str:
-    """What is between fields of a file, as its ending says."""
-    plain = path.lower().removesuffix(".gz").removesuffix(".zst")
-    return "\t" if plain.endswith((".tsv", ".tab")) else ","
 
 
 def default_cache() -> Path:

@@ -29,6 +29,8 @@ from synkhronos.training.sources._listings import (
     Listing,
     in_folders,
     in_lines,
+    in_table,
+    is_table,
 )
 from synkhronos.training.sources._pixels import CHANNELS, DEPTHS, INTERPOLATED, Pixels, library
 
@@ -172,6 +174,21 @@ def images(
     return ImageSource(Images(pixels), listing, Options(skip=skip, threads=threads))
 
 
+def class_names(folder: str | os.PathLike[str], **options: Any) -> tuple[str, ...]:
+    """The names of the classes of a folder, a list or a table; no image is opened."""
+    given = {"columns": None, "root": None, "ending": "", "classes": None} | options
+    return _listing(Path(folder), **given).classes
+
+
+def _two(columns: Any, place: Path) -> tuple[str, str]:
+    several = isinstance(columns, list | tuple) and len(columns) == 2
+    if not several or not all(isinstance(name, str) for name in columns):
+        raise InputError(
+            f"images: columns={shown(columns)}: give the columns of paths and of labels in {place}"
+        )
+    return columns[0], columns[1]
+
+
 def _listing(
     place: Path,
     columns: Any,
@@ -189,6 +206,8 @@ def _listing(
                 )
         return in_folders(place, classes)
     start = place.parent if root is None else Path(root)
+    if is_table(place):
+        return in_table(place, _two(columns, place), start, ending, classes)
     if columns is not None:
         raise InputError(
             f"images: columns={shown(columns)} is for CSV and Parquet, and {place} has the name of "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from synkhronos._checks import shown
 from synkhronos._host import files
-from synkhronos.training.sources._columns import arrow
+from synkhronos.training.sources._columns import arrow, selected
 from synkhronos.training.sources._files import check_stored
 
+CSV = tuple([end + packed for end in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")])
 _BLOCK = 1 << 22  # bytes of text that are looked at together
 _LONGEST = 1 << 26  # bytes of a line
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34  # bytes
@@ -83,6 +84,32 @@ def blocks_of(path: str, dialect: Dialect) -> Iterator[Texts]:
         if raw:
             yield _fields(raw, names, dialect, line)
             line += raw.count(b"\n")
+
+
+def separator_of(path: str) -> str:
+    """What is between the fields of a file, as its ending says."""
+    plain = path.lower().removesuffix(".gz").removesuffix(".zst")
+    return "\t" if plain.endswith((".tsv", ".tab")) else ","
+
+
+def texts_of(
+    path: str, columns: Sequence[str], dialect: Dialect
+) -> tuple[list[list[str | None]], list[str]]:
+    """The texts of some columns, None where there is nothing, and the line of each.
+
+    Raises
+    ------
+    ValueError
+        See `blocks_of`; or there is no such column.
+    """
+    found: list[list[str | None]] = [[] for _ in columns]
+    lines: list[str] = []
+    for texts in blocks_of(path, dialect):
+        names = selected(columns, texts.names)
+        for values, name in zip(found, names, strict=True):
+            values += [v or None for v in texts.columns[texts.names.index(name)].to_pylist()]
+        lines += [f"line {texts.line(row)}" for row in range(len(texts.begins))]
+    return found, lines
 
 
 def _names(raw: bytes, dialect: Dialect, line: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ import numpy as np
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
 from synkhronos._host import files
+from synkhronos.training.sources._lines import CSV, Dialect, separator_of, texts_of
+from synkhronos.training.sources._parquet import PARQUET, columns_of
 from synkhronos.training.sources._paths import few, files_below, is_hidden
 
 log = logging.getLogger("synkhronos")
@@ -22,6 +25,7 @@ _ENDINGS = frozenset(
     {".bmp", ".dib", ".gif", ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".apng"}
     | {".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".tif", ".tiff", ".webp"}
 )
+_LARGEST = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,43 @@ def in_lines(path: Path, root: Path, ending: str, classes: int | Sequence[str] |
     return labelled(places, labels, root, classes, [f"{path}, line {n}" for n in numbers])
 
 
+def in_table(
+    path: Path,
+    columns: tuple[str, str],
+    root: Path,
+    ending: str,
+    classes: int | Sequence[str] | None,
+) -> Listing:
+    """The pictures of a CSV or Parquet file with a column of paths and one of labels.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, has no such column, or a field is empty.
+    """
+    try:
+        if path.name.lower().endswith(PARQUET):
+            (places, labels), where = columns_of(str(path), columns)
+        else:
+            dialect = Dialect(separator_of(str(path)))
+            (places, labels), where = texts_of(str(path), columns, dialect)
+    except (OSError, ValueError, TypeError) as exc:
+        raise InputError(f"images: the table {path}: {exc}") from exc
+    for name, values in zip(columns, (places, labels), strict=True):
+        if None in values:
+            raise InputError(
+                f"images: {path}, {where[values.index(None)]}, column {name!r}: found nothing: "
+                "fill it, or leave it out"
+            )
+    spots = [f"{path}, {spot}" for spot in where]
+    return labelled([f"{p}{ending}" for p in places], labels, root, classes, spots)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is CSV or Parquet, by its name."""
+    return path.name.lower().endswith((*PARQUET, *CSV))
+
+
 def labelled(
     places: Sequence[str],
     labels: Sequence[object],
@@ -182,12 +223,13 @@ def labelled(
 
 
 def _numbers(labels: Sequence[object]) -> np.ndarray | None:
-    """The labels as integers or floats, if they are; else they are names."""
-    for kind in (np.int64, np.float64):
-        try:
-            found = np.array([kind(label) for label in labels])  # type: ignore[arg-type]
-        except (ValueError, OverflowError):
-            continue
+    """The labels as integers or floats, if all are; else they are names."""
+    texts = [str(label) for label in labels]  # int(0.5) would be 0
+    with contextlib.suppress(ValueError):
+        numbers = [int(text) for text in texts]
+        return np.array(numbers, np.int64) if all(abs(n) < _LARGEST for n in numbers) else None
+    with contextlib.suppress(ValueError):
+        found = np.array([float(text) for text in texts])
         if np.isfinite(found).all():
             return found
     return None

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from synkhronos._checks import options_checked
+from synkhronos._host.files import check_regular
 from synkhronos.training.sources._columns import (
     Where,
     first_shape,
@@ -24,6 +25,8 @@ from synkhronos.training.sources._columns import (
 from synkhronos.training.sources._files import Described, FileSource, Format, Options
 from synkhronos.training.sources._labels import check_classes
 
+PARQUET = (".parquet", ".pq")
+
 
 @dataclass(frozen=True)
 class Parquet(Format):
@@ -33,7 +36,7 @@ class Parquet(Format):
     labels: tuple[str, ...] | None = None
 
     name = "parquet"
-    endings: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
+    endings: ClassVar[tuple[str, ...]] = PARQUET
 
     def describe(self, path: str) -> Described:
         file = self.open(path)
@@ -58,8 +61,7 @@ class Parquet(Format):
         return Described(blocks, (len(kinds),), np.result_type(*[dtype for _, dtype in kinds]))
 
     def open(self, path: str) -> Any:
-        # read ahead by pyarrow needs a thread, which stays
-        return parquet_of().ParquetFile(path, memory_map=True, pre_buffer=False)
+        return _opened(path)
 
     def close(self, handle: Any) -> None:
         handle.close(force=True)
@@ -87,6 +89,30 @@ class Parquet(Format):
     def where(self, handle: Any, row: int) -> str:
         """Where a row stands in its file, for messages."""
         return f"row {row} of the file"
+
+
+def _opened(path: str) -> Any:
+    # read ahead by pyarrow needs a thread, which stays
+    return parquet_of().ParquetFile(path, memory_map=True, pre_buffer=False)
+
+
+def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
+    """The values of some columns, None where there is nothing, and the row of each.
+
+    Raises
+    ------
+    ValueError
+        There is no such column, or the file is damaged.
+    """
+    check_regular(path)
+    file = _opened(path)
+    try:
+        names = selected(columns, file.schema_arrow.names)
+        table = file.read(columns=names, use_threads=False)
+        found = [table.column(name).to_pylist() for name in names]
+    finally:
+        file.close(force=True)
+    return found, [f"row {row}" for row in range(len(found[0]))]
 
 
 def _check_lengths(file: Any, name: str, row: tuple[int, ...], labels: Any) -> None:

@@ -163,3 +163,53 @@ def test_a_picture_of_a_list_that_is_missing(folder: Path, tmp_path: Path) -> No
         sources.images(tmp_path / "nowhere")
     with pytest.raises(synk.InputError, match=r"ending='\.png' is for lists"):
         sources.images(folder, ending=".png")
+
+
+TABLES: dict[str, tuple[dict[str, list[Any]], dict[str, Any], list[float]]] = {
+    "numbers": ({"file": ["cat/z.PNG", "dog/a.png"], "target": [3, 1]}, {}, [3, 1]),
+    "names": ({"file": ["cat/z.PNG", "dog/a.png"], "target": ["b", "a"]}, {}, [1, 0]),
+    "floats": ({"file": ["cat/z.PNG", "dog/a.png"], "target": [0.5, 1.5]}, {}, [0.5, 1.5]),
+    "numbers as paths": (
+        {"more": ["x", "y"], "target": [3, 1], "file": ["007", "08"]},
+        {"ending": ".png"},
+        [3, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet"])
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_paths_and_labels(name: str, kind: str, folder: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pd = pytest.importorskip("pandas")
+    columns, options, labels = TABLES[name]
+    picture(folder / "007.png", 2)
+    picture(folder / "08.png", 3)
+    path = folder / f"train.{kind}"
+    if kind == "parquet":
+        pd.DataFrame(columns).to_parquet(path)
+    else:
+        pd.DataFrame(columns).to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
+    found = sources.images(path, columns=("file", "target"), mode="L", **options)
+    assert found.labels.tolist() == labels
+    assert found.classes == (("a", "b") if name == "names" else ())
+    assert greys(found) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "said"),
+    [
+        ("f,t\ncat/z.PNG,\n", ("f", "t"), r"train\.csv, line 2, column 't': found nothing"),
+        ("f,t\n,1\n", ("f", "t"), r"train\.csv, line 2, column 'f': found nothing"),
+        ("f,t\ncat/z.PNG,1\n", ("f", "label"), r"train\.csv: .*no column \['label'\]; .*f, t"),
+        ("f,t\ncat/z.PNG,1\n", None, "columns=None: give the columns of paths and of labels"),
+        ("f,t\ncat/z.PNG,1\n", "ft", "columns='ft': give the columns"),
+        ("f,t\ncat/z.PNG\n", ("f", "t"), r"train\.csv: line 2, column 2: found 1 fields"),
+        ("f,t\n", ("f", "t"), "names no image"),
+    ],
+)
+def test_tables_that_are_refused(text: str, columns: Any, said: str, folder: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (folder / "train.csv").write_text(text)
+    with pytest.raises(synk.InputError, match=said):
+        sources.images(folder / "train.csv", columns=columns)
