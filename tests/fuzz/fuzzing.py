@@ -18,12 +18,13 @@ import memory_of_groups
 import rows_of_chunks
 import rows_of_numpy
 import rows_of_others
+import rows_of_tables
 from strangers import Reader, tried
 
 READERS: dict[str, Reader] = {
     reader.name: reader
     for module in (
-        *(rows_of_numpy, rows_of_chunks, rows_of_others),
+        *(rows_of_numpy, rows_of_chunks, rows_of_others, rows_of_tables),
         *(files_of_runs, files_of_states, files_of_users, memory_of_groups),
     )
     for reader in module.READERS

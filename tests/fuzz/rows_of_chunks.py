@@ -165,6 +165,12 @@ def tables() -> dict[str, bytes]:
         "small": pa.array([1, 2], pa.uint8()),
         "binary": pa.array([b"a", b"b"]),
         "nothing": pa.nulls(2),
+        "lists of lists": pa.array(ROWS[:4].reshape(4, 2, 2).tolist()),
+        "equal lists": pa.array(ROWS.tolist()),
+        "tensors": pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.float64(), (2, 2)), lists
+        ),
+        "large": pa.array([2**64 - 1, 2**53 + 1], pa.uint64()),
     }
     found = {}
     for name, column in columns.items():
@@ -187,8 +193,13 @@ def read_parquet(folder: Path) -> None:
     checked(sources.parquet(path, ["x", "x"]))
 
 
+def read_labels(folder: Path) -> None:
+    checked(sources.parquet(folder / "x.parquet", "x", classes=["a", "b"]))
+
+
 READERS = (
     Reader("hdf5", lambda canary: hdf5_cases(), read_hdf5, "x.h5", ERRORS),
     Reader("zarr", lambda canary: zarr_cases(canary), read_zarr, "case", ERRORS, share=2),
     Reader("parquet", lambda canary: parquet_cases(), read_parquet, "x.parquet", ERRORS),
+    Reader("labels", lambda canary: parquet_cases(), read_labels, "x.parquet", ERRORS),
 )

@@ -42,6 +42,7 @@ from synkhronos.training import config
 FEW, MANY = 8, 300
 BOMB = 40 << 20  # bytes
 NEEDS = {"hdf5": "h5py", "zarr": "zarr", "parquet": "pyarrow", "images": "PIL"}
+NEEDS |= {"csv": "pyarrow", "labels": "pyarrow", "image lists": "PIL"}
 NEEDS |= {"checkpoints": "safetensors", "configs": "msgspec", "top": "rich"}
 NEEDS |= {"page": "matplotlib", "page of tables": "matplotlib"}
 

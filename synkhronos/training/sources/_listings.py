@@ -142,7 +142,7 @@ def in_lines(path: Path, root: Path, ending: str, classes: int | Sequence[str] |
         places.append(parts[0] + ending)
         labels.append(parts[1])
         numbers.append(number)
-    return labelled(places, labels, root, classes, [f"{path}, line {n}" for n in numbers])
+    return _labelled(path, places, labels, root, classes, [f"line {n}" for n in numbers])
 
 
 def in_table(
@@ -173,8 +173,7 @@ def in_table(
                 f"images: {path}, {where[values.index(None)]}, column {name!r}: found nothing: "
                 "fill it, or leave it out"
             )
-    spots = [f"{path}, {spot}" for spot in where]
-    return labelled([f"{p}{ending}" for p in places], labels, root, classes, spots)
+    return _labelled(path, [f"{p}{ending}" for p in places], labels, root, classes, where)
 
 
 def is_table(path: Path) -> bool:
@@ -182,30 +181,32 @@ def is_table(path: Path) -> bool:
     return path.name.lower().endswith((*PARQUET, *CSV))
 
 
-def labelled(
+def _labelled(
+    path: Path,
     places: Sequence[str],
     labels: Sequence[object],
     root: Path,
     classes: int | Sequence[str] | None,
-    where: Sequence[str],
+    spots: Sequence[str],
 ) -> Listing:
     """The pictures of a list: labels are numbers, or else names of classes.
 
-    `where` says of each where it stands, for messages.
+    `spots` says of each where it stands in the list at `path`, for messages.
     """
     if not places:
-        raise InputError(f"images: the list names no image below {root}")
+        raise InputError(f"images: {path} names no image")
+    where = [f"{path}, {spot}" for spot in spots]
     for place, spot in zip(places, where, strict=True):
         if "://" in place or "::" in place or "\0" in place:
             raise InputError(f"images: {spot}: found {shown(place)}, give a path on this machine")
     paths = [os.path.join(root, place) for place in places]
     seen: dict[str, int] = {}
-    for i, path in enumerate(paths):
-        if path in seen:
+    for i, name in enumerate(paths):
+        if name in seen:
             raise InputError(
-                f"images: {where[i]}: {shown(places[i])} is listed before, at {where[seen[path]]}"
+                f"images: {where[i]}: {shown(places[i])} is listed before, at {where[seen[name]]}"
             )
-        seen[path] = i
+        seen[name] = i
     numbers = None if isinstance(classes, Sequence) else _numbers(labels)
     if numbers is not None and not isinstance(classes, Sequence):
         if classes is not None:
