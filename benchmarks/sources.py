@@ -8,8 +8,12 @@ memory: beside other work it tells more than the rate. "Decoding" is the time th
 to read all rows once without training, as a part of the time that training takes with rows in
 memory.
 
+With `--csv` nothing is trained: a CSV file of these rows, with eight columns of floats, one of
+integers and one of texts, is converted and read by one thread, and read whole by pandas.
+
     python benchmarks/sources.py [--rows 60000] [--batch 512] [--members 2] [--rounds 7]
                                  [--prefetch 4] [--window 8] [--bytes]
+    python benchmarks/sources.py --csv --rows 1000000 [--batch 512] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -112,8 +116,12 @@ def main() -> None:
     parser.add_argument("--prefetch", type=int, default=4)
     parser.add_argument("--window", type=int, default=8)
     parser.add_argument("--bytes", action="store_true")
+    parser.add_argument("--csv", action="store_true")
     args = parser.parse_args()
     describe_machine()
+    if args.csv:
+        run_csv(args)
+        return
     x = images(args.rows, args.bytes)
     y = np.eye(10, dtype=np.float32)[np.random.default_rng(1).integers(0, 10, args.rows)]
     synk.fork(args.members)
@@ -169,6 +177,64 @@ def read_all(source: Any, order: Batches) -> None:
     with source.reading():
         for rows in order:
             source[rows]
+
+
+FLOATS = [f"x{i}" for i in range(8)]
+KINDS = ["setosa", "versicolor", "virginica"]
+
+
+def run_csv(args: Any) -> None:
+    """Each round converts the file anew; the ways take turns."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({name: rng.standard_normal(args.rows).round(6) for name in FLOATS})
+    table["n"], table["kind"] = rng.integers(0, 100, args.rows), rng.choice(KINDS, args.rows)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "x.csv"
+        table.to_csv(path, index=False)
+        found: dict[str, list[tuple[float, float]]] = {}
+        for turn in range(args.rounds):
+            cache = Path(name) / str(turn)
+            read = csv_ways(path, cache, args)
+            for label, call in read.items():
+                began = time.perf_counter(), time.process_time()
+                call()
+                took = time.perf_counter() - began[0], time.process_time() - began[1]
+                found.setdefault(label, []).append(took)
+        size = path.stat().st_size / 1e6
+    rows = []
+    for label, took in found.items():
+        clock, processor = (median(t[i] for t in took) for i in (0, 1))
+        rows.append([label, f"{clock:.2f}", f"{processor:.2f}", f"{args.rows / clock:,.0f}"])
+    title = f"CSV of {args.rows:,} lines, 10 columns, {size:.0f} MB; medians of {args.rounds}"
+    show(title, ["", "seconds", "processor s", "rows/s"], rows)
+
+
+def csv_ways(path: Path, cache: Path, args: Any) -> dict[str, Callable[[], Any]]:
+    import pandas as pd
+
+    def x() -> Any:
+        return sources.csv(path, [*FLOATS, "n"], cache=cache)
+
+    def y() -> Any:
+        return sources.csv(path, "kind", classes=KINDS, cache=cache)
+
+    def epoch() -> None:
+        rows, labels = x(), y()
+        order = Batches(args.rows, args.batch, blocks=rows.blocks, window=args.window)
+        with rows.reading(), labels.reading():
+            for numbers in order:
+                rows[numbers], labels[numbers]
+
+    return {
+        "convert": x,
+        "make both sources": lambda: (x(), y()),
+        "an epoch of shuffled batches": epoch,
+        "all rows": lambda: (x()[:], y()[:]),
+        "pandas.read_csv": lambda: pd.read_csv(path),
+        "pandas.read_csv, engine pyarrow": lambda: pd.read_csv(path, engine="pyarrow"),
+    }
 
 
 def rotated(labels: dict[str, Any], turn: int) -> Iterator[str]:

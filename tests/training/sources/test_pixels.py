@@ -234,3 +234,23 @@ def test_a_portrait_stands_upright(kind: str, number: int, tmp_path: Path) -> No
 def test_exif_that_cannot_be_read(tmp_path: Path) -> None:
     picture = saved(Image.fromarray(PORTRAIT), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     assert sources.images(folder_of(tmp_path, picture), mode="L").shape == (1, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("most", "dtype"), [(100, "uint8"), (1023, "uint16")])
+def test_grey_values_below_a_largest_one(most: int, dtype: str, tmp_path: Path) -> None:
+    """PPM says what is white; Pillow scales that to the largest value of the type."""
+    values = np.array([[0, most // 2, most]])
+    raw = f"P5 3 1 {most}\n".encode() + values.astype("u1" if most < 256 else ">u2").tobytes()
+    row = sources.images(folder_of(tmp_path, raw), mode="L", dtype=dtype)[0][0]
+    scaled = values / most * np.iinfo(dtype).max
+    assert np.abs(row - scaled).max() <= 0.5
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_animations(kind: str, tmp_path: Path) -> None:
+    first, second = (Image.new("L", (3, 2), grey) for grey in (0, 255))
+    options = {"lossless": True} if kind == "WEBP" else {}
+    raw = saved(first, kind, save_all=True, append_images=[second], **options)
+    with Image.open(io.BytesIO(raw)) as image:
+        assert image.n_frames == 2
+    assert not sources.images(folder_of(tmp_path, raw))[:].any()
