@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from configs import place as place
+from selection import thorough
 from user_scripts import LIMIT
 
 import synkhronos._engine.group
@@ -237,7 +238,7 @@ def net(means, scales, classes):
 """
 
 
-@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
+@pytest.mark.parametrize("name", ["iris", *thorough("wine", "breast_cancer")])
 def test_csv_files_that_scikit_learn_ships(name: str, place: Path, capsys: Captured) -> None:
     """A fifth of the lines is held out: accuracy as scikit-learn's own regression has, about."""
     pytest.importorskip("pyarrow")

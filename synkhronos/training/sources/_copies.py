@@ -81,8 +81,7 @@ def on_this_machine(path: str, cache: str | None, described: str = "") -> str:
 def _copy(system: Any, inside: str, url: str, cache: Path) -> Path:
     """The copy of the present version of a file, from `inside` of a file system of fsspec."""
     version = _version(system, inside)
-    own = _UNUSUAL.sub("-", inside.partition("?")[0].rpartition("/")[2])[-_LONGEST:]
-    found = cache / f"{_short(url)}-{_short(version)}-{own}"
+    found = cache / name_of_copy(url, version, inside.partition("?")[0])
     if found.exists():
         return found
     cache.mkdir(parents=True, exist_ok=True)
@@ -97,6 +96,12 @@ def _copy(system: Any, inside: str, url: str, cache: Path) -> Path:
     finally:
         Path(draft).unlink(missing_ok=True)
     return found
+
+
+def name_of_copy(origin: str, version: str, path: str) -> str:
+    """The name of a copy of a version of `origin`; it ends as `path` does."""
+    own = _UNUSUAL.sub("-", path.rpartition("/")[2])[-_LONGEST:]
+    return f"{_short(origin)}-{_short(version)}-{own}"
 
 
 def _version(system: Any, inside: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._columns import check_exact, selected
 from synkhronos.training.sources._conversion import convert, remarks_of, version_of
-from synkhronos.training.sources._copies import is_remote, on_this_machine
+from synkhronos.training.sources._copies import is_remote, name_of_copy, on_this_machine
 from synkhronos.training.sources._files import Described, FileSource, Options
 from synkhronos.training.sources._labels import check_classes
 from synkhronos.training.sources._lines import CSV, Dialect, separator_of
@@ -32,7 +31,6 @@ from synkhronos.training.sources._parquet import Parquet
 log = logging.getLogger("synkhronos")
 
 _FORMAT = 1  # of converted files; another number when they become others
-_LONGEST = 80  # characters of the file's own name
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,10 @@ class Csv(Parquet):
             return described
         raw = on_this_machine(path, cache)
         dialect = replace(self.dialect, separator=self.dialect.separator or separator_of(path))
-        version = "" if is_remote(path) else repr(version_of(raw))  # a copy has it in its name
-        own = os.path.basename(raw)[-_LONGEST:]
-        place = path if is_remote(path) else os.path.abspath(path)
-        name = f"{_short(place, dialect)}-{_short(version, own)}-{own}.parquet"
+        copied = is_remote(path) and cache is not None
+        origin = path if is_remote(path) else os.path.abspath(path)
+        version = os.path.basename(raw) if copied else repr(version_of(raw))
+        name = name_of_copy(repr((_FORMAT, origin, dialect)), version, f"{raw}.parquet")
         target = Path(cache or default_cache()) / name
         if described and os.path.basename(described) != name:
             raise OSError("the file has changed since the source was made. Make the source anew")
@@ -120,10 +118,6 @@ def default_cache() -> Path:
     """The folder of files that are converted, if the user names none."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "synkhronos" / "csv"
-
-
-def _short(*parts: Any) -> str:
-    return hashlib.sha256(repr((_FORMAT, *parts)).encode()).hexdigest()[:24]
 
 
 @options_checked

@@ -432,8 +432,7 @@ def _described(
 
 def _possible(described: Described) -> Described:
     """The same; raises if there are more rows than numbers for them, or numpy has no such row."""
-    if described.dtype.kind not in _KINDS:
-        raise NotNumbers(f"it holds {_words(described.dtype)}, and Data hold numbers")
+    check_numbers(described.dtype)
     least = min((*described.blocks, *described.row), default=0)
     if least < 0 or sum(described.blocks) > _MOST_ROWS:
         raise ValueError(f"it says that it has {sum(described.blocks):,} rows of {described.row}")
@@ -441,17 +440,24 @@ def _possible(described: Described) -> Described:
     return described
 
 
-def _words(dtype: np.dtype) -> str:
-    """What a dtype is that is not one of numbers, and the cast to one."""
+def check_numbers(dtype: np.dtype) -> None:
+    """Refuse a dtype that is not one of numbers; the message says what to write.
+
+    Raises
+    ------
+    NotNumbers
+    """
+    if dtype.kind in _KINDS:
+        return
     if dtype.names is not None:
-        return f"records with the fields {few(dtype.names)}: write each field as an array"
-    cures = {
-        "M": "write it as int64, by .astype('int64')",
-        "m": "write it as int64, by .astype('int64')",
-        "O": "write it as an array of numbers, such as float64",
-    }
-    text = "it is text: write the number of each value, such as that of its class"
-    return f"{dtype} ({cures.get(dtype.kind, text)})"
+        what, cure = f"records with the fields {few(dtype.names)}", "each field as an array"
+    elif dtype.kind in "mM":
+        what, cure = str(dtype), "them as int64, by .astype('int64')"
+    elif dtype.kind in "UST":
+        what, cure = f"text ({dtype})", "the number of each value, such as that of its class"
+    else:
+        what, cure = f"{dtype}", "numbers, such as float64"
+    raise NotNumbers(f"it holds {what}, and Data hold numbers: write {cure}")
 
 
 def _said(exc: Exception) -> str:

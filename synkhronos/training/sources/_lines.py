@@ -138,31 +138,29 @@ def _whole_lines(path: str, skip: int) -> Iterator[bytes]:
             rest = rest[ends[-1] + 1 :]
         elif len(rest) > _LONGEST:
             raise ValueError(f"line {line}: it has more than {_LONGEST:,} bytes")
-    rest = rest.rstrip(b"\r\n")
-    if not rest or line <= skip:
-        return
-    if rest.count(b'"') % 2:
+    if rest and line > skip:
         raise ValueError(f"line {line}: a quote in it or after it is never closed")
-    yield rest + b"\n"
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    """The bytes of a file, unpacked, without the mark of UTF-8 and the empty lines at the end."""
-    blank = b""
+    """The bytes of a file, unpacked, without the mark of UTF-8; one end of a line is the last."""
+    waiting = blank = b""
     with files.reading(path) as file, _unpacked(path, file) as stream:
-        found = stream.read(_BLOCK)
-        found = found.removeprefix(_MARK)
+        found = stream.read(_BLOCK).removeprefix(_MARK)
         read = len(found)
         while found:
             body = found.rstrip(b"\r\n")
             if body:
-                yield blank + found[: len(body)]
-                blank = b""
+                if waiting:
+                    yield waiting
+                waiting, blank = blank + body, b""
             blank = (blank + found[len(body) :])[:_BLANK]
             found = stream.read(_BLOCK)
             read += len(found)
             if path.endswith((".gz", ".zst")):
                 check_stored(read, file.tell())
+    if waiting:
+        yield waiting + b"\n"
 
 
 @contextlib.contextmanager

@@ -22,7 +22,9 @@ from synkhronos.training.sources._files import (
     Described,
     FileSource,
     Format,
+    NotNumbers,
     Options,
+    check_numbers,
     check_stored,
     even_blocks,
 )
@@ -49,6 +51,11 @@ class Zarr(Format):
         def look() -> Described:
             with asyncio.Runner() as runner:
                 found = runner.run(_described_array(path))
+                try:
+                    check_numbers(found.dtype)
+                except NotNumbers as exc:
+                    _check_codecs(found.metadata, f"{exc}; ")  # texts have a codec of their own
+                    raise
                 _check_codecs(found.metadata)
                 if not found.shape:
                     raise ValueError("it has no rows")
@@ -115,13 +122,13 @@ def _library() -> Any:
     return asynchronous
 
 
-def _check_codecs(metadata: Any) -> None:
+def _check_codecs(metadata: Any, said: str = "") -> None:
     names = [name.removeprefix("numcodecs.") for name in _codecs_of(metadata.to_dict())]
     others = sorted(set(names) - _CODECS)
     if others:
         raise ValueError(
-            f"its codec {others[0]!r} may run code that the data contain, and is not used: write "
-            f"the array with one of {', '.join(sorted(_CODECS))}"
+            f"{said}its codec {others[0]!r} may run code that the data contain, and is not used: "
+            f"write the array with one of {', '.join(sorted(_CODECS))}"
         )
 
 

@@ -213,8 +213,8 @@ def test_what_hdf5_holds_beside_numbers(tmp_path: Path) -> None:
         ragged[0], ragged[1] = [1, 2], [3]
     for name, said in {
         "group/text": "dataset 'group/text' holds text: write the number of each value",
-        "bytes": "dataset 'bytes' holds text",
-        "records": r"records with the fields a, b: write each field as an array",
+        "bytes": "dataset 'bytes' holds text: write the number",
+        "records": r"records with the fields a, b, and Data hold numbers: write each field",
         "ragged": r"dataset 'ragged' holds lists of different lengths \(int32\): write them",
     }.items():
         with pytest.raises(synk.InputTypeError, match=rf"a\.h5.*{said}"):
@@ -225,7 +225,7 @@ def test_what_hdf5_holds_beside_numbers(tmp_path: Path) -> None:
 
 def test_what_arrays_of_numpy_hold_beside_numbers(tmp_path: Path) -> None:
     for name, array, said in (
-        ("text", np.array(["a"]), r"<U1 \(it is text: write the number of each value"),
+        ("text", np.array(["a"]), r"text \(<U1\), .*: write the number of each value"),
         ("dates", np.array(["2026-01-02"], "M8[D]"), r"\.astype\('int64'\)"),
         ("records", np.zeros(1, [("a", "i4"), ("b", "f8")]), "the fields a, b"),
     ):
@@ -247,6 +247,7 @@ def test_a_group_of_zarr_says_which_arrays_it_has(version: int, tmp_path: Path) 
         for name in ("y", "x"):
             await group.create_array(name, shape=(3,), dtype="f8")
         await group.create_group("more")
+        await group.create_array("more/text", shape=(3,), dtype="str")
 
     asyncio.run(write())
     with pytest.raises(
@@ -255,3 +256,5 @@ def test_a_group_of_zarr_says_which_arrays_it_has(version: int, tmp_path: Path) 
         sources.zarr(tmp_path / "a.zarr")
     with pytest.raises(synk.SourceError, match="nothing"):
         sources.zarr(tmp_path / "nothing")
+    with pytest.raises(synk.SourceError, match=r"more/text .*it holds text .*: write the number"):
+        sources.zarr(tmp_path / "a.zarr" / "more" / "text")

@@ -85,6 +85,24 @@ def make_parquet(path: Path, x: Array) -> None:
     parquet.write_table(pa.table({"x": lists, **flat}), path, row_group_size=4)
 
 
+def make_csv(path: Path, x: Array) -> None:
+    pytest.importorskip("pyarrow")
+    rows = x.reshape(len(x), -1)
+    names = [f"c{i}" for i in range(rows.shape[1])] if x.ndim > 1 else ["y"]
+    lines = [",".join(map(repr, row)) for row in rows.tolist()]
+    path.write_bytes(gzip.compress("\n".join([",".join(names), *lines]).encode()))
+
+
+def read_csv(paths: Any, **options: Any) -> FileSource:
+    """All columns, or the labels."""
+    columns = "c0:c5"
+    with contextlib.suppress(OSError, EOFError):  # a damaged file
+        first = paths[0] if isinstance(paths, list) else paths
+        header = gzip.decompress(Path(first).read_bytes()).partition(b"\n")[0].decode()
+        columns = "y" if header == "y" else f"c0:{header.rpartition(',')[2]}"
+    return sources.csv(paths, columns, **options)
+
+
 def make_idx(path: Path, x: Array) -> None:
     code, dtype = {"f4": (13, ">f4"), "f8": (14, ">f8")}.get(x.dtype.str[1:], (12, ">i4"))
     header = bytes([0, 0, code, x.ndim]) + np.array(x.shape, ">u4").tobytes()
@@ -102,6 +120,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path, Array], None], Callable[..., FileS
     "hdf5 gzip": ("h5", make_hdf5_gzip, lambda p, **o: sources.hdf5(p, "group/x", **o)),
     "zarr": ("zarr", make_zarr, sources.zarr),
     "parquet": ("parquet", make_parquet, lambda p, **o: sources.parquet(p, "x", **o)),
+    "csv": ("gz", make_csv, read_csv),
     "idx": ("idx", make_idx, sources.idx),
     "idx gzip": ("gz", make_idx, sources.idx),
 }
@@ -118,13 +137,16 @@ def written(kind: str, folder: Path, x: Array = X) -> list[str]:
 
 
 def rows_of(kind: str) -> Array:
-    """X as this format gives it: lists of Parquet are flat."""
+    """X as this format gives it: lists of Parquet are flat, and so are lines of CSV."""
+    if kind == "csv":
+        return X.reshape(20, -1).astype("float64")
     return X.reshape(20, -1) if kind == "parquet" else X
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of one chunk each, as chunks in use are larger than those here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("synkhronos.training.sources._files.SMALL_BLOCK", 1)
     for module in ("_hdf5", "_zarr"):
         monkeypatch.setattr(
@@ -190,7 +212,7 @@ def test_any_rows_with_few_blocks_kept(
 @formats
 def test_blocks_are_what_is_decoded_together(kind: str, tmp_path: Path) -> None:
     blocks = FORMATS[kind][2](written(kind, tmp_path)).blocks
-    whole = kind in ("npy", "npz", "hdf5 contiguous", "idx", "idx gzip")
+    whole = kind in ("npy", "npz", "hdf5 contiguous", "idx", "idx gzip", "csv")
     assert blocks == (LENGTHS if whole else (4, 3, 1, 4, 4, 4))
 
 
@@ -378,7 +400,7 @@ def test_damaged_rows_are_listed_on_request(
     assert caught.value.lost == (7,)
 
 
-@formats
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "csv"])
 @pytest.mark.parametrize("other", ["shape", "dtype"])
 def test_files_of_other_rows_are_refused_at_once(kind: str, other: str, tmp_path: Path) -> None:
     _, make, read = FORMATS[kind]
@@ -539,7 +561,10 @@ def test_bad_options(options: dict[str, Any], said: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("kind", "library"),
-    [("hdf5", "h5py"), ("zarr", "zarr"), ("parquet", "pyarrow"), ("remote", "fsspec")],
+    [
+        *(("hdf5", "h5py"), ("zarr", "zarr"), ("parquet", "pyarrow"), ("csv", "pyarrow")),
+        ("remote", "fsspec"),
+    ],
 )
 def test_libraries_that_are_missing(
     kind: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -124,9 +124,9 @@ def test_files_of_8_bits(name: str, tmp_path: Path) -> None:
             assert off.max() <= 2  # Pillow rounds twice
         else:
             assert not off.any()
-        for dtype in DEPTHS[1:]:
-            with pytest.raises(synk.SourceError, match=r"1\.png.*give dtype='uint8'"):
-                sources.images(folder, mode=mode, dtype=dtype)
+    for dtype in DEPTHS[1:]:
+        with pytest.raises(synk.SourceError, match=r"1\.png.*give dtype='uint8'"):
+            sources.images(folder, dtype=dtype)
     late = sources.images(folder, dtype="uint16", resize=size)  # opens no file
     with pytest.raises(synk.SourceError, match=r"1\.png: row 0 .*give dtype='uint8'"):
         late[0]
@@ -146,10 +146,10 @@ def test_files_of_other_values(name: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(channel, pixels)
         if mode == "RGBA":
             assert np.unique(row[3]).tolist() == [np.iinfo(own).max if own[0] != "f" else 1]
-        for dtype in DEPTHS:
-            if dtype != own:
-                with pytest.raises(synk.SourceError, match=rf"1\.png.*give dtype='{own}'"):
-                    sources.images(folder, mode=mode, dtype=dtype)
+    for dtype in DEPTHS:
+        if dtype != own:
+            with pytest.raises(synk.SourceError, match=rf"1\.png.*give dtype='{own}'"):
+                sources.images(folder, dtype=dtype)
 
 
 def test_colours_of_16_bits_are_scaled(tmp_path: Path) -> None:
