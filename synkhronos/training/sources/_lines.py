@@ -22,7 +22,7 @@ from synkhronos.training.sources._files import check_stored
 CSV = tuple([end + packed for end in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")])
 _BLOCK = 1 << 22  # bytes of text that are looked at together
 _LONGEST = 1 << 24  # bytes of a line
-_BLANK = 1 << 10  # ends of empty lines that are kept; before a row, the first one is an error
+_BLANK = 1 << 10  # bytes of empty lines
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34  # bytes
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which Excel writes
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -61,6 +61,11 @@ class Texts:
     def line(self, row: int) -> int:
         """The number in its file of the line where a row begins; the first line is 1."""
         return self.first + self.raw.count(b"\n", 0, int(self.begins[row]))
+
+    def lines(self) -> np.ndarray:
+        """The number of the line where each row begins."""
+        ends = np.flatnonzero(np.frombuffer(self.raw, np.uint8) == _NEWLINE)
+        return np.asarray(self.first + np.searchsorted(ends, self.begins))
 
 
 def blocks_of(path: str, dialect: Dialect) -> Iterator[Texts]:
@@ -108,7 +113,7 @@ def texts_of(
         names = selected(columns, texts.names)
         for values, name in zip(found, names, strict=True):
             values += [v or None for v in texts.columns[texts.names.index(name)].to_pylist()]
-        lines += [f"line {texts.line(row)}" for row in range(len(texts.begins))]
+        lines += [f"line {line}" for line in texts.lines().tolist()]
     return found, lines
 
 
@@ -151,6 +156,8 @@ def _pieces(path: str) -> Iterator[bytes]:
         while found:
             body = found.rstrip(b"\r\n")
             if body:
+                if len(blank) == _BLANK:
+                    raise ValueError(f"{_BLANK:,} or more empty lines follow each other in it")
                 if waiting:
                     yield waiting
                 waiting, blank = blank + body, b""

@@ -167,6 +167,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a short line": ("a,b\n1,2\n3\n", {}, r"line 3, column 2: found 1 fields in '3', .* has 2"),
     "a long line": ("a,b\n1,2,3\n", {}, r"line 2, column 3: found 3 fields in '1,2,3', .* has 2"),
     "an empty line": ("a,b\n1,2\n\n3,4\n", {}, "line 3, .*leave out the empty line"),
+    "many empty lines": ("a,b\n1,2\n" + "\n" * 5000 + "3,4\n", {}, "empty line"),
     "a text": ("a,b\n1,2\n3,NA\n5,6\n", {}, "line 3, column 'b': found 'NA', which is no number"),
     "a decimal comma": (
         "a;b\n1;2,5\n",
@@ -211,6 +212,17 @@ def test_what_is_wrong_is_named(
     if name in ("a hole", "a text", "a decimal comma", "digits", "two of a name"):
         assert len(sources.csv(path, "a", **options))
     assert not list((tmp_path / "cache").rglob("*.converting"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b\nc", "\n\n", ""]), min_size=1, max_size=9))
+def test_lines_of_rows(tmp_path_factory: pytest.TempPathFactory, rows: list[str]) -> None:
+    """Of each row and of all at once."""
+    path = written(tmp_path_factory.mktemp("csv"), "\n".join(["x", *[f'"{r}"' for r in rows]]))
+    [texts] = _lines.blocks_of(str(path), _lines.Dialect())
+    wanted = [2 + i + "".join(rows[:i]).count("\n") for i in range(len(rows))]
+    assert texts.lines().tolist() == wanted
+    assert [texts.line(row) for row in range(len(rows))] == wanted
 
 
 def test_other_encodings(tmp_path: Path) -> None:
