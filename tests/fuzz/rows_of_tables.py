@@ -95,9 +95,10 @@ IMAGE_WORDS = [
 
 @st.composite
 def list_cases(draw: st.DrawFn) -> Tree:
-    text = draw(text_of(IMAGES, IMAGE_WORDS))
+    text = draw(text_of(IMAGES, IMAGE_WORDS) | st.just("\n".join(IMAGES).encode()))
+    rows = draw(text_of(IMAGES[:2], IMAGE_WORDS))
     tree = {name: pictures()["PNG L"] for name in ("a.png", "b.jpg", "c d.png")}
-    table = b"path,label\n" + text.replace(b" ", b",")
+    table = b"path,label\n" + rows.replace(b" ", b",")
     return {"x.txt": text, "x.csv": table, **tree}
 
 
