@@ -16,6 +16,7 @@ from synkhronos.training import sources
 from synkhronos.training.sources._pixels import DEPTHS
 
 Image = pytest.importorskip("PIL.Image")
+version = pytest.importorskip("PIL").__version__
 
 MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 SIZE = (4, 6)  # height and width
@@ -113,6 +114,8 @@ def test_files_of_8_bits(name: str, tmp_path: Path) -> None:
     content = shallow()[name]
     folder = folder_of(tmp_path, content)
     with Image.open(io.BytesIO(content)) as image:
+        if name == "TIFF YCbCr" and version < "12":
+            pytest.skip("Pillow 11 cannot read the file that it writes")
         shown = np.asarray(image.convert("RGBA"))
         size = image.height, image.width
     for mode, channels in MODES.items():
