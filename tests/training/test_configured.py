@@ -638,8 +638,8 @@ def test_images_for_validation_have_the_numbers_of_the_classes_in_training(place
     ):
         text = f'data={{ {more}, dtype = "uint16", channels = "L" }}'
         found = config.read(place / "config.toml", [text])
-        assert list(_rows.rows_of(found, "train", inputs)[1]) == [0, 1, 2]
-        images, labels = _rows.rows_of(found, "validation", inputs)
+        assert list(stored.rows_of(found, "train", inputs)[1]) == [0, 1, 2]
+        images, labels = stored.rows_of(found, "validation", inputs)
         assert list(labels) == [2]
         assert np.unique(images[[0]]).tolist() == [4095]
 
