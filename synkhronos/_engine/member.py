@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from synkhronos._engine.installed import Installed
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
@@ -40,8 +41,8 @@ class Member:
         The shared variables, by number.
     replicas : dict of Replica
         The functions, by number.
-    updates : dict
-        What a training function keeps in each member, by the number of its function.
+    installed : Installed
+        What functions and loaders keep in this member, by their numbers.
     apart : dict of str
         Names of values that each member has its own of, beside variables, by the same number.
     clocks : dict of Clocks
@@ -98,7 +99,7 @@ class Member:
         self.edition = 0  # counts up whenever the set of variables that differ changes
         self._in_place: Sequence[Entry] = ()
         self._joined: dict[int, np.ndarray] = {}
-        self.updates: dict[int, Any] = {}
+        self.installed = Installed()
         self.apart: dict[int, str] = {}
         self.clocks: dict[int, Any] = {}
         self.spans: Spans | None = None

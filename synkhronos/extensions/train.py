@@ -46,10 +46,18 @@ from synkhronos.extensions.updates._slots import (
     gradients,
     trainable,
 )
-from synkhronos.rules import Hogwild, Nodes
-from synkhronos.rules._base import FreeRule, RoundRule, Rule
+from synkhronos.rules import Nodes
+from synkhronos.rules._base import Rule, way_of
 
 Clip = Callable[[list[Variable]], Sequence[Variable]]
+
+# The training functions of members that step by themselves, by the way of the rule.
+_ALONE = {
+    "turns": FreeFunction,
+    "gossip": FreeFunction,
+    "races": FreeFunction,
+    "nodes": NodesFunction,
+}
 
 
 def make_train_function(
@@ -384,7 +392,7 @@ def _applied(
 
 def _training_apart(
     group: Group,
-    rule: Rule,
+    rule: Any,
     changes: Sequence[Change],
     planned: Callable[[list[Change], Sequence[Change]], TrainPlan],
 ) -> TrainFunction:
@@ -393,14 +401,10 @@ def _training_apart(
     statistics = [c for c in changes if not isinstance(c.shared.type, RandomType)]
     _check_averaged(statistics, rule)
     made, variables = planned(streams, statistics), [c.shared for c in statistics]
-    if isinstance(rule, Nodes):
-        return NodesFunction(group, made, rule, variables)
     if not rule.meets:
-        assert isinstance(rule, FreeRule)
-        return FreeFunction(group, made, rule, variables)
-    assert isinstance(rule, RoundRule)
+        return _ALONE[rule.way](group, made, rule, variables)
     warm = None
-    if getattr(rule, "warmup", 0):
+    if rule.warmup:
         everywhere = planned([*streams, *(_of_all(c) for c in statistics)], ())
         warm = TrainFunction(group, everywhere)
     return RoundFunction(group, made, rule, variables, warm)
@@ -430,7 +434,7 @@ def _check_rule(rule: Rule, group: Group, mode: Any, exchange: Exchange | None) 
 
 
 def _check_nodes(rule: Nodes) -> None:
-    if rule.between.policy != "keep" or int(getattr(rule.between, "warmup", 0)):
+    if rule.between.policy != "keep" or rule.between.warmup:
         raise InputError(
             f"make_train_function: {rule}: between nodes there is neither state= nor warmup="
         )
@@ -447,7 +451,7 @@ def _check_averaged(statistics: Sequence[Change], rule: Rule) -> None:
 
 
 def _check_free(
-    rule: Rule, group: Group, outputs: Sequence[Any], loss: Any, partition: Partition
+    rule: Any, group: Group, outputs: Sequence[Any], loss: Any, partition: Partition
 ) -> None:
     if outputs:
         raise InputError(f"make_train_function: with {rule} there are no outputs beside the loss")
@@ -457,16 +461,17 @@ def _check_free(
             f"or synchronised batch normalisation), and members never meet with {rule}: use "
             "values of each member's rows"
         )
-    if isinstance(rule, Nodes):
+    inside = rule
+    if rule.way == "nodes":
         _check_nodes(rule)
+        inside = rule.inside
     elif group.member.communicator.nodes > 1:
         raise InputError(
             f"make_train_function: {rule} is for the members of one node, and these are on "
             f"{group.member.communicator.nodes}: use a round rule, "
             "or rules.Nodes"
         )
-    inside = rule.inside if isinstance(rule, Nodes) else rule
-    if isinstance(inside, Hogwild) and (partition.whole_updates or partition.levels):
+    if way_of(inside) == "races" and (partition.whole_updates or partition.levels):
         raise InputError(
             "make_train_function: Hogwild() needs an optimizer that works element by element, and "
             "this one needs whole parameters or norms"

@@ -58,7 +58,15 @@ class AllocateResults(Command):
         for vector in mine:
             vector[...] = 0
         exposed = comm.expose(mine)
-        member.updates[self.number] = [list(ranks) for ranks in zip(*exposed, strict=True)]
+        of = [list(ranks) for ranks in zip(*exposed, strict=True)]
+        member.installed.keep(self.number, Results(of))
+
+
+@dataclass
+class Results:
+    """The result vectors of a model: of each result, those of the members of a node."""
+
+    of: list[list[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,8 @@ class Evaluate(Command):
     def run(self, member: Member) -> Any:
         """Evaluate this member's rows; members of other nodes than the master's report results."""
         home = member.communicator.home
-        vectors = [ranks[home.rank] for ranks in member.updates[self.number]]
+        results = member.installed.of(Results, self.number)
+        vectors = [ranks[home.rank] for ranks in results.of]
         written: list[tuple[ArrayRef, int, np.ndarray]] = []
         for call, targets, vector in zip(self.calls, self.gradients, vectors, strict=True):
             part, outputs = compute_call(call, member)
@@ -126,7 +135,7 @@ class Evaluate(Command):
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[np.ndarray]:
         """The sums over the members, in the order of ranks."""
         found = []
-        for ranks in member.updates[self.number]:
+        for ranks in member.installed.of(Results, self.number).of:
             total = ranks[0].copy()
             for vector in ranks[1:]:
                 total += vector

@@ -9,9 +9,10 @@ longer ones.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, override
+from typing import Any, ClassVar, Literal, Self, override
 
 import numpy as np
 
@@ -25,9 +26,13 @@ Optimizer = Callable[[Vector, Sequence[Vector], Sequence[Vector]], None]
 STARTS_AS_CENTRE = ("read", "last")  # those of a member's own vectors; others start at zero
 STATES = ("keep", "average", "reset")
 
+# meets: all members, in a command. turns: each with a centre, one at a time. gossip: each with
+# another one. races: all change one copy. nodes: the members of a node in one way, nodes meet.
+type Way = Literal["meets", "turns", "gossip", "races", "nodes"]
+
 
 @dataclass(frozen=True)
-class Rule(Checked):
+class Rule(Checked, ABC):
     """The base of all rules.
 
     Attributes
@@ -39,9 +44,14 @@ class Rule(Checked):
     numbers: ClassVar[tuple[str, ...]] = ()
 
     @property
+    @abstractmethod
+    def way(self) -> Way:
+        """In which way members exchange: "meets", "turns", "gossip", "races" or "nodes"."""
+
+    @property
     def meets(self) -> bool:
         """Whether all members meet, or each exchanges by itself."""
-        return False
+        return self.way == "meets"
 
     def for_members(self, members: int) -> Self:
         """The rule with each field that depends on the number of members.
@@ -80,6 +90,11 @@ class Rule(Checked):
         return f"rules.{name}", value
 
 
+def way_of(value: object) -> Way | None:
+    """The way of a rule; None if the value is not a rule."""
+    return value.way if isinstance(value, Rule) else None
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, functools.partial):
         given = [repr(v) for v in value.args]
@@ -87,7 +102,7 @@ def _shown(value: Any) -> str:
         return f"{_shown(value.func)}({', '.join(given)})"
     if callable(value):
         return str(getattr(value, "__name__", value))
-    return str(value) if isinstance(value, Rule) else repr(value)
+    return repr(value) if way_of(value) is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -100,21 +115,39 @@ class RoundRule(Rule):
         The centre's vectors beside the parameters; zeros at first.
     by_rows : bool
         Whether the mean of the members is weighted by their rows since the last meeting.
+    swaps : bool
+        Whether members go on from the values of their `partners`, and not from the centre.
     """
 
     outer: ClassVar[tuple[str, ...]] = ()
     by_rows: ClassVar[bool] = True
+    swaps: ClassVar[bool] = False
     period: int
 
     @property
     @override
-    def meets(self) -> bool:
-        return True
+    def way(self) -> Way:
+        return "meets"
+
+    @property
+    def warmup(self) -> int:
+        """The first steps, which are synchronous."""
+        return 0
+
+    @property
+    def state(self) -> str:
+        """What becomes of the optimizer's states at a meeting: "keep", "average" or "reset"."""
+        return "keep"
 
     @property
     def policy(self) -> str:
         """What a meeting does with the optimizer's states: "keep", "average" or "reset"."""
-        return str(getattr(self, "state", "keep"))
+        return self.state
+
+    def partners(self, number: int, members: int) -> list[int]:
+        """For each rank, the rank whose values it gets in a meeting; its own unless they swap."""
+        del number
+        return list(range(members))
 
     def meeting(
         self,
@@ -160,7 +193,7 @@ class Turn:
     present : int
         Members that take part at this time.
     counts : list of float
-        The centre's counts: see `TurnRule.counts`. `TurnRule.plan` changes them.
+        The centre's counts: see `FreeRule.counts`. `TurnRule.plan` changes them.
     read : float
         The first count when the member last read the centre.
     waiting : bool
@@ -201,6 +234,31 @@ class Turn:
 class FreeRule(Rule):
     """The base of rules whose members never meet."""
 
+    @property
+    def interval(self) -> float:
+        """Steps of a member from one exchange to the next; infinite if there is none."""
+        return 1
+
+    @property
+    def bound(self) -> int | None:
+        """How many steps a member may be ahead of the slowest one."""
+        return None
+
+    @property
+    def centre(self) -> Callable[..., Any] | None:
+        """The optimizer at the centre."""
+        return None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The centre's vectors beside the parameters; zeros at first."""
+        return ()
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """Numbers that belong to a version of the centre; zeros at first."""
+        return ()
+
 
 @dataclass(frozen=True)
 class TurnRule(FreeRule):
@@ -211,24 +269,20 @@ class TurnRule(FreeRule):
     own : tuple of str
         A member's vectors beside its parameters. Those of STARTS_AS_CENTRE begin as the centre,
         others at zero.
-    beside : tuple of str
-        The centre's vectors beside the parameters; zeros at first.
-    counts : tuple of str
-        Numbers that belong to a version of the centre; zeros at first.
     """
 
     own: ClassVar[tuple[str, ...]] = ()
     period: int
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """The centre's vectors beside the parameters."""
-        return ()
+    @override
+    def way(self) -> Way:
+        return "turns"
 
     @property
-    def counts(self) -> tuple[str, ...]:
-        """Numbers that belong to a version of the centre."""
-        return ()
+    @override
+    def interval(self) -> float:
+        return self.period
 
     def plan(self, turn: Turn) -> None:
         """Decide what the member does in its turn, and change `turn.counts`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, override
@@ -9,7 +10,7 @@ from typing import ClassVar, Self, override
 from synkhronos._backends.loops import elementwise
 from synkhronos._checks import check_flag, check_integer, check_number, or_none
 from synkhronos._errors import InputError
-from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector
+from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector, Way
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,13 @@ class EASGD(TurnRule, RoundRule):
 
     @property
     @override
-    def meets(self) -> bool:
-        return self.meet
+    def way(self) -> Way:
+        return "meets" if self.meet else "turns"
+
+    @property
+    @override
+    def interval(self) -> float:
+        return math.inf if self.alpha == 0 else self.period
 
     @override
     def for_members(self, members: int) -> Self:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, override
 
 import numpy as np
 
 from synkhronos._backends.loops import elementwise
 from synkhronos._checks import check_integer, check_number
-from synkhronos.rules._base import FreeRule, Vector
+from synkhronos.rules._base import FreeRule, Vector, Way
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class GoSGD(FreeRule):
     numbers: ClassVar[tuple[str, ...]] = ("probability",)
     probability: float = 0.01
     seed: int = 0
+
+    @property
+    @override
+    def way(self) -> Way:
+        return "gossip"
 
     def _check(self) -> None:
         check_number(*self._given("probability"), 0, 1)

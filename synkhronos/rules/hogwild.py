@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import override
 
-from synkhronos.rules._base import FreeRule
+from synkhronos.rules._base import FreeRule, Way
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,8 @@ class Hogwild(FreeRule):
     >>> str(rules.Hogwild())
     'Hogwild()'
     """
+
+    @property
+    @override
+    def way(self) -> Way:
+        return "races"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, override
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.rules._base import FreeRule, RoundRule, Rule
-from synkhronos.rules.gossip import GoSGD
-from synkhronos.rules.swap import Swap
+from synkhronos.rules._base import FreeRule, RoundRule, Rule, Way, way_of
 
 
 @dataclass(frozen=True)
@@ -44,20 +42,27 @@ class Nodes(Rule):
     inside: FreeRule | None
     between: RoundRule
 
+    @property
+    @override
+    def way(self) -> Way:
+        return "nodes"
+
     def _check(self) -> None:
-        if not isinstance(self.between, RoundRule) or not self.between.meets:
+        if way_of(self.between) != "meets":
             raise InputTypeError(
                 f"rules.Nodes: between={shown(self.between)} is not a round rule, such as "
                 "DiLoCo(period=100)"
             )
-        if isinstance(self.between, Swap):
+        if self.between.swaps:
             raise InputError("rules.Nodes: nodes do not swap: use Average, SlowMo, DiLoCo or EASGD")
         inside = self.inside
-        if inside is not None and (not isinstance(inside, FreeRule) or inside.meets):
+        if inside is None:
+            return
+        if way_of(inside) not in ("turns", "gossip", "races"):
             raise InputTypeError(f"rules.Nodes: inside={shown(inside)} is not a free rule, or None")
-        if isinstance(inside, GoSGD):
+        if inside.way == "gossip":
             raise InputError("rules.Nodes: GoSGD has no centre of a node: use another rule inside")
-        if getattr(inside, "centre", None) is not None:
+        if inside.centre is not None:
             raise InputError(
                 f"rules.Nodes: inside={inside} has an optimizer at each node's centre, which "
                 "between= moves too: leave centre= out, and use SlowMo or DiLoCo between nodes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import override
+from typing import ClassVar, override
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Swap(RoundRule):
     [2, 3, 0, 1]
     """
 
+    swaps: ClassVar[bool] = True
     period: int = 1
     seed: int = 0
 
@@ -46,6 +47,7 @@ class Swap(RoundRule):
         check_integer(*self._given("period"), 1)
         check_integer(*self._given("seed"), 0)
 
+    @override
     def partners(self, number: int, members: int) -> list[int]:
         """For each rank, the rank whose values it gets in a meeting; the same in all members."""
         bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(number,)))

@@ -17,7 +17,7 @@ from synkhronos._checks import is_integer
 from synkhronos._errors import InputError
 from synkhronos._plan.reductions import normalized
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
-from synkhronos.rules import GoSGD, Hogwild, RoundRule, Rule, Swap
+from synkhronos.rules import FreeRule, GoSGD, RoundRule, Rule
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector
 
 Gradient = Callable[[Vector, int, int], Vector]
@@ -130,8 +130,8 @@ def simulate(
     Raises
     ------
     InputError
-        The rule does not work with this number of members, or has no such schedule, steps or
-        deaths.
+        The rule does not work with this number of members, is for nodes, or has no such schedule,
+        steps or deaths.
 
     Notes
     -----
@@ -155,7 +155,7 @@ def simulate(
     members = len(speeds)
     several: Any = [steps] * members if is_integer(steps) else steps
     counts = [int(n) for n in several]
-    made = rule.for_members(members)
+    made: Any = rule.for_members(members)
     deaths = dict(deaths or {})
     weights = [1.0] * members if rows is None else [float(n) for n in rows]
     if not len(counts) == len(weights) == members or min(speeds) <= 0:
@@ -166,21 +166,15 @@ def simulate(
     if not set(deaths) <= set(range(members)):
         raise InputError(f"simulate: deaths={deaths} names a rank beyond the {members} members")
     if made.meets:
-        assert isinstance(made, RoundRule)
         if schedule is not None or deaths or len(set(counts)) > 1:
             raise InputError(
                 f"simulate: the members of {rule} step together: they have no schedule and no "
                 "deaths, and all make equally many steps"
             )
         return _rounds(made, start, gradient, inner, speeds, counts[0], cost, weights)
-    world: _World
-    if isinstance(made, TurnRule):
-        world = _Turns(made, start, gradient, inner, weights, members)
-    elif isinstance(made, GoSGD):
-        world = _Gossip(made, start, gradient, inner, members)
-    else:
-        assert isinstance(made, Hogwild)
-        world = _Hogwild(start, gradient, inner, members)
+    if made.way not in _WORLDS:
+        raise InputError(f"simulate: {rule} is for several nodes: give the rule of one of them")
+    world = _WORLDS[made.way](made, start, gradient, inner, weights, members)
     if not isinstance(schedule, Mapping):
         world.run(speeds, counts, cost, schedule, deaths)
     elif isinstance(world, _Turns):
@@ -206,7 +200,7 @@ def _rounds(
     w = [centre.copy() for _ in range(members)]
     weights = normalized(rows if rule.by_rows and any(rows) else [1.0] * members)
     owners = list(range(members))  # of the optimizer's states
-    warmup = getattr(rule, "warmup", 0)
+    warmup = rule.warmup
     found = Simulation(centre, w, [centre.copy()], steps=[steps] * members)
     for step in range(steps):
         found.seconds += 1 / min(speeds)
@@ -221,11 +215,11 @@ def _rounds(
         if since > 0 and since % rule.period and step + 1 < steps:
             continue
         number = len(found.log)
-        partners = _partners(rule, number, members)
+        partners = rule.partners(number, members)
         swapped = [w[r].copy() for r in partners]
         owners = [owners[r] for r in partners]
         rule.meeting(w, centre, outer, _mean(w, weights), members)
-        if isinstance(rule, Swap):
+        if rule.swaps:
             for vector, value in zip(w, swapped, strict=True):
                 vector[...] = value
         found.versions.append(centre.copy())
@@ -241,10 +235,6 @@ def _mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
     return mean
 
 
-def _partners(rule: RoundRule, number: int, members: int) -> list[int]:
-    return rule.partners(number, members) if isinstance(rule, Swap) else list(range(members))
-
-
 class _World:
     """Members that step by themselves; the base of the simulations of free rules."""
 
@@ -252,7 +242,16 @@ class _World:
     bound: int | None = None
     queues = False  # exchanges take place one at a time
 
-    def __init__(self, start: Vector, gradient: Gradient, inner: Inner, members: int) -> None:
+    def __init__(
+        self,
+        rule: FreeRule,
+        start: Vector,
+        gradient: Gradient,
+        inner: Inner,
+        rows: list[float],
+        members: int,
+    ) -> None:
+        del rule, rows
         self.gradient, self.inner = gradient, inner
         self.present = set(range(members))
         self.done = [0] * members
@@ -402,9 +401,9 @@ class _Turns(_World):
         rows: list[float],
         members: int,
     ) -> None:
-        super().__init__(start, gradient, inner, members)
+        super().__init__(rule, start, gradient, inner, rows, members)
         self.rule, self.rows = rule, rows
-        self.period, self.bound = rule.period, getattr(rule, "bound", None)
+        self.period, self.bound = rule.period, rule.bound
         self.centre = [start.copy(), *(np.zeros_like(start) for _ in rule.beside)]
         self.counts = [0.0 for _ in rule.counts]
         self.optimizer, self.scalars = _optimizer(rule, start), np.zeros(0)
@@ -492,20 +491,25 @@ class _Turns(_World):
 
 def _optimizer(rule: TurnRule, start: Vector) -> ElementwiseUpdate | None:
     """The optimizer at the centre."""
-    given = getattr(rule, "centre", None)
-    if given is None:
+    if rule.centre is None:
         return None
     what = f"simulate: the optimizer at the centre of {rule}"
-    return ElementwiseUpdate.of_vector(given, start, what)
+    return ElementwiseUpdate.of_vector(rule.centre, start, what)
 
 
 class _Gossip(_World):
     """`GoSGD`."""
 
     def __init__(
-        self, rule: GoSGD, start: Vector, gradient: Gradient, inner: Inner, members: int
+        self,
+        rule: GoSGD,
+        start: Vector,
+        gradient: Gradient,
+        inner: Inner,
+        rows: list[float],
+        members: int,
     ) -> None:
-        super().__init__(start, gradient, inner, members)
+        super().__init__(rule, start, gradient, inner, rows, members)
         self.rule = rule
         self.choose = [rule.chooser(rank) for rank in range(members)]
         self.found.weights = [1 / members] * members
@@ -578,3 +582,11 @@ class _Hogwild(_World):
         self.found.log.append(
             Exchange(len(self.found.log) + 1, rank, self.done[rank], 0, len(self.present), "add")
         )
+
+
+# The simulation of a free rule, by its way.
+_WORLDS: dict[str, Callable[..., _World]] = {
+    "turns": _Turns,
+    "gossip": _Gossip,
+    "races": _Hogwild,
+}

@@ -176,9 +176,9 @@ def test_a_death_without_restarts(how: str) -> None:
 
 def fail_in_writing(monkeypatch: pytest.MonkeyPatch, rank: int, act: Callable[[], None]) -> None:
     """A member fails while it writes the centre, in its second meeting."""
-    from synkhronos.extensions._apart import own_values as module
+    from synkhronos.extensions._apart.meeting import Meeting
 
-    treat = module._Meeting.treat
+    treat = Meeting.treat
     meetings = []
 
     def replaced(self: Any, *args: Any) -> None:
@@ -187,7 +187,7 @@ def fail_in_writing(monkeypatch: pytest.MonkeyPatch, rank: int, act: Callable[[]
         if self._comm.rank == rank and len(meetings) == 2:
             act()
 
-    monkeypatch.setattr(module._Meeting, "treat", replaced)
+    monkeypatch.setattr(Meeting, "treat", replaced)
 
 
 def _raise() -> None:

@@ -485,14 +485,14 @@ MUTANTS = (
     ),
     Mutant(
         "two versions of the states at the centre",
-        "extensions/_apart/free/commands.py",
+        "extensions/_apart/free/allocation.py",
         "counts[k], states[k])",
         "counts[k], states[0])",
         f"{FREE_FAULTS} -k 'go_on and spare'",
     ),
     Mutant(
         "a quorum that is not full at the end of a round is applied",
-        "extensions/_apart/nodes/rounds.py",
+        "extensions/_apart/nodes/inside.py",
         "            participant.conclude()\n",
         "            pass\n",
         f"{FREE_ROWS} -k closed",

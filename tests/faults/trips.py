@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synkhronos.extensions._apart.free import commands, pages, turns
+from synkhronos.extensions._apart.free import allocation, pages, turns
 from synkhronos.extensions._apart.free.centre import Centre
 from synkhronos.extensions._apart.free.turn_taker import TurnTaker
 
@@ -144,7 +144,7 @@ def set_trip(patch: pytest.MonkeyPatch, place: str, act: str) -> Trip:
                 self.merged: Any = Words(self.merged, trip, "merged")
             made.append(self)
 
-    patch.setattr(commands, "Page", Tripped)
+    patch.setattr(allocation, "Page", Tripped)
     pass_over, commit = TurnTaker._pass_over, Centre.commit
 
     def half_written(self: Any, turn: Any, old: Any, new: Any) -> None:

@@ -138,7 +138,10 @@ class CountReads(Command):
 
     def run(self, member):
         from synkhronos.training.sources import FileSource
-        counts = member.updates.setdefault("counts", [])
+        counts = member.installed.find(list, -1)
+        if counts is None:
+            counts = []
+            member.installed.keep(-1, counts)
         if not counts:
             real = FileSource.read_into
             def counting(source, rows, out):

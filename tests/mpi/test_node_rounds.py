@@ -99,10 +99,10 @@ import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._apart import own_values
+from synkhronos.extensions._apart.meeting import Meeting
 
 pytensor.config.mode = "FAST_COMPILE"
-treat, calls = own_values._Meeting.treat, []
+treat, calls = Meeting.treat, []
 
 def failing(self, *args):
     treat(self, *args)
@@ -110,7 +110,7 @@ def failing(self, *args):
     if self._comm.rank == 3 and len(calls) == 2:
         raise ZeroDivisionError("in the meeting")
 
-own_values._Meeting.treat = failing
+Meeting.treat = failing
 synk.fork(2)
 x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.ones(9000), name="w")
 train = make_train_function(

@@ -108,7 +108,7 @@ def test_members_forget_what_is_closed(group: synk.Group) -> None:
     for _ in range(3):
         synk.pymc.parallel(regression()).close()
         gc.collect()
-    assert len(group.member.updates) <= 1
+    assert len(group.member.installed) <= 1
 
 
 def test_a_divided_model_is_not_divided_again(group: synk.Group) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.base import Command
 from synkhronos._plan.reductions import Reduction
-from synkhronos.extensions._apart import own_values
+from synkhronos.extensions._apart.meeting import Meeting
 from synkhronos.extensions._step.resident import Resident
 
 
@@ -205,7 +205,7 @@ class FailsOnce(Command):
         """Replace the method until then."""
         if member.rank != self.rank:
             return
-        owner = {"flat": Resident, "apply": Resident, "treat": own_values._Meeting}[self.method]
+        owner = {"flat": Resident, "apply": Resident, "treat": Meeting}[self.method]
         real, left = getattr(owner, self.method), [self.calls]
 
         def fails(*given: Any) -> Any:

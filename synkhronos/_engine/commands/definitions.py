@@ -58,7 +58,7 @@ class Forget(Command):
         """Drop the replicas."""
         for number in self.functions:
             member.replicas.pop(number, None)
-            member.updates.pop(number, None)
+            member.installed.forget(number)
             member.clocks.pop(number, None)
             member.scattered_rows.pop(number, None)
         member.forget(self.variables)

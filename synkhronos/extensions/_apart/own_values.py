@@ -3,65 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._backends.reduction_loops import reduce_block, reduce_into
 from synkhronos._engine.commands.call import Call, Part, as_float, compute_call
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
-from synkhronos._plan.reductions import Reduction, accumulator, normalized, rounded
-from synkhronos._plan.rows import edges
+from synkhronos._plan.reductions import rounded
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.solo import Solo
-from synkhronos.extensions._apart.recipe import (
-    KINDS,
-    PARAMETER,
-    STATE,
-    LocalArrays,
-    LocalRecipe,
-)
-from synkhronos.extensions._step.layout import ALIGN
+from synkhronos.extensions._apart.meeting import Meeting, Vectors
+from synkhronos.extensions._apart.recipe import KINDS, STATE, LocalArrays, LocalRecipe
+from synkhronos.extensions._step.install import Kept
 from synkhronos.extensions._step.update import FlatUpdate, Inputs
 from synkhronos.rules._base import RoundRule
-from synkhronos.rules.swap import Swap
-
-_BLOCK = 1 << 14  # elements; 64 KB of float32 of some members stay in a core's cache
-_ALONE_BELOW = 1 << 12  # elements below which one member treats a vector
 
 
-@dataclass
-class Vectors:
-    """One vector of all members of a node, flat.
-
-    Attributes
-    ----------
-    own : list of vector
-        Each member's.
-    centre : vector
-    outer : list of vector
-    first : vector or None
-        The values that a meeting sets states back to.
-    total : vector or None
-        On several nodes: the mean over all members.
-    lo, hi : int
-        The chunk that this member treats in a meeting.
-    """
-
-    kind: str
-    own: list[np.ndarray]
-    centre: np.ndarray
-    lo: int
-    hi: int
-    outer: list[np.ndarray] = field(default_factory=list)
-    first: np.ndarray | None = None
-    total: np.ndarray | None = None
-
-
-class Local:
+class Local(Kept):
     """What a member keeps of a training function whose members train apart.
 
     The values of its parameters, states and statistics are its own vectors, in the host's memory.
@@ -71,8 +31,6 @@ class Local:
     entries : list of (Entry, array)
         Parameters, states, statistics and the rule's outer variables, and their views of the
         node's centre.
-    leaves : list of array
-        The scalars of the optimizer's rule, which the master sets.
     steps : int
         Steps of the group so far. It counts up when all members have come to change their values.
     meetings : int
@@ -109,6 +67,11 @@ class Local:
         self._states: list[np.ndarray] = []  # 0-d ones of the whole rule, such as a count of steps
         self._rows = [0.0] * size  # that each member has used since the last meeting
         self._shown: list[tuple[list[Any], np.ndarray, list[Any]]] = []
+
+    @property
+    def joined(self) -> Sequence[tuple[Entry, np.ndarray]]:
+        """The same as `entries`."""
+        return self.entries
 
     def compile(self) -> None:
         """Compile what a step calls."""
@@ -253,18 +216,17 @@ class Local:
         even if each member keeps its own. Without a rule, nothing else happens.
         """
         comm = member.communicator
-        rows = normalized(self._rows if any(self._rows) else [1.0] * comm.size)
-        meeting = _Meeting(rule, rows, publish, comm)
+        first = comm.rank - comm.home.rank
+        here = slice(first, first + comm.home.size)
+        meeting = Meeting(rule, self._rows, here, publish, comm)
         treated = [v for v in self._vectors if meeting.treats(v)]
         self._bring([kind for kind in KINDS if meeting.reads(kind)])
-        swapped = self._swapped(comm, rule, number)
+        swapped = self._swapped(comm, rule, number) if meeting.swaps else None
         meeting.add_up([v for v in treated if meeting.averages(v)])
         states = meeting.states(self._states, self._first_states())
         comm.enter()
         member.in_place = [entry for entry, _ in self.entries]
-        for vectors in treated:
-            for lo in range(vectors.lo, vectors.hi, _BLOCK):
-                meeting.treat(vectors, lo, min(lo + _BLOCK, vectors.hi))
+        meeting.change(treated)
         comm.barrier()  # of all nodes: if one fails here, the centre is torn everywhere
         if states is not None:
             self._keep_states(member, states, meeting.spreads)
@@ -305,8 +267,7 @@ class Local:
         self, comm: Communicator, rule: RoundRule | None, number: int
     ) -> list[np.ndarray] | None:
         """The values of the member that this one swaps with; None if it keeps its own."""
-        if not isinstance(rule, Swap):
-            return None
+        assert rule is not None
         found = None
         for rank, partner in enumerate(rule.partners(number, comm.size)):
             if rank != partner:
@@ -315,119 +276,3 @@ class Local:
                 got = comm.broadcast(given, partner, pair)
                 found = got if comm.rank == rank else found
         return found
-
-
-class _Meeting:
-    """How a meeting treats the vectors.
-
-    Attributes
-    ----------
-    spreads : bool
-        Whether members go on from the states that the meeting gives the variables.
-    """
-
-    def __init__(
-        self, rule: RoundRule | None, rows: list[float], publish: bool, comm: Communicator
-    ) -> None:
-        self._rule = rule
-        self._policy = "keep" if rule is None else rule.policy
-        self._swaps = isinstance(rule, Swap)
-        self.spreads = self._policy != "keep"
-        self._rows = rows
-        by_rows = rule is None or rule.by_rows
-        self._weights = rows if by_rows else [1.0 / comm.size] * comm.size
-        self._publish = publish
-        self._comm = comm
-        first = comm.rank - comm.home.rank
-        self._here = slice(first, first + comm.home.size)
-        self._scratch: dict[np.dtype, np.ndarray] = {}
-
-    def treats(self, v: Vectors) -> bool:
-        """Whether the meeting changes such vectors."""
-        if v.kind is STATE:
-            return self._publish or self.spreads
-        return self._rule is not None
-
-    def reads(self, kind: str) -> bool:
-        """Whether the meeting reads the members' vectors of a kind."""
-        if kind is STATE:
-            averaged = self._policy == "average" or (self._publish and self._policy == "keep")
-            return averaged or self._swaps
-        return self._rule is not None
-
-    def changes(self, kind: str) -> bool:
-        """Whether members go on from other values of a kind."""
-        return self.spreads or self._swaps if kind is STATE else self._rule is not None
-
-    def averages(self, v: Vectors) -> bool:
-        """Whether it needs the members' mean of such vectors."""
-        return v.kind is not STATE or self._policy != "reset"
-
-    def _weights_of(self, v: Vectors) -> list[float]:
-        return self._weights if v.kind is PARAMETER else self._rows
-
-    def add_up(self, averaged: list[Vectors]) -> None:
-        """On several nodes: the means of these vectors."""
-        if self._comm.nodes == 1:
-            return
-
-        def fill(i: int, lo: int, hi: int) -> None:
-            weights = self._weights_of(averaged[i])[self._here]
-            total = averaged[i].total
-            assert total is not None
-            if hi > lo and any(weights):
-                parts = [own[lo:hi] for own in averaged[i].own]
-                reduce_into(total[lo:hi], parts, Reduction.AVG, weights)
-                total[lo:hi] *= sum(weights)
-            else:
-                total[lo:hi] = 0
-
-        totals = [v.total for v in averaged if v.total is not None]
-        self._comm.sum_over_nodes(totals, fill)
-
-    def states(self, own: list[np.ndarray], first: list[np.ndarray]) -> list[np.ndarray] | None:
-        """The 0-d states after the meeting; None: each member keeps its own."""
-        if not own or not (self.spreads or self._publish):
-            return None
-        if self._policy == "reset":
-            return first
-        mine = np.array([float(state) for state in own])
-        self._comm.all_reduce([mine], Reduction.AVG, self._rows)
-        return list(mine)
-
-    def treat(self, v: Vectors, lo: int, hi: int) -> None:
-        """Change elements lo to hi in all members of the node, and in the centre."""
-        own = [vector[lo:hi] for vector in v.own]
-        centre = v.centre[lo:hi]
-        if v.kind is PARAMETER:
-            assert self._rule is not None
-            outer = [vector[lo:hi] for vector in v.outer]
-            self._rule.meeting(own, centre, outer, self._mean(v, own, lo, hi), self._comm.size)
-            return
-        centre[...] = self._mean(v, own, lo, hi) if v.first is None else v.first[lo:hi]
-        for vector in own if self.spreads or v.kind is not STATE else ():
-            vector[...] = centre
-
-    def _mean(self, v: Vectors, own: list[np.ndarray], lo: int, hi: int) -> np.ndarray:
-        if v.total is not None:
-            return rounded(v.total[lo:hi], v.centre.dtype)
-        dtype = v.centre.dtype
-        if accumulator(dtype, Reduction.AVG) != dtype:
-            return reduce_block(own, Reduction.AVG, self._weights_of(v), None)
-        buffer = self._scratch.get(dtype)
-        if buffer is None:
-            buffer = self._scratch[dtype] = np.empty(_BLOCK, dtype)
-        return reduce_block(own, Reduction.AVG, self._weights_of(v), buffer[: hi - lo])
-
-
-def chunk(number: int, size: int, rank: int, members: int) -> tuple[int, int]:
-    """The elements of a vector that a member of the node treats; a short one goes to one member.
-
-    >>> [chunk(0, 10_000, rank, 2) for rank in (0, 1)], chunk(1, 100, 0, 2), chunk(1, 100, 1, 2)
-    ([(0, 4992), (4992, 10000)], (0, 0), (0, 100))
-    """
-    if size < _ALONE_BELOW:
-        return (0, size) if rank == number % members else (0, 0)
-    borders = edges(size // ALIGN, members)
-    end = size if rank == members - 1 else borders[rank + 1] * ALIGN
-    return borders[rank] * ALIGN, end

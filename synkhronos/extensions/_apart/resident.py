@@ -10,7 +10,6 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._backends.compile_cache import while_compiling
 from synkhronos._engine.commands.call import Call, Part
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
@@ -43,8 +42,7 @@ class ResidentLocal(Local):
 
     def compile(self) -> None:
         """Compile what a step calls."""
-        with while_compiling(True):
-            self._resident.compile()
+        self._resident.compile()
 
     def computed(
         self, call: Call, member: Member, ready: Callable[[], None] | None = None

@@ -102,7 +102,7 @@ class OpenReader(Command):
         if leads:
             found = [Source(s, i, self.orders.n) for i, s in enumerate(self.sources)]
             reader = NodeReader(found, self.orders, self.sort, turns)
-        member.updates[self.number] = NodePart(reader, self.sets)
+        member.installed.keep(self.number, NodePart(reader, self.sets))
         comm.barrier()
 
 
@@ -118,7 +118,7 @@ class ReadAhead(Command):
 
     def run(self, member: Member) -> None:
         """Wait, in the node's leader, until its thread has read this node's rows."""
-        part = member.updates.get(self.number)
+        part = member.installed.find(NodePart, self.number)
         if part is None:
             raise GroupError("Loader: the workers have been restarted: make the Loader anew")
         if part.reader is not None:

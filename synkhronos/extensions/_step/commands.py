@@ -25,31 +25,26 @@ from synkhronos._engine.commands.call import (
     compute_call,
     contribute_call,
 )
-from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
-from synkhronos._host.arena import Arena, ArrayRef
 from synkhronos._plan.reductions import Reduction
-from synkhronos._transport import serialization
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
+from synkhronos.extensions._step.install import Install, Kept, scalars
 from synkhronos.extensions._step.update import FlatUpdate, Inputs
 
 
 @dataclass(frozen=True)
-class InstallUpdate(Command):
-    """Make a node-shared update in all members; the master compiles, then the others load."""
+class InstallUpdate(Install):
+    """Give each node one array of each parameter and state, and each member its gradients."""
 
-    recipe: bytes
-    number: int
-
-    def run(self, member: Member) -> None:
-        """Allocate arrays, map those of the other members, compile."""
-        comm, mine = member.communicator, member.rank == member.master
+    def allocate(self, recipe: FlatRecipe, member: Member) -> FlatUpdate:
+        """Allocate the vectors; the leader of a node has those that its members share."""
+        comm = member.communicator
         home = comm.home
         leads = home.rank == comm.leader
-        recipe: FlatRecipe = unpacked(self.recipe, member).for_node(home.size)
+        recipe = recipe.for_node(home.size)
         arrays = Arrays(recipe)
         gradients = arrays.gradients(comm)
         sparse = recipe.sparse is not None
@@ -66,48 +61,10 @@ class InstallUpdate(Command):
         given = published, shared[k + sparse :], shared[n:k], sums, comm.node
         update = FlatUpdate(recipe, home.rank, *given)
         update.leaves = scalars(member, arrays.leaf_dtypes)
-        if not mine:
-            comm.barrier()
-        with member.compiling():
-            update.compile()
-        if mine:
-            comm.barrier()
+        update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         for vector in gradients:
             vector[...] = 0
-        member.clocks[self.number] = Clocks(member)
-        update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
-        member.updates[self.number] = update
-
-
-def unpacked(recipe: bytes, member: Member) -> Any:
-    """The recipe that the master has packed, or its own."""
-    if member.rank == member.master:
-        return member.master_input
-    return serialization.unpack_graph(recipe, lambda n: member.variables[n].variable)
-
-
-def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
-    """The rule's scalars: in the memory that the master writes, or this node's copy of it."""
-    comm, mine = member.communicator, member.rank == member.master
-    made = [comm.empty((), dtype) for dtype in dtypes] if mine else []
-    if comm.nodes == 1:
-        return comm.expose(made)[member.master]
-    places = comm.broadcast([np.array(member.places(made), np.int64)], member.master)
-    assert places is not None
-    if mine:
-        return made
-    return [
-        member.view(ArrayRef(int(at), (), dtype.str, 0))
-        for at, dtype in zip(places[0], dtypes, strict=True)
-    ]
-
-
-def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
-    """In the master: give one of the rule's scalars its value, on all nodes."""
-    if arena.tracks_changes and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
-        return
-    place[...] = value
-    arena.mark_dirty(place)
+        return update
 
 
 @dataclass(frozen=True)
@@ -128,7 +85,8 @@ class MakeNodeShared(Collective):
     def act(self, member: Member) -> None:
         """The master writes its values; the others compare theirs and take the array."""
         comm = member.communicator
-        views = {e.number: view for e, view in member.updates[self.update].entries}
+        joined = member.installed.of(Kept, self.update).joined
+        views = {entry.number: view for entry, view in joined if view is not None}
         mine = member.rank == member.master
         compared = [member.variables[n] for n in self.compared]
         for entry in compared:
@@ -185,8 +143,9 @@ class CollectResiduals(Command):
 
     def run(self, member: Member) -> None:
         """Leaders exchange them."""
-        comm, sparse = member.communicator, member.updates[self.number].sparse
-        if comm.home.rank == comm.leader:
+        comm = member.communicator
+        sparse = member.installed.of(FlatUpdate, self.number).sparse
+        if sparse is not None and comm.home.rank == comm.leader:
             sparse.collect(comm)
         comm.barrier()
 
@@ -213,7 +172,7 @@ class Step(ExtendedCall):
 
     def run(self, member: Member) -> Any:
         """Compute gradients, publish them, update this member's chunks."""
-        update: FlatUpdate = member.updates[self.update]
+        update = member.installed.of(FlatUpdate, self.update)
         clock = member.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
         for entry, view in update.entries:

@@ -42,10 +42,10 @@ from synkhronos.extensions._step.commands import (
     InstallUpdate,
     MakeNodeShared,
     Step,
-    set_scalar,
 )
 from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision, TopK
 from synkhronos.extensions._step.flat import lay_out, shapes_of
+from synkhronos.extensions._step.install import Kept, set_scalar
 from synkhronos.extensions._step.objective import Objective
 from synkhronos.extensions._step.partition import Partition
 from synkhronos.extensions._step.resident import InstallResidentUpdate, MakeEqual, ResidentStep
@@ -126,7 +126,7 @@ class TrainFunction(ProcessBound, Advised):
         self._plan = plan
         goal, partition = plan.goal, plan.partition
         self._member: Member | None = None  # that the update is installed in
-        self._entries: list[tuple[Entry, np.ndarray | None]] = []
+        self._entries: Sequence[tuple[Entry, np.ndarray | None]] = ()
         self._finish: Any = None
         self._update: Any = None
         places = [place for _, _, place in goal.partials]
@@ -525,17 +525,11 @@ class TrainFunction(ProcessBound, Advised):
         flat, install = self._installation()
         packed = serialization.pack_graph(flat, numbered) if group.size > 1 else b""
         group.run_in_turn(install(packed, self._number), "train", master_input=flat)
-        self._update = group.member.updates[self._number]
+        self._update = group.member.installed.of(Kept, self._number)
         self._measurements.use()
-        self._entries = self._joined()
+        self._entries = self._update.joined
         self._shapes = [np.shape(e.storage[0]) for e, _ in self._entries]
         self._member = group.member
-
-    def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:
-        """The variables that have one array on each node, and that array; None: one in each."""
-        if self._resident:
-            return [(e, None) for e in self._update.entries]
-        return list(self._update.entries)
 
     def _settle(self) -> bool:
         """See to it that each parameter and state is one array, with the master's value.

@@ -27,11 +27,9 @@ from synkhronos._engine.commands.base import (
     SCATTER,
     UPDATE,
     WAIT,
-    Command,
     Stopwatch,
 )
 from synkhronos._engine.commands.call import compute_call, contribute_call, part_of
-from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
@@ -40,22 +38,19 @@ from synkhronos.extensions._step.commands import (
     Step,
     check_votes,
     has_nan,
-    scalars,
-    unpacked,
     weights_of,
 )
 from synkhronos.extensions._step.fused import Fused
+from synkhronos.extensions._step.install import Install, Kept, scalars
 from synkhronos.extensions._step.resident_recipe import ResidentRecipe, summed_in
 
 
-class Resident:
+class Resident(Kept):
     """A member's parameters and states, and the program that updates them.
 
     Attributes
     ----------
     entries : list of Entry
-    leaves : list of array
-        The rule's scalars, which the master sets before a step.
     owned : dict of array
         By the number of a variable, an array without other references: it may be overwritten.
     """
@@ -78,8 +73,17 @@ class Resident:
             d: [i for i, k in enumerate(kinds) if k.dtype == d] for d in recipe.dtypes
         }
 
+    @property
+    def joined(self) -> Sequence[tuple[Entry, None]]:
+        """All variables that the update changes; each member has values of its own."""
+        return [(entry, None) for entry in self.entries]
+
     def compile(self) -> None:
         """Compile the update's program, which overwrites the values."""
+        with while_compiling(True):
+            self._make_program()
+
+    def _make_program(self) -> None:
         recipe = self.recipe
         flats = {d: pt.vector(f"gradients of {d}", dtype=summed_in(d)) for d in recipe.dtypes}
         pieces: dict[Variable, Variable] = {}
@@ -177,28 +181,15 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class InstallResidentUpdate(Command):
-    """Make an update in each member's own memory; the master compiles first."""
+class InstallResidentUpdate(Install):
+    """Make an update in each member's own memory."""
 
-    recipe: bytes
-    number: int
-
-    def run(self, member: Member) -> None:
-        """Map the scalars, compile."""
-        comm, mine = member.communicator, member.rank == member.master
-        recipe: ResidentRecipe = unpacked(self.recipe, member)
+    def allocate(self, recipe: ResidentRecipe, member: Member) -> Resident:
+        """Map the scalars."""
         types: list[Any] = [v.type for v in recipe.leaves]
         leaves = scalars(member, [np.dtype(t.dtype) for t in types])
         entries = [member.variables.of(v) for v, _ in recipe.updates]
-        update = Resident(recipe, entries, leaves, member.owned)
-        if not mine:
-            comm.barrier()
-        with member.compiling(), while_compiling(True):
-            update.compile()
-        if mine:
-            comm.barrier()
-        member.updates[self.number] = update
-        member.clocks[self.number] = Clocks(member)
+        return Resident(recipe, entries, leaves, member.owned)
 
 
 @dataclass(frozen=True)
@@ -233,7 +224,7 @@ class ResidentStep(Step):
 
     def run(self, member: Member) -> Any:
         """Compute, sum, update."""
-        update: Resident = member.updates[self.update]
+        update = member.installed.of(Resident, self.update)
         clock = member.clocks[self.update].mine
         if Fused.serves(self.call, member):
             clock.start(counted=update.fused is not None)

@@ -27,6 +27,7 @@ from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos.extensions._step.exchanges import HalfPrecision
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
+from synkhronos.extensions._step.install import Kept
 from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 from synkhronos.extensions._step.sparse import SparseSum
@@ -67,7 +68,7 @@ class _Call:
     scalars: tuple[int, ...]
 
 
-class FlatUpdate:
+class FlatUpdate(Kept):
     """A node-shared update in one member.
 
     Attributes
@@ -76,11 +77,8 @@ class FlatUpdate:
         The node-shared array of each parameter and state.
     entries : list of (Entry, array)
         The same, as this member knows the variables.
-    leaves : list of array
-        The rule's scalars, which the master sets before a step.
     """
 
-    leaves: list[np.ndarray]
     entries: list[tuple[Entry, np.ndarray]]
 
     def __init__(
@@ -110,6 +108,11 @@ class FlatUpdate:
             self.sparse = SparseSum(recipe, rank, node, accumulated, totals, kept)
         elif kept:
             [self._steps] = kept
+
+    @property
+    def joined(self) -> Sequence[tuple[Entry, np.ndarray]]:
+        """The parameters and states."""
+        return self.entries
 
     @property
     def adds_up(self) -> bool:

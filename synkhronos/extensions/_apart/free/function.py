@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,6 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._checks import check_flag, check_integer, check_seconds, check_word, shown
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, retried
-from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._warnings import warn
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
@@ -26,8 +26,8 @@ from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.free.run import Run
 from synkhronos.extensions._apart.function import ApartFunction
 from synkhronos.extensions._rows.batches import Batches
-from synkhronos.extensions._step.commands import set_scalar
 from synkhronos.extensions._step.function import TrainPlan
+from synkhronos.extensions._step.install import set_scalar
 from synkhronos.rules._base import FreeRule
 
 log = logging.getLogger("synkhronos")
@@ -77,7 +77,7 @@ class FreeFunction(ApartFunction):
         self._members_rule: Any = self.rule  # with the recipe of an optimizer, not its callable
         self._at_centre: ElementwiseRecipe | None = None
         self._warned = False
-        if getattr(rule, "centre", None) is not None:
+        if rule is not None and rule.centre is not None:
             self._add_optimizer()
         name = f"rows and exchanges ({type(rule).__name__})"
         self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
@@ -222,16 +222,16 @@ class FreeFunction(ApartFunction):
     def _warn_of_the_rule(self, batches: int) -> None:
         """Warn if members hardly exchange, or may lose their cores in their turns."""
         what, rule, size = self._function.what, self.rule, self._group.size
-        period = getattr(rule, "period", 1)
-        if getattr(rule, "alpha", 1) == 0:
+        if math.isinf(rule.interval):
             warn(f"{what}: with {rule} members never exchange: leave alpha out", UnusedWarning)
-        elif size > 1 and period * size > batches:
+        elif size > 1 and rule.interval * size > batches:
             warn(
-                f"{what}: {batches} batches are fewer than {period} for each of {size} members, so "
+                f"{what}: {batches} batches are fewer than {rule.interval} for each of {size} "
+                "members, so "
                 "members exchange at their end only: use a shorter period",
                 UnusedWarning,
             )
-        centre = getattr(rule, "centre", None)
+        centre = rule.centre
         while isinstance(centre, functools.partial):
             centre = centre.func
         if self._warned:
@@ -256,7 +256,4 @@ class FreeFunction(ApartFunction):
 
     def _installer(self) -> Callable[[bytes, int], Command]:
         rule = self._members_rule
-        return lambda packed, number: InstallFree(packed, rule, number)
-
-    def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:
-        return []
+        return lambda packed, number: InstallFree(packed, number, rule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import override
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Gossiper(Participant):
     """
 
     rule: GoSGD
+    sends = True
 
     def __init__(
         self, member: Member, local: Local, rule: GoSGD, shared: Shared, assignment: Assignment
@@ -47,6 +49,11 @@ class Gossiper(Participant):
         super().__init__(member, local, rule, shared, assignment)
         self._choose = rule.chooser(self.peers.rank)
         self._reals = self._page.reals
+
+    @staticmethod
+    @override
+    def compile_exchange(rule: GoSGD, dtype: np.dtype) -> None:
+        rule.merge(np.ones(1, dtype), 0.5, np.ones(1, dtype), 0.5)
 
     def serve(self) -> None:
         self._merge()

@@ -60,6 +60,14 @@ class Page:
         self.taken_over = view[WORDS + members : WORDS + 2 * members]
 
 
+def clear_pages(pages: Sequence[Page]) -> None:
+    """Set all words to zero, and the weights of all members to equal ones."""
+    for page in pages:
+        for words in (page.words, page.reals):
+            np.asarray(words)[...] = 0
+        page.reals[WEIGHT] = 1 / len(pages)
+
+
 def length(members: int) -> int:
     """The number of words of a page."""
     return WORDS + 2 * members

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -121,7 +121,18 @@ class Shared:
 
 
 class Participant:
-    """The base: a member that claims rows and steps; rules differ in what follows a step."""
+    """The base: a member that claims rows and steps; rules differ in what follows a step.
+
+    Attributes
+    ----------
+    at_centre : bool
+        The members' parameters and statistics are the centre's own, which they change in place.
+    sends : bool
+        Members send their parameters to one another.
+    """
+
+    at_centre: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
 
     def __init__(
         self, member: Member, local: Local, rule: FreeRule, shared: Shared, assignment: Assignment
@@ -141,6 +152,10 @@ class Participant:
         self._numbers_seen = 0.0
         self.used: list[int] = []  # batches since the last exchange
         self.broken = False  # a failure has left its values undefined
+
+    @staticmethod
+    def compile_exchange(rule: Any, dtype: np.dtype) -> None:
+        """Compile what an exchange of the rule calls for vectors of this dtype."""
 
     def arrive(self) -> None:
         """Take part."""

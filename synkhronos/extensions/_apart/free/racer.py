@@ -20,6 +20,7 @@ from synkhronos.extensions._apart.free.participant import (
 class Racer(Participant):
     """A member that steps at the centre itself; its optimizer's states are its own."""
 
+    at_centre = True
     _not_finite = 0  # steps in a row
 
     def _refuses(self, loss: float) -> bool:

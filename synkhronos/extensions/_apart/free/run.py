@@ -18,7 +18,7 @@ from synkhronos._checks import check_seconds
 from synkhronos._engine.group import Group, Task
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
-from synkhronos.extensions._apart.free.commands import Free
+from synkhronos.extensions._apart.free.kept import Free
 from synkhronos.extensions._apart.free.pages import (
     AT_WORK,
     EXCHANGES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import override
 
 import numpy as np
 
@@ -56,7 +57,17 @@ class TurnTaker(Participant):
         self._seen = 0  # version that this member has read
         self._steps = 0  # since the last exchange
         self._not_finite = 0  # contributions in a row
-        self._bound: int | None = getattr(rule, "bound", None)
+        self._bound = rule.bound
+
+    @staticmethod
+    @override
+    def compile_exchange(rule: TurnRule, dtype: np.dtype) -> None:
+        turn = Turn(0, 1.0, 1, [0.0 for _ in rule.counts])
+        rule.plan(turn)
+        centre = [np.ones(1, dtype) for _ in ("", *rule.beside)]
+        new = [np.ones(1, dtype) for _ in centre]
+        own = [np.ones(1, dtype) for _ in rule.own]
+        rule.exchange(turn, np.ones(1, dtype), own, centre, new)
 
     def read(self) -> tuple[int, Version]:
         return self._centre.read(lambda: self._turns.take(lambda: False), self._turns.give)

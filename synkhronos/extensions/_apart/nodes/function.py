@@ -6,16 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_integer
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
-from synkhronos._engine.variables import Entry
 from synkhronos.extensions._apart.free.claims import BatchOrder
 from synkhronos.extensions._apart.free.function import FreeFunction
-from synkhronos.extensions._apart.nodes.rounds import InstallNodes, NodeRound
+from synkhronos.extensions._apart.nodes.commands import InstallNodes, NodeRound
 from synkhronos.extensions._apart.nodes.run import NodesRun
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._step.function import TrainPlan
@@ -123,8 +121,5 @@ class NodesFunction(FreeFunction):
         return found
 
     def _installer(self) -> Callable[[bytes, int], Command]:
-        rule = self.nodes
-        return lambda packed, number: InstallNodes(packed, rule, number)
-
-    def _joined(self) -> list[tuple[Entry, np.ndarray | None]]:
-        return list(self._update.entries)
+        rule = self.nodes.inside
+        return lambda packed, number: InstallNodes(packed, number, rule)

@@ -15,7 +15,8 @@ from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.free.claims import RowsOfBatches
 from synkhronos.extensions._apart.free.pages import LOSS, LOSS_ROWS, ROWS, STEPS, Page
 from synkhronos.extensions._apart.free.participant import Assignment
-from synkhronos.extensions._apart.own_values import Local, Vectors
+from synkhronos.extensions._apart.meeting import first_vectors
+from synkhronos.extensions._apart.own_values import Local
 from synkhronos.extensions._apart.recipe import LocalArrays, LocalRecipe
 from synkhronos.extensions._step.commands import weights_of
 from synkhronos.extensions._step.update import FlatUpdate, Inputs
@@ -30,6 +31,8 @@ class Team(Local):
         Of each member of the node.
     values : list of array
         Of the node.
+    first : list of array
+        The same for parameters and statistics, and the states that a round may begin with.
     """
 
     def __init__(
@@ -38,16 +41,18 @@ class Team(Local):
         arrays: LocalArrays,
         gradients: list[list[np.ndarray]],
         values: list[np.ndarray],
-        vectors: list[Vectors],
+        first: list[np.ndarray],
         leaves: list[np.ndarray],
         comm: Communicator,
     ) -> None:
         home = comm.home
+        vectors = first_vectors(arrays.kinds, first)
         super().__init__(recipe, arrays, gradients[home.rank], values, vectors, leaves, comm.size)
         flat = recipe.flat.for_node(home.size)
         held = arrays.of_update(values)
         self._update = FlatUpdate(flat, home.rank, gradients, held, [])
         self._comm = comm
+        self.first = first
 
     def train(
         self, member: Member, work: Assignment, page: Page, stopped: Callable[[], bool]

@@ -9,34 +9,24 @@ import numpy as np
 
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Command
 from synkhronos._engine.commands.call import Call, ExtendedCall, contribute_call
-from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.member import Member
 from synkhronos._plan.reductions import Reduction, accumulator
-from synkhronos.extensions._apart.own_values import Local, Vectors, chunk
+from synkhronos.extensions._apart.meeting import Vectors, chunk
+from synkhronos.extensions._apart.own_values import Local
 from synkhronos.extensions._apart.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
 from synkhronos.extensions._apart.resident import ResidentLocal
-from synkhronos.extensions._step.commands import scalars, unpacked
 from synkhronos.extensions._step.flat import Arrays
+from synkhronos.extensions._step.install import Install, scalars
 from synkhronos.rules._base import RoundRule
 
 
 @dataclass(frozen=True)
-class InstallLocal(Command):
-    """Give each member values of its own, and each node a centre; compile the update.
+class InstallLocal(Install):
+    """Give each member values of its own, and each node a centre."""
 
-    Attributes
-    ----------
-    recipe : bytes
-    number : int
-    """
-
-    recipe: bytes
-    number: int
-
-    def run(self, member: Member) -> None:
-        """Allocate and map the arrays; the master compiles first."""
-        comm, mine = member.communicator, member.rank == member.master
-        recipe: LocalRecipe = unpacked(self.recipe, member)
+    def allocate(self, recipe: LocalRecipe, member: Member) -> Local:
+        """Allocate the member's vectors, and in the leader of a node those of the centre."""
+        comm = member.communicator
         arrays = LocalArrays(recipe)
         own = arrays.empty(comm)
         gradients = [] if recipe.resident else arrays.gradients(comm)
@@ -51,15 +41,8 @@ class InstallLocal(Command):
         vectors, views = _mapped(arrays, recipe, owns, shared, member)
         kind = ResidentLocal if recipe.resident else Local
         local = kind(recipe, arrays, gradients, own, vectors, leaves, member.size)
-        if not mine:
-            comm.barrier()
-        with member.compiling():
-            local.compile()
-        if mine:
-            comm.barrier()
         local.bind([(member.variables.of(v), view) for v, view in views.items()])
-        member.clocks[self.number] = Clocks(member)
-        member.updates[self.number] = local
+        return local
 
 
 def _lent(
@@ -130,7 +113,7 @@ class Begin(Command):
 
     def run(self, member: Member) -> None:
         """Copy them."""
-        member.updates[self.number].begin(self.states)
+        member.installed.of(Local, self.number).begin(self.states)
 
 
 @dataclass(frozen=True)
@@ -146,7 +129,7 @@ class LocalStep(ExtendedCall):
 
     def run(self, member: Member) -> Any:
         """Compute with own values; once all members have, change them."""
-        local: Local = member.updates[self.update]
+        local = member.installed.of(Local, self.update)
         clock = member.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
         part, outputs = local.computed(self.call, member, lambda: clock.lap(SCATTER))
@@ -184,7 +167,7 @@ class LocalSteps(Command):
 
     def run(self, member: Member) -> list[Any]:
         """Make the steps without waiting for the others, then wait for them."""
-        local: Local = member.updates[self.update]
+        local = member.installed.of(Local, self.update)
         restore = local.saved()
         try:
             found = [self._step(call, member, local) for call in self.calls]
@@ -238,4 +221,5 @@ class Meet(Command):
     def run(self, member: Member) -> None:
         """Meet, and change the centre in place."""
         with member.uninterrupted():
-            member.updates[self.number].meet(member, self.rule, self.meeting, self.publish)
+            local = member.installed.of(Local, self.number)
+            local.meet(member, self.rule, self.meeting, self.publish)

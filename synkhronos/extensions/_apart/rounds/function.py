@@ -295,7 +295,7 @@ class RoundFunction(ApartFunction):
         return (first, *rest)
 
     def _warming(self) -> bool:
-        warmup = getattr(self.rule, "warmup", 0)
+        warmup = self.rule.warmup
         return bool(warmup and self._progress.container.storage[0][_STEPS] < warmup)
 
     def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
