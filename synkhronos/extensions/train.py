@@ -35,10 +35,12 @@ from synkhronos.extensions._apart.free.function import FreeFunction
 from synkhronos.extensions._apart.nodes.function import NodesFunction
 from synkhronos.extensions._apart.rounds.function import RoundFunction
 from synkhronos.extensions._step.exchanges import Exchange, TopK, exchange_of
-from synkhronos.extensions._step.function import TrainFunction, TrainPlan, arranged
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
+from synkhronos.extensions._step.planned import TrainPlan, arranged
 from synkhronos.extensions._step.resident_recipe import UpdateRule
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import (
     check_loss,
@@ -79,7 +81,7 @@ def make_train_function(
     mode: Any = None,
     name: str | None = None,
     **kwargs: Any,
-) -> TrainFunction:
+) -> Any:
     """Make a function that trains: a call is one step of all members, in one round.
 
     Parameters
@@ -116,7 +118,7 @@ def make_train_function(
 
     Returns
     -------
-    TrainFunction; RoundFunction or FreeFunction with a rule
+    TrainFunction; RoundFunction, FreeFunction or NodesFunction with a rule
         ``train(x_data, y_data, batch=None, num_slices=1) -> loss``; a FreeFunction has no such
         call, but ``train.start(x_data, y_data, batches, epochs=1) -> Run``.
 
@@ -395,7 +397,7 @@ def _training_apart(
     rule: Any,
     changes: Sequence[Change],
     planned: Callable[[list[Change], Sequence[Change]], TrainPlan],
-) -> TrainFunction:
+) -> TrainingFunction:
     """The training function of a rule; `planned` plans its updates, and what members compute."""
     streams = [c for c in changes if isinstance(c.shared.type, RandomType)]
     statistics = [c for c in changes if not isinstance(c.shared.type, RandomType)]

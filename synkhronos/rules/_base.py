@@ -29,6 +29,7 @@ STATES = ("keep", "average", "reset")
 # meets: all members, in a command. turns: each with a centre, one at a time. gossip: each with
 # another one. races: all change one copy. nodes: the members of a node in one way, nodes meet.
 type Way = Literal["meets", "turns", "gossip", "races", "nodes"]
+type By = Literal["group", "member"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Rule(Checked, ABC):
     def meets(self) -> bool:
         """Whether all members meet, or each exchanges by itself."""
         return self.way == "meets"
+
+    @property
+    def counts_batches_by(self) -> By:
+        """Whether a batch is of all members together ("group"), or of one ("member")."""
+        return "group" if self.meets else "member"
 
     def for_members(self, members: int) -> Self:
         """The rule with each field that depends on the number of members.

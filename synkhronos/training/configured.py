@@ -41,6 +41,7 @@ from synkhronos.training._configured.optimizer import ConfiguredOptimizer, share
 from synkhronos.training._configured.rows import first, rows_of, split
 from synkhronos.training._configured.rules import exchange_of, training_rule_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
+from synkhronos.training._step_rows import step_rows
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import Best, EarlyStopping, Plateau, Target
 from synkhronos.training.config import Config, Stop, optimizer_of
@@ -270,7 +271,8 @@ def _exchange(config: Config) -> Exchange | None:
 def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:
     """What is trained on, and what is validated with, if anything."""
     rows = _fitting_rows(config, "train", net)
-    if _apart(rule) and not all(isinstance(v, np.ndarray) for v in rows):
+    apart = rule is not None and rule.counts_batches_by == "member"
+    if apart and not all(isinstance(v, np.ndarray) for v in rows):
         raise InputError(
             f"data.memory: with {rule} each member takes batches by itself, from memory: give "
             "data.memory = true"
@@ -284,22 +286,19 @@ def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:
 
 def _step_size(config: Config, rule: Rule | None) -> int:
     """The rows of a step: of all members, or of one if each makes steps of its own."""
-    apart = _apart(rule)
-    key, other = ("member_batch", "batch") if apart else ("batch", "member_batch")
-    size: int | None = getattr(config, key)
-    if size is None:
-        raise InputError(f"{key}: missing, give an integer of at least 1")
-    if getattr(config, other) is not None:
+    found = step_rows(rule, config.batch, config.member_batch)
+    if found.rows is None:
+        raise InputError(f"{found.name}: missing, give an integer of at least 1")
+    if found.refused is not None:
         why = (
-            f"with {rule} each member makes steps of its own" if apart else "members step together"
+            "members step together"
+            if found.name == "batch"
+            else f"with {rule} each member makes steps of its own"
         )
-        raise InputError(f"{other}: {why}: take it out, as by {other}= on the command line")
-    return size
-
-
-def _apart(rule: Rule | None) -> bool:
-    """Whether each member makes steps of its own."""
-    return rule is not None and not rule.meets
+        raise InputError(
+            f"{found.other}: {why}: take it out, as by {found.other}= on the command line"
+        )
+    return int(found.rows)
 
 
 def _net(config: Config) -> Net:

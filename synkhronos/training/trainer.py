@@ -31,12 +31,10 @@ from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.trace import Trace
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.launch_settings import launch_settings
-from synkhronos.extensions._apart.free.function import FreeFunction
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
 from synkhronos.extensions._saving.checkpoints import Checkpoints
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._record.exporters import checked_targets
 from synkhronos.training._record.history import History
 from synkhronos.training._run.augmentation import check_words
@@ -49,9 +47,9 @@ from synkhronos.training._run.position import Position
 from synkhronos.training._run.precision import check_precision, precision_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training._run.state import RunState
+from synkhronos.training._step_rows import step_rows
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import EarlyStopping, Target
-from synkhronos.training.engines import engine_of
 from synkhronos.training.optimizers import averages_of
 
 
@@ -154,7 +152,7 @@ class Trainer(ProcessBound, RunControl):
     @options_checked
     def __init__(
         self,
-        train: TrainFunction | Alternate,
+        train: TrainingFunction,
         *,
         metrics: Mapping[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
@@ -172,7 +170,7 @@ class Trainer(ProcessBound, RunControl):
         progress: bool = True,
         export: str | Sequence[str] = (),
     ) -> None:
-        if not isinstance(train, TrainFunction | Alternate):
+        if not isinstance(train, TrainingFunction) or not train.one_model:
             raise InputTypeError(
                 f"Trainer: {shown(train)} is not a training function of make_train_function"
             )
@@ -428,8 +426,8 @@ class Trainer(ProcessBound, RunControl):
                     raise InputError("fit: validation= without metrics: give metrics=")
                 validated = self._validation_feed(validation, feed.batches.size)
                 stack.callback(validated.close)
-            engine = engine_of(self.train, slices, feed)
-            loop = Loop(self._state, self, engine, feed, validated, due, self._options)
+            _check_feed(self.train, feed)
+            loop = Loop(self._state, self, slices, feed, validated, due, self._options)
             if resume is None and self._options.folder is not None:
                 resume = launch_settings().resume or None
             stack.enter_context(loop.opened(resume))
@@ -459,7 +457,7 @@ class Trainer(ProcessBound, RunControl):
         given = listed(data)
         n = rows_of(given, inputs, "fit")
         self._check(given)
-        size = self._batch_size(batch, member_batch)
+        size = self._step_rows(batch, member_batch)
         made = Batches(n, size, seed, shuffle, last, blocks=blocks_of(given) if shuffle else None)
         before = self._batches
         if before is not None:
@@ -475,31 +473,35 @@ class Trainer(ProcessBound, RunControl):
         if len(given) != len(self._inputs):  # of a Loader, as its first step says
             return
         check_rows(given, self._inputs, "fit")
+        for inputs, outputs in self.train.graphs:
+            check_network(outputs, shapes_of(given, self._inputs, inputs), "fit")
+
+    def _step_rows(self, batch: Any, member_batch: Any) -> Any:
         train = self.train
-        for part in train.parts if isinstance(train, Alternate) else [train]:
-            if isinstance(part, TrainFunction):  # in others, a row is one member's
-                inputs, outputs = part.graph
-                check_network(outputs, shapes_of(given, self._inputs, inputs), "fit")
-
-    def _batch_size(self, batch: Any, member_batch: Any) -> Any:
-        apart = isinstance(self.train, FreeFunction)
-        wanted, other = (member_batch, batch) if apart else (batch, member_batch)
-        name = "member_batch" if apart else "batch"
-        if other is not None or wanted is None:
+        found = step_rows(train.rule, batch, member_batch)
+        if found.refused is not None or found.rows is None:
             why = (
-                f"with {getattr(self.train, 'rule', None)} each member makes steps of its own"
-                if apart
-                else "batch is the number of rows of all members together"
+                "batch is the number of rows of all members together"
+                if found.name == "batch"
+                else f"with {train.rule} each member makes steps of its own"
             )
-            raise InputError(f"fit: give {name}=, and not the other one: {why}")
-        return wanted
+            raise InputError(f"fit: give {found.name}=, and not the other one: {why}")
+        return found.rows
 
 
-def _check_averages(train: TrainFunction | Alternate, averages: Mapping[Any, Any]) -> None:
+def _check_feed(train: TrainingFunction, feed: Feed) -> None:
+    """Raise if members take batches by themselves, and the rows are not in memory."""
+    if train.counts_batches_by == "member" and feed.fixed is None:
+        raise InputError(
+            f"fit: with {train.rule} each member takes batches by itself, and these rows are read "
+            "from a source: give arrays or Data; in a config data.memory = true"
+        )
+
+
+def _check_averages(train: TrainingFunction, averages: Mapping[Any, Any]) -> None:
     """Raise if the averages of parameters would not follow the members that train apart."""
-    rule = getattr(train, "rule", None)
-    apart = isinstance(train, FreeFunction) or getattr(rule, "policy", "") == "reset"
-    if averages and apart:
+    rule: Any = train.rule
+    if averages and rule is not None and (not rule.meets or rule.policy == "reset"):
         raise InputError(
             f"Trainer: with {rule} members lose their averages of parameters (ema), which would be "
             'validated: leave ema out, or use a round rule with state="keep" or "average"'

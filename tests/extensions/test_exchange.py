@@ -212,13 +212,13 @@ def test_the_old_spelling(group2: synk.Group) -> None:
     with pytest.warns(synk.DeprecatedWarning, match="compress=.* write (exchange=.*)$") as told:
         train = _made(compress="fp16")
     new = str(told[0].message).rpartition("exchange=")[2]
-    assert train._plan.exchange == eval(new) == HalfPrecision("fp16")
+    assert train._planned.plan.exchange == eval(new) == HalfPrecision("fp16")
     assert told[0].filename == __file__
     x, w = pt.dvector("x"), pytensor.shared(0.0, name="w")
     adam: Any = {"optimizer": updates.adam, "batch": 2, "epochs": 1, "progress": False}
     with pytest.warns(synk.DeprecatedWarning, match=r'write exchange=HalfPrecision\("bf16"\)$'):
         run = fit(((w - x) ** 2).mean(), [w], x, np.ones(2), compress="bf16", mode=FAST, **adam)
-    assert run.train._plan.exchange == HalfPrecision("bf16")
+    assert run.train._planned.plan.exchange == HalfPrecision("bf16")
 
 
 def test_fit_passes_it_on(group2: synk.Group) -> None:

@@ -254,7 +254,7 @@ def test_failures(gpu_pair: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None
         train(data[0], data[1][:5])
     for a, b in zip(net.values(), before, strict=True):
         np.testing.assert_array_equal(a, b)
-    update = train._update
+    update = train._planned.kept
 
     def fails(*args: Any) -> None:
         raise MemoryError("in the middle")
@@ -343,7 +343,7 @@ def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
             values += train(x, y, 0.5 + 0.1 * n)
         found.append([*values, *net.values(), *[v.get_value() for v in train.state]])
         is_one = mode == "JAX"
-        assert bool(getattr(train._update, "fused", None)) == is_one
+        assert bool(getattr(train._planned.kept, "fused", None)) == is_one
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, 1e-9)
 
@@ -362,7 +362,7 @@ def test_a_variable_that_is_read_changes_its_shape(gpus: synk.Group) -> None:
         wanted -= 0.01 * (2 * wanted * (rows**2).mean() + length)
         assert w.get_value() == pytest.approx(wanted)
     if gpus.size == 1:
-        assert len(train._update.fused._program._made) == 2
+        assert len(train._planned.kept.fused._program._made) == 2
 
 
 def test_failures_in_a_group_of_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +404,7 @@ def test_a_loss_that_draws(start: Start) -> None:
     train = make_train_function(loss, [w], x, None, updates.sgd, 0.5, **how)
     losses = {float(train(np.ones(4))) for _ in range(3)}
     assert len(losses) == 3
-    assert train._update.fused is None
+    assert train._planned.kept.fused is None
 
 
 @pytest.mark.thorough

@@ -159,7 +159,7 @@ def test_what_is_copied(gpu_pair: synk.Group, monkeypatch: pytest.MonkeyPatch) -
     work = Small(rules.Average(3))
     work.make(1)
     gpu_pair.run(Traffic())
-    local, momentum = work.train._update, work.train.state[0]
+    local, momentum = work.train._planned.kept, work.train.state[0]
     assert isinstance(local, ResidentLocal)
     real, copied = jax_backend.held, []
 

@@ -357,7 +357,7 @@ def test_failure_in_the_update_leaves_state_torn(
 ) -> None:
     """Every use raises StateTorn until values are set."""
     net, train, data = trained()
-    update = group2.member.installed.of(FlatUpdate, train._number)
+    update = group2.member.installed.of(FlatUpdate, train._planned.number)
 
     def fails(*args: Any) -> None:
         raise MemoryError("in the middle")
@@ -387,7 +387,7 @@ def test_ctrl_c_waits_for_the_end_of_an_update(
     """It arrives while the master writes: the step is whole in all members before it is heard."""
     net, train, data = trained()
     other, twin, _ = trained(4)
-    update = group.member.installed.of(FlatUpdate, train._number)
+    update = group.member.installed.of(FlatUpdate, train._planned.number)
     write = update.apply
 
     def interrupted(*args: Any) -> None:

@@ -118,7 +118,7 @@ def test_members_that_train_apart_keep_their_values_on_the_gpu(pair: synk.Group)
         data = train.build_inputs(*net.data(16))
         for _ in range(2):
             train(*data)
-        for (held,) in train._update._held.values():
+        for (held,) in train._planned.kept._held.values():
             assert {d.platform for d in held.devices()} == {"gpu"}
         before = net.values()
         train.meet()

@@ -1,8 +1,10 @@
 """Rules are checked values: what each of them refuses, how it is shown, what may change."""
 
 import functools
+import math
 import pickle
 from dataclasses import FrozenInstanceError, fields
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from synkhronos import rules
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates
+from synkhronos.rules._base import Way
 
 NUMBERS = [
     (rules.SlowMo, "momentum", 1.0),
@@ -46,6 +49,7 @@ CALLABLES = [(rules.Downpour, "centre")]
 FLAGS = [(rules.EASGD, "meet", True)]
 CLASSES = [getattr(rules, name) for name in rules.__all__]
 BASES = (rules.Rule, rules.FreeRule, rules.RoundRule)
+EASGD_MEETS = rules.EASGD(meet=True)
 RULES = [c for c in CLASSES if c not in (*BASES, rules.Nodes)]  # Nodes has rules as fields
 
 
@@ -220,6 +224,36 @@ def test_who_meets():
         "reset",
     ]
     assert rules.Swap().policy == rules.EASGD(meet=True).policy == "keep"
+
+
+def test_each_rule_has_one_way():
+    ways = {
+        "meets": [rules.Average(), rules.SlowMo(), rules.DiLoCo(), rules.Swap(), EASGD_MEETS],
+        "turns": [rules.EASGD(), rules.Downpour(), rules.GEM()],
+        "gossip": [rules.GoSGD()],
+        "races": [rules.Hogwild()],
+        "nodes": [rules.Nodes(None, rules.Average())],
+    }
+    assert set(ways) == set(get_args(Way.__value__))
+    assert {type(rule) for each in ways.values() for rule in each} == {*RULES, rules.Nodes}
+    for way, each in ways.items():
+        assert [rule.way for rule in each] == [way] * len(each)
+        by = "group" if way == "meets" else "member"
+        assert {rule.counts_batches_by for rule in each} == {by}
+    for base in (rules.Rule, rules.FreeRule):
+        with pytest.raises(TypeError, match="abstract method"):
+            base()
+
+
+def test_what_a_rule_does_not_say_has_a_default():
+    for rule in (rules.SlowMo(), rules.Swap(), EASGD_MEETS):
+        assert (rule.warmup, rule.policy, rule.swaps) == (0, "keep", type(rule) is rules.Swap)
+    assert EASGD_MEETS.partners(3, 4) == [0, 1, 2, 3]
+    for rule in (rules.EASGD(4), rules.GEM(4), rules.GoSGD(), rules.Hogwild()):
+        assert (rule.centre, rule.bound, rule.counts, rule.beside) == (None, None, (), ())
+        assert rule.interval == getattr(rule, "period", 1)
+    assert rules.EASGD(alpha=0).interval == math.inf
+    assert rules.Downpour(bound=3).bound == 3
 
 
 def test_nodes():

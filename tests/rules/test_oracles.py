@@ -481,6 +481,7 @@ def test_a_log_replays_to_the_same_bits():
         (rules.EASGD(2), {"deaths": {2: 1}}, "names a rank beyond the 2 members"),
         (rules.EASGD(2), {"speeds": [1.0, 0.0]}, "speeds above 0"),
         (rules.EASGD(2, alpha=0.9, meet=True), {}, "diverges"),
+        (rules.Nodes(None, rules.Average(2)), {}, "is for several nodes"),
     ],
 )
 def test_what_the_simulator_refuses(rule, kwargs, text):

@@ -23,6 +23,7 @@ from modes import FAST
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import Batches, Loader, make_train_function, updates
+from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.training import (
     Best,
     EarlyStopping,
@@ -42,7 +43,6 @@ from synkhronos.training import (
 )
 from synkhronos.training._run import evaluation, loop
 from synkhronos.training._run.position import Position
-from synkhronos.training.engines import FreeEngine
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(103, 6))
@@ -586,10 +586,9 @@ class LateRun:
 
 def test_the_loss_of_members_that_end_between_two_looks() -> None:
     """It counts for all rows, also for those that were reported before."""
-    train = SimpleNamespace(start=lambda *data: LateRun(), rule="EASGD")
     feed = SimpleNamespace(begin=lambda: (), batches=None)
     position = Position()
-    for report in FreeEngine(train).epoch(feed):
+    for report in RunEpochs().reports(lambda *data: LateRun(), feed):
         position.add(report.rows, report.steps, 0.0)
         position.add_loss(report.loss, report.counted)
     assert (position.rows, position.step, position.mean) == (40, 4, 0.25)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -17,12 +17,14 @@ from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.rows import select
+from synkhronos.extensions._step.made import Made, Rows, steps_of
 from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import check_loss, gradients, trainable
 
 
-class LocalFunction(ProcessBound):
+class LocalFunction(TrainingFunction, ProcessBound):
     """A training function whose members have values of their own; of `make_local_train_function`.
 
     Attributes
@@ -53,6 +55,7 @@ class LocalFunction(ProcessBound):
     ([w], [], [])
     """
 
+    one_model = False
     _instead = "save its values by synk.gather of each parameter, and make the function again"
 
     def __init__(
@@ -81,11 +84,6 @@ class LocalFunction(ProcessBound):
 
     def __repr__(self) -> str:
         return f"<synkhronos.extensions.LocalFunction {self.name} in {self.group!r}>"
-
-    @property
-    def size(self) -> int:
-        """The number of members."""
-        return self.group.size
 
     @property
     def on_gpus(self) -> bool:
@@ -138,6 +136,11 @@ class LocalFunction(ProcessBound):
         found = self._compiled(*args, batch=batch, timeout=timeout)
         self._stepped = True
         return found
+
+    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+        """Make a step of each batch of the rest of an epoch; a local step has one slice."""
+        del slices
+        return steps_of(self, feed)
 
 
 def make_local_train_function(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_number, shown
 from synkhronos._errors import InputError
+from synkhronos.extensions._step.made import Made, Rows
+
+_LOOK_SECONDS = 0.25  # between two reports of a run
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,37 @@ class Point:
 class PointSource(ABC):
     """The base of runs: they train in pieces, with a point after each."""
 
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows that all members have used so far."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Steps that all members have made so far."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> float:
+        """The mean over all rows so far, at each member's own values."""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask all members to stop."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> bool:
+        """Train until the rows end; returns whether they have."""
+
     @abstractmethod
     def centre(self) -> Point:
         """A copy of the centre now."""
@@ -153,3 +189,32 @@ class PointSource(ABC):
             point = self.centre()
             due = interval * (measure() // interval + 1)
             yield point
+
+
+class RunEpochs:
+    """Epochs of members that take batches by themselves: a run for each, and its counters."""
+
+    def __init__(self) -> None:
+        self._run: PointSource | None = None
+
+    def reports(self, start: Callable[..., PointSource], feed: Rows) -> Generator[Made]:
+        """Start a run of the rest of the epoch, and tell what it has done, until it ends."""
+        rows = steps = 0
+        try:
+            with start(*feed.begin(), feed.batches) as run:
+                self._run = run
+                ended = False
+                while not ended:
+                    ended = run.wait(_LOOK_SECONDS)
+                    before = rows, steps
+                    rows, steps = run.rows, run.steps
+                    counted = rows if ended else 0
+                    loss = run.loss if ended else math.nan
+                    yield Made(loss, rows - before[0], steps - before[1], counted)
+        finally:
+            self._run = None  # it refers to the training function
+
+    def stop(self) -> None:
+        """Ask the members of the present run to stop."""
+        if self._run is not None:
+            self._run.stop()

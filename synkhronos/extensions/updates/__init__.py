@@ -110,6 +110,7 @@ class Split(_Updates):
 class SplitRule(Protocol):
     """A rule that returns a Split; `rule` is the same in Lasagne's form."""
 
+    __name__: str
     rule: Callable[..., Any]
 
     def __call__(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,14 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.collectives import gather, permute, set_value
-from synkhronos._api.report import Report
 from synkhronos._checks import check_integer, shown
-from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.extensions._apart.function import ApartFunction
 from synkhronos.extensions._apart.never import LocalFunction
 from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.extensions._step.made import Made, Rows, steps_of
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules.swap import Swap
 
 _STEPS, _SWAPS = 0, 1
@@ -29,7 +27,7 @@ _STEPS, _SWAPS = 0, 1
 type Part = TrainFunction | LocalFunction
 
 
-class Alternate(ProcessBound):
+class Alternate(TrainingFunction, ProcessBound):
     """Training functions that take turns in a fixed cycle; each call makes one step of one of them.
 
     A `Trainer` takes it in place of a training function. Each step gets the next batch, so 5 steps
@@ -51,6 +49,10 @@ class Alternate(ProcessBound):
     Attributes
     ----------
     group : Group
+    name : str
+        The functions' names.
+    mode
+        The compilation mode of the first function; None: PyTensor's default.
     parts : list of training functions
     names : list of str
         Theirs.
@@ -96,17 +98,20 @@ class Alternate(ProcessBound):
         pairs = _checked(parts)
         self.parts = [train for train, _ in pairs]
         self.names = [train.name for train in self.parts]
-        self.group: Group = self.parts[0].group
+        self.name = ", ".join(self.names)
+        self.group = self.parts[0].group
+        self.mode = self.parts[0].mode
+        self._measured = [made for train in self.parts for made in train._measured]
         self.inputs = list(dict.fromkeys(v for train in self.parts for v in train.inputs))
         self._turns = [part for part, (_, steps) in enumerate(pairs) for _ in range(steps)]
         self._places = [[self.inputs.index(v) for v in train.inputs] for train in self.parts]
-        self._local = isinstance(self.parts[0], LocalFunction)
+        self._local = not self.parts[0].one_model
         _check_swap(swap, self._local)
         self._swap = swap
         self._progress = pytensor.shared(np.zeros(2, np.int64), name="steps and swaps of the cycle")
         self._latest = 0
-        first, *others = [train.same_rows for train in self.parts]
-        first.share(others)
+        self.same_rows, *others = [train.same_rows for train in self.parts]
+        self.same_rows.share(others)
         self._own: list[SharedVariable] = []
         self._stacked: list[SharedVariable] = []
         params, state = self._all("params"), self._all("state")
@@ -133,24 +138,9 @@ class Alternate(ProcessBound):
         return f"<synkhronos.training.Alternate of {turns} in {self.group!r}>"
 
     @property
-    def name(self) -> str:
-        """The functions' names."""
-        return ", ".join(self.names)
-
-    @property
-    def size(self) -> int:
-        """The number of members."""
-        return self.group.size
-
-    @property
     def on_gpus(self) -> bool:
         """Whether members compute on GPUs."""
         return self.parts[0].on_gpus
-
-    @property
-    def mode(self) -> Any:
-        """The compilation mode of the first function; None: PyTensor's default."""
-        return self.parts[0].mode
 
     @property
     def compiled(self) -> bool:
@@ -256,75 +246,24 @@ class Alternate(ProcessBound):
     @property
     def by_node(self) -> list[SharedVariable]:
         """As for `TrainFunction`, of all functions."""
-        return [v for train in self._measured() for v in train.by_node]
+        return [v for train in self.parts for v in train.by_node]
 
     def collect(self) -> None:
         """Bring the rows of `by_node` to the master, as `TrainFunction.collect` does."""
-        for train in self._measured():
+        for train in self.parts:
             train.collect()
+
+    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+        """Make a step of each batch of the rest of an epoch, by the function whose turn it is."""
+        step = functools.partial(self, num_slices=slices)
+        return steps_of(step, feed, lambda: self.latest)
 
     def gradients(self, *args: Any, batch: Any = None) -> list[np.ndarray]:
         """The gradients of the latest step's function, as for `TrainFunction.gradients`."""
-        train = self.parts[self._latest]
-        if not isinstance(train, TrainFunction):
+        train: Any = self.parts[self._latest]
+        if self._local:
             raise InputError(f"Alternate: {train.name} is local, and has no gradient over all rows")
         return train.gradients(*[args[i] for i in self._places[self._latest]], batch=batch)
-
-    def seconds(self) -> dict[str, list[float]]:
-        """The seconds of each member in each phase, of all functions' steps together."""
-        found: dict[str, list[float]] = {}
-        for train in self._measured():
-            for phase, times in train.seconds().items():
-                # workers have no clocks yet of a function that has made no step
-                pairs = itertools.zip_longest(found.get(phase, ()), times, fillvalue=0.0)
-                found[phase] = [a + b for a, b in pairs]
-        return found
-
-    def report(self) -> Report:
-        """Where the time of the steps since the previous report went, of all functions together.
-
-        Raises
-        ------
-        InputError
-            No step has been counted yet; those of local functions are not measured.
-        """
-        reports = []
-        for train in self._measured():
-            with contextlib.suppress(InputError):  # it has made no step that was counted
-                reports.append(train.report())
-        if not reports:
-            raise InputError(
-                f"report: no step of {self.name} has been measured: of each function, the first "
-                "step is not; nor are those of local functions"
-            )
-        return _together(reports, self.name)
-
-    def _measured(self) -> Iterator[TrainFunction]:
-        return (train for train in self.parts if isinstance(train, TrainFunction))
-
-
-def _together(reports: Sequence[Report], names: str) -> Report:
-    """One report of the calls of several functions that take turns."""
-    calls = sum(r.calls for r in reports)
-    sums: dict[str, np.ndarray] = {}
-    for phase in reports[0].seconds:
-        each = [np.array(r.seconds[phase]) * r.calls for r in reports]
-        sums[phase] = np.sum(each, axis=0)
-    # between two calls of a function, the others work
-    work = [sum(np.array(t) for p, t in r.seconds.items() if p != "between") for r in reports]
-    most = max(range(len(reports)), key=lambda i: reports[i].calls)
-    others = sum(
-        w * r.calls for i, (w, r) in enumerate(zip(work, reports, strict=True)) if i != most
-    )
-    between = np.array(reports[most].seconds["between"]) * reports[most].calls - others
-    sums["between"] = np.maximum(between, 0)
-    return replace(
-        reports[most],
-        what=f"functions {names}",
-        calls=calls,
-        rows=round(sum(r.rows * r.calls for r in reports) / calls),
-        seconds={phase: tuple((total / calls).tolist()) for phase, total in sums.items()},
-    )
 
 
 def _stack(variable: SharedVariable, size: int) -> SharedVariable:
@@ -343,12 +282,12 @@ def _checked(parts: Any) -> list[tuple[Part, int]]:
             "steps, such as [(critic, 5), (generator, 1)]"
         )
     for train, steps in pairs:
-        if not isinstance(train, TrainFunction | LocalFunction):
+        if not isinstance(train, TrainingFunction) or isinstance(train, Alternate):
             raise InputTypeError(
                 f"Alternate: {shown(train)} is not a training function of make_train_function or "
                 "make_local_train_function"
             )
-        if isinstance(train, ApartFunction):
+        if train.rule is not None:
             raise InputError(
                 f"Alternate: {train!r}: by this rule each member has values of its own that other "
                 "functions do not see: use make_local_train_function"
@@ -361,7 +300,7 @@ def _checked(parts: Any) -> list[tuple[Part, int]]:
             f"Alternate: the functions are named {', '.join(names)}: give each a short name of its "
             'own, as in make_train_function(..., name="critic")'
         )
-    if len({isinstance(train, LocalFunction) for train in functions}) > 1:
+    if len({train.one_model for train in functions}) > 1:
         raise InputError(
             "Alternate: some functions are of make_train_function, others of "
             "make_local_train_function: use one of these for all"

@@ -10,8 +10,7 @@ from typing import Any
 from synkhronos._checks import shown
 from synkhronos._errors import InputTypeError
 from synkhronos.extensions._saving.checkpoints import Checkpoints
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.training_function import TrainingFunction
 
 KINDS = ("start", "step", "epoch", "validated", "saved", "end")
 
@@ -19,7 +18,7 @@ KINDS = ("start", "step", "epoch", "validated", "saved", "end")
 class RunControl(ABC):
     """What callbacks may ask of a trainer between two steps; `Trainer` documents it."""
 
-    train: TrainFunction | Alternate
+    train: TrainingFunction
 
     @property
     @abstractmethod

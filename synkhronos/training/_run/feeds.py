@@ -13,12 +13,13 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
+from synkhronos.extensions._step.made import Rows
 from synkhronos.training._run.augmentation import Words
 
 Step = tuple[tuple[Any, ...], Any, int]  # the inputs, the batch of them, its number of rows
 
 
-class Feed:
+class Feed(Rows):
     """One pass over batches for each `for` loop, as arguments of calls.
 
     Arrays become Data once, in shared memory; a source is read in batches by a `Loader`.
@@ -40,6 +41,8 @@ class Feed:
     batches : Batches
     fixed : tuple of Data, or None
         All rows, where they are in shared memory.
+    latest : tuple
+        The inputs of the latest step, and the batch of them.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Feed:
     ) -> None:
         self.batches = batches
         self.fixed: tuple[Data, ...] | None = None
+        self.latest: tuple[tuple[Any, ...], Any] = ((), None)
         self._loader: Loader | None = None
         fits = _in_memory(given)
         self._words = Words(batches, shared=fits) if augmented else None
@@ -79,6 +83,7 @@ class Feed:
             for rows in batches:
                 if words is not None:
                     words.turn_to(batches.epoch)
+                self.latest = fixed, rows
                 yield fixed, rows, len(rows)
             return
         loader = self._loader
@@ -88,12 +93,14 @@ class Feed:
             if words is not None:
                 words.turn_to(batches.epoch)
                 found += (words.all[loader.rows],)
+            self.latest = found, None
             yield found, None, len(found[0])
 
-    def begin(self) -> tuple[Data, ...] | None:
+    def begin(self) -> tuple[Data, ...]:
         """`fixed` for the epoch that comes next, for members that take batches by themselves."""
         if self._words is not None:
             self._words.turn_to(self.batches.state()["epoch"])
+        assert self.fixed is not None, "members cannot take batches of a source by themselves"
         return self.fixed
 
     @property

@@ -17,7 +17,7 @@ These rules hold here:
 * After a value was torn the run goes back to the latest checkpoint once for each step. A step that
   fails again after it would fail for ever, so it raises.
 * Members that train apart step while the master waits. Their reports are late, so a stop takes
-  effect some steps later, and no report belongs to one step (``engine.repeatable`` is False).
+  effect some steps later, and no report belongs to one step (``train.repeatable`` is False).
 * The loop knows no trainer. They share a `RunState`; events only carry the trainer to callbacks.
 """
 
@@ -36,6 +36,7 @@ from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError
 from synkhronos._transport.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
+from synkhronos.extensions._step.made import Made
 from synkhronos.training._record.exporters import exported
 from synkhronos.training._record.history import History
 from synkhronos.training._record.recorder import Recorder
@@ -49,7 +50,6 @@ from synkhronos.training._run.progress import Progress
 from synkhronos.training._run.signals import Signals
 from synkhronos.training._run.state import RunState
 from synkhronos.training._run.step_clock import StepClock
-from synkhronos.training.engines import FreeEngine, Report, StepEngine
 
 _RECORD_SECONDS = 1.0  # between two lines of steps in the record
 
@@ -63,7 +63,7 @@ class Loop:
         It follows the run.
     trainer : RunControl
         What events name as their trainer; the loop asks nothing of it.
-    engine : StepEngine or FreeEngine
+    slices : int or "auto"
     feed : Feed
         What is trained on.
     validated : Feed, or None
@@ -76,7 +76,7 @@ class Loop:
         self,
         state: RunState,
         trainer: RunControl,
-        engine: StepEngine | FreeEngine,
+        slices: int | str,
         feed: Feed,
         validated: Feed | None,
         due: Due,
@@ -84,7 +84,7 @@ class Loop:
     ) -> None:
         self._state = state
         self._trainer = trainer
-        self._engine = engine
+        self._slices = slices
         self._feed = feed
         self._validated = validated
         self._due = due
@@ -107,7 +107,7 @@ class Loop:
     @property
     def latest(self) -> tuple[tuple[Any, ...], Any]:
         """The inputs of the latest step, and the rows of them."""
-        return self._engine.latest
+        return self._feed.latest
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -169,8 +169,9 @@ class Loop:
         """Train."""
         state, position = self._state, self._position
         state.reason, state.completed = "", False
-        state.history.repeatable = self._engine.repeatable
-        self._shows.begin(self._options.folder, isinstance(self._engine, FreeEngine))
+        state.history.repeatable = self._train.repeatable
+        by_member = self._train.counts_batches_by == "member"
+        self._shows.begin(self._options.folder, by_member)
         self._guard = Guard(self._train, self._options.skips, self._options.folder)
         if self._recorder is not None:
             self._phases = PhaseTimes(self._train, self._feed, position)
@@ -241,9 +242,9 @@ class Loop:
 
     def _steps(self) -> None:
         """Make the steps of the rest of the epoch; leave early if the run ends."""
-        position, batches, engine = self._position, self._feed.batches, self._engine
-        reports, row = engine.epoch(self._feed), batches.row
-        self._compiles = not self._train.compiled
+        train, batches = self._train, self._feed.batches
+        reports, row = train.reports(self._feed, self._slices), batches.row
+        self._compiles = not train.compiled
         self._clock.start()
         self._guard.before_step()
         try:
@@ -252,8 +253,8 @@ class Loop:
                 self._count(report)
                 self._record_steps()
                 if self._ending():
-                    engine.stop()
-                    if engine.repeatable:
+                    train.stop()
+                    if train.repeatable:
                         break
                 elif self._is_save_due():
                     with self._clock.aside():
@@ -262,8 +263,8 @@ class Loop:
             place = batches.state()
         except BaseException:
             place = batches.state()
-            if engine.repeatable and row != batches.row:  # the latest batch made no step
-                place |= {"epoch": position.epoch, "row": row}
+            if train.repeatable and row != batches.row:  # the latest batch made no step
+                place |= {"epoch": self._position.epoch, "row": row}
             raise
         finally:
             self._clock.leave()
@@ -272,15 +273,15 @@ class Loop:
         if self._ending() and not self._steps_made():
             self._save()
 
-    def _count(self, report: Report) -> None:
+    def _count(self, report: Made) -> None:
         """Count what has been done, and tell of it unless the guard has left it out."""
-        position, engine, seconds = self._position, self._engine, self._clock.step()
+        position, seconds = self._position, self._clock.step()
         position.add(report.rows, report.steps, seconds)
         if self._compiles and self._phases is not None:
             self._phases.compiling += seconds
         self._compiles = False
-        left_out = engine.repeatable and self._guard.left_out(
-            report, position, engine.latest, self.say
+        left_out = self._train.repeatable and self._guard.left_out(
+            report, position, self._feed.latest, self.say
         )
         if not left_out:
             position.add_loss(report.loss, report.counted, report.part)
@@ -302,7 +303,7 @@ class Loop:
     def _end_epoch(self) -> None:
         """Validate, tell, save, and begin the next epoch."""
         position = self._position
-        self._engine.settle()
+        self._train.settle()
         values: dict[str, Any] = {**position.losses, "rows": position.rows}
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
@@ -329,7 +330,7 @@ class Loop:
             return
         assert self._recorder is not None
         self._recorder.check()
-        self._engine.settle()
+        self._train.settle()
         training = {
             "position": self._position.state(),
             "callbacks": self._subscribers.state(),
@@ -366,7 +367,7 @@ class Loop:
             self._recorder.write(kind, step=position.step, epoch=position.epoch, **values)
 
 
-def _step_values(report: Report) -> dict[str, Any]:
+def _step_values(report: Made) -> dict[str, Any]:
     """What callbacks are told of a step."""
     part = {"part": report.part} if report.part else {}
     return {"loss": report.loss, "rows": report.rows, **part}

@@ -25,10 +25,8 @@ import numpy as np
 from synkhronos._errors import NonFinite
 from synkhronos._host import files
 from synkhronos._plan.rows import edges
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.made import Made
 from synkhronos.training._run.position import Position
-from synkhronos.training.engines import Report
 from synkhronos.training.optimizers import skips_in
 
 _MOST_ROWS = 5  # that are looked for
@@ -42,7 +40,8 @@ class Guard:
 
     Parameters
     ----------
-    train : TrainFunction or Alternate
+    train : TrainingFunction
+        With the method `gradients`, if it is `repeatable`.
     skips : bool
         Up to five steps in a row may be left out.
     folder : Path, or None
@@ -54,7 +53,7 @@ class Guard:
         Steps that were left out so far, also in earlier runs.
     """
 
-    def __init__(self, train: TrainFunction | Alternate, skips: bool, folder: Path | None) -> None:
+    def __init__(self, train: Any, skips: bool, folder: Path | None) -> None:
         self._train = train
         self._skips = skips
         self._folder = folder
@@ -79,13 +78,13 @@ class Guard:
             self._statistics = [(v, v.container.storage[0]) for v in self._train.settings]
 
     def left_out(
-        self, report: Report, position: Position, latest: Latest, say: Callable[[str], None]
+        self, report: Made, position: Position, latest: Latest, say: Callable[[str], None]
     ) -> bool:
         """Whether the step was left out; raises NonFinite if that is not allowed.
 
         Parameters
         ----------
-        report : Report
+        report : Made
             Of the step, which `position` contains already.
         latest : tuple
             Its inputs, and the rows of them.
@@ -150,9 +149,7 @@ class Guard:
         return f" (rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))})"
 
 
-def bad_rows(
-    train: TrainFunction | Alternate, args: tuple[Any, ...], order: np.ndarray
-) -> list[int]:
+def bad_rows(train: Any, args: tuple[Any, ...], order: np.ndarray) -> list[int]:
     """Find the rows whose loss has a gradient that is not finite, by halving the batch.
 
     At most five are found; and none if only several rows together overflow.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.position import Position
 
@@ -18,7 +17,7 @@ class PhaseTimes:
 
     Parameters
     ----------
-    train : TrainFunction or Alternate
+    train : TrainingFunction
     feed : Feed
     position : Position
         Its seconds are those of the epoch.
@@ -29,7 +28,7 @@ class PhaseTimes:
         Seconds of the epoch's step that compiles, which no member's clock counts.
     """
 
-    def __init__(self, train: TrainFunction | Alternate, feed: Feed, position: Position) -> None:
+    def __init__(self, train: TrainingFunction, feed: Feed, position: Position) -> None:
         self._train = train
         self._feed = feed
         self._position = position

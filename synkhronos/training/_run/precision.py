@@ -12,8 +12,7 @@ from synkhronos._checks import check_word
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.training_function import TrainingFunction
 
 _NAMES = {"tf32": "tensorfloat32", "bf16": "bfloat16"}
 
@@ -29,7 +28,7 @@ class SetPrecision(Command):
         return jax_backend.set_precision(self.name)
 
 
-def check_precision(train: TrainFunction | Alternate, precision: Any) -> None:
+def check_precision(train: TrainingFunction, precision: Any) -> None:
     """Raise if the precision is unknown, or members do not compute on GPUs."""
     if check_word("fit: precision", precision, (*_NAMES, None)) is None:
         return
@@ -41,7 +40,7 @@ def check_precision(train: TrainFunction | Alternate, precision: Any) -> None:
 
 
 @contextlib.contextmanager
-def precision_of(train: TrainFunction | Alternate, precision: str | None) -> Iterator[None]:
+def precision_of(train: TrainingFunction, precision: str | None) -> Iterator[None]:
     """A context in which members multiply matrices of float32 with this precision."""
     if precision is None:
         yield

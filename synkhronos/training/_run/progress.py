@@ -13,8 +13,7 @@ import numpy as np
 
 from synkhronos._api.report import Report
 from synkhronos._errors import InputError
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._record.console import Console
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.position import Position
@@ -28,7 +27,7 @@ class Progress:
 
     Parameters
     ----------
-    train : TrainFunction or Alternate
+    train : TrainingFunction
     feed : Feed
     position : Position
     epochs : int
@@ -37,7 +36,7 @@ class Progress:
 
     def __init__(
         self,
-        train: TrainFunction | Alternate,
+        train: TrainingFunction,
         feed: Feed,
         position: Position,
         epochs: int,

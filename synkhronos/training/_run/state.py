@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._record.history import History
 from synkhronos.training._run.evaluation import Evaluation
 from synkhronos.training._run.events import Subscribers
@@ -22,7 +21,7 @@ class RunState:
 
     Attributes
     ----------
-    train : TrainFunction or Alternate
+    train : TrainingFunction
     subscribers : Subscribers
     evaluation : Evaluation, or None
         Of the metrics; None without any.
@@ -34,7 +33,7 @@ class RunState:
         Whether the run has ended by `stop` or after all epochs.
     """
 
-    train: TrainFunction | Alternate
+    train: TrainingFunction
     subscribers: Subscribers
     evaluation: Evaluation | None = None
     position: Position = field(default_factory=Position)

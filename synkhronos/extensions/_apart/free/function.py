@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,20 +14,24 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._checks import check_flag, check_integer, check_seconds, check_word, shown
-from synkhronos._engine.commands.base import Command
+from synkhronos._api.advice import Advised, Timing
+from synkhronos._checks import check_flag, check_integer, check_seconds, check_word
 from synkhronos._engine.group import Group, retried
-from synkhronos._errors import InputError, InputTypeError, UnusedWarning
+from synkhronos._engine.process_bound import ProcessBound
+from synkhronos._errors import UnusedWarning
 from synkhronos._warnings import warn
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
-from synkhronos.extensions._apart.free.claims import BatchOrder
-from synkhronos.extensions._apart.free.commands import BeginRun, InstallFree, Rehearse, TakePart
-from synkhronos.extensions._apart.free.participant import Assignment
+from synkhronos.extensions._apart.free.commands import BeginRun, InstallFree, TakePart
 from synkhronos.extensions._apart.free.run import Run
-from synkhronos.extensions._apart.function import ApartFunction
-from synkhronos.extensions._rows.batches import Batches
-from synkhronos.extensions._step.function import TrainPlan
+from synkhronos.extensions._apart.free.start import assignment_of, check_start
+from synkhronos.extensions._apart.points import RunEpochs
+from synkhronos.extensions._apart.recipe import LocalRecipe
+from synkhronos.extensions._apart.variables import OwnVariables
+from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions._step.install import set_scalar
+from synkhronos.extensions._step.made import Made, Rows
+from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import FreeRule
 
 log = logging.getLogger("synkhronos")
@@ -35,7 +39,7 @@ log = logging.getLogger("synkhronos")
 _NESTEROV = ("nesterov_momentum", "nadam")
 
 
-class FreeFunction(ApartFunction):
+class FreeFunction(TrainingFunction, ProcessBound, Advised):
     """A training function whose members train apart, and exchange by themselves.
 
     `make_train_function` makes it, with ``rule=`` a free rule of `synkhronos.rules`. `start` begins
@@ -65,30 +69,38 @@ class FreeFunction(ApartFunction):
     (2000, True)
     """
 
+    rule: FreeRule
+    repeatable = False
+    _instead = TrainFunction._instead
+
     def __init__(
         self,
         group: Group,
         plan: TrainPlan,
-        rule: FreeRule | None,
+        rule: FreeRule,
         statistics: Sequence[SharedVariable],
     ) -> None:
-        super().__init__(group, plan, statistics)
-        self.rule: Any = rule and rule.for_members(group.size)
-        self._members_rule: Any = self.rule  # with the recipe of an optimizer, not its callable
+        self._planned = made = Planned(group, plan)
+        self._own = own = OwnVariables(made, statistics)
         self._at_centre: ElementwiseRecipe | None = None
         self._warned = False
-        if rule is not None and rule.centre is not None:
-            self._add_optimizer()
+        self._running = RunEpochs()
         name = f"rows and exchanges ({type(rule).__name__})"
         self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
+        self.rule = rule.for_members(group.size)
+        self._members_rule = self.rule  # with the recipe of an optimizer, not its callable
+        self._of(made, list(made.states), own.settings)
+        if rule.centre is not None:
+            self._add_optimizer(rule.centre)
         self.state.append(self._counts)
 
-    def _add_optimizer(self) -> None:
+    def _add_optimizer(self, centre: Any) -> None:
         """Make the optimizer at the centre, and its states, which are saved with the centre."""
         what = f"make_train_function: the optimizer at the centre of {self.rule}"
-        made = ElementwiseRecipe.of(self.rule.centre, self._moved, what)
-        self._at_centre, self._outer = made, made.states
-        self._members_rule = replace(self.rule, centre=None)
+        made = ElementwiseRecipe.of(centre, self._own.moved, what)
+        self._at_centre, self._own.outer = made, made.states
+        rule: Any = self.rule
+        self._members_rule = replace(rule, centre=None)
         states = [*itertools.chain(*made.states), *made.scalars]
         for v in states:
             v.name = f"{v.name} at the centre"
@@ -96,14 +108,8 @@ class FreeFunction(ApartFunction):
         self.settings += [v for v in made.settings if v not in self.settings]
 
     def __repr__(self) -> str:
-        return f"<synkhronos.extensions.FreeFunction of {self._function.what}, {self.rule}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise: members step by themselves."""
-        raise InputError(
-            f"train: {self.rule} has no step of all members: call "
-            "train.start(x_data, y_data, batches, epochs=...)"
-        )
+        what = self._planned.function.what
+        return f"<synkhronos.extensions.FreeFunction of {what}, {self.rule}>"
 
     @retried
     def start(
@@ -148,9 +154,9 @@ class FreeFunction(ApartFunction):
         Cost: a copy of parameters and states in each member. The first run compiles.
         """
         *given, batches = args or (None,)
-        group = self._group
-        self._check_start(given, kwargs, batches)
-        what = self._function.what
+        group, made = self.group, self._planned
+        check_start(made, given, kwargs, batches)
+        what = made.function.what
         epochs = check_integer(f"{what}: epochs", epochs, 1)
         check_word(f"{what}: share", share, ("claimed", "fixed"))
         least = check_integer(f"{what}: least", least, 1, group.size, rest=", of the members")
@@ -159,76 +165,46 @@ class FreeFunction(ApartFunction):
         with group.turn("train.start"):
             group.wake()
             group.check_idle("train.start")
-            if self._member is not group.member:
-                self._install()
-            assignment = self._assignment(given, kwargs, batches, epochs, share == "fixed", record)
+            rule = self._members_rule
+            if not made.installed:
+                install = functools.partial(InstallFree, rule=rule)
+                made.install(self._own.shared, self._recipe, install)
+            self._post_settings()
+            fixed = share == "fixed"
+            assignment = assignment_of(made, given, kwargs, batches, epochs, fixed, record)
             self._warn_of_the_rule(assignment.order.total)
-            free = self._update
+            free = made.kept
             free.clear()
             for variable, place in free.first.items():
                 place[...] = variable.get_value(borrow=True)
-            group.run_in_turn(BeginRun(self._number), "train.start")
-            rule = self._members_rule
-            what = f"{self._function.what}, {self.rule}"
-            started = group.start_in_turn(TakePart(self._number, rule, assignment), what)
+            group.run_in_turn(BeginRun(made.number), "train.start")
+            what = f"{what}, {self.rule}"
+            started = group.start_in_turn(TakePart(made.number, rule, assignment), what)
             mine = free.participant(group.member, rule, assignment)
-        post = functools.partial(self._post_leaves, given, kwargs)
+
+        def post() -> None:
+            made.post_leaves(given, kwargs)
+            self._post_settings()
+
         counts = self._counts
         return Run(group, started, free, mine, batches.restore, counts, stall_warning, least, post)
 
-    def _assignment(
-        self,
-        given: Sequence[Any],
-        kwargs: dict[str, Any],
-        batches: Batches,
-        epochs: int,
-        fixed: bool = False,
-        record: bool = False,
-    ) -> Assignment:
-        """What members do in a run; they have compiled it, and have all values that it needs."""
-        group = self._group
-        rows = np.arange(min(batches.n, batches.size * group.size))
-        call = self._function.make(given, kwargs, batch=rows)
-        if call.first or call.new is not None:
-            with self._function.telling():
-                group.run_in_turn(Rehearse(call), "train.start")
-            self._function.compiled(call)
-            call = self._function.make(given, kwargs, batch=rows)
-        self._post_leaves(given, kwargs)
-        average, order = self._plan.goal.average, BatchOrder.of(batches, epochs)
-        return Assignment(call, average, self._partials, order, fixed, record)
-
-    def _post_leaves(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        super()._post_leaves(args, kwargs)
+    def _post_settings(self) -> None:
+        """Write the scalars of the optimizer at the centre where all members read them."""
         if self._at_centre is not None:
-            places = self._update.settings
+            places = self._planned.kept.settings
             for place, v in zip(places, self._at_centre.settings, strict=True):
-                set_scalar(place, v.container.storage[0], self._group.arena)
-
-    def _check_start(self, args: Sequence[Any], kwargs: dict[str, Any], batches: Any) -> None:
-        what = self._function.what
-        self._group.check("train.start")
-        if not isinstance(batches, Batches):
-            raise InputTypeError(
-                f"{what}: start() takes the inputs, then the Batches, found {shown(batches)}"
-            )
-        given = self._function.arguments.bind(args, kwargs)
-        for variable, value in self._check_data(given, "start()"):
-            if len(value) < batches.n:
-                raise InputError(
-                    f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
-                )
+                set_scalar(place, v.container.storage[0], self.group.arena)
 
     def _warn_of_the_rule(self, batches: int) -> None:
         """Warn if members hardly exchange, or may lose their cores in their turns."""
-        what, rule, size = self._function.what, self.rule, self._group.size
+        what, rule, size = self._planned.function.what, self.rule, self.group.size
         if math.isinf(rule.interval):
             warn(f"{what}: with {rule} members never exchange: leave alpha out", UnusedWarning)
         elif size > 1 and rule.interval * size > batches:
             warn(
                 f"{what}: {batches} batches are fewer than {rule.interval} for each of {size} "
-                "members, so "
-                "members exchange at their end only: use a shorter period",
+                "members, so members exchange at their end only: use a shorter period",
                 UnusedWarning,
             )
         centre = rule.centre
@@ -243,17 +219,35 @@ class FreeFunction(ApartFunction):
                 "there, and may diverge: use updates.sgd or updates.momentum at the centre",
                 what,
             )
-        if size > len({core for cores in self._group.cores for core in cores}):
+        if size > len({core for cores in self.group.cores for core in cores}):
             log.warning(
                 "%s: there are more members (%d) than cores, so a member may lose its core in its "
                 "turn, and others wait for it",
                 *(what, size),
             )
 
-    def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
-        recipe = replace(self._local_recipe({}), at_centre=self._at_centre)
-        return recipe, self._installer()
+    def _recipe(self) -> LocalRecipe:
+        return self._own.recipe(at_centre=self._at_centre)
 
-    def _installer(self) -> Callable[[bytes, int], Command]:
-        rule = self._members_rule
-        return lambda packed, number: InstallFree(packed, number, rule)
+    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+        """Let members train to the end of the epoch, or until `stop`."""
+        del slices
+        return self._running.reports(self.start, feed)
+
+    def stop(self) -> None:
+        """Ask the members to stop."""
+        self._running.stop()
+
+    def gradients(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        """Compute the gradients at the centre, as `TrainFunction.gradients` does."""
+        return self._planned.gradients(*args, **kwargs)
+
+    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
+        return self._planned.build_inputs(*args, **kwargs)
+
+    def timed(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
+    ) -> tuple[str, int | None, Timing]:
+        """Measure a step for `synk.advise`; changes no variable."""
+        return self._planned.timed(args, kwargs, batch)

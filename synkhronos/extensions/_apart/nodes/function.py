@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._api.advice import Advised, Timing
 from synkhronos._checks import check_integer
-from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos.extensions._apart.free.claims import BatchOrder
-from synkhronos.extensions._apart.free.function import FreeFunction
+from synkhronos.extensions._apart.free.start import assignment_of, check_start
 from synkhronos.extensions._apart.nodes.commands import InstallNodes, NodeRound
 from synkhronos.extensions._apart.nodes.run import NodesRun
+from synkhronos.extensions._apart.points import RunEpochs
+from synkhronos.extensions._apart.variables import OwnVariables
 from synkhronos.extensions._rows.batches import Batches
-from synkhronos.extensions._step.function import TrainPlan
+from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.extensions._step.made import Made, Rows
+from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules.nodes import Nodes
 
 
-class NodesFunction(FreeFunction):
+class NodesFunction(TrainingFunction, ProcessBound, Advised):
     """A training function whose nodes train apart, each by a free rule, and meet.
 
     `make_train_function` makes it, with ``rule=`` a `synkhronos.rules.Nodes`. `start` begins a run.
@@ -48,16 +57,29 @@ class NodesFunction(FreeFunction):
     ([5, 10], True)
     """
 
+    rule: Nodes
+    repeatable = False
+    _instead = TrainFunction._instead
+
     def __init__(
         self, group: Group, plan: TrainPlan, rule: Nodes, statistics: Sequence[SharedVariable]
     ) -> None:
         comm = group.member.communicator
-        self.nodes = rule.for_nodes(comm.home.size, comm.nodes)
-        super().__init__(group, plan, self.nodes.inside, statistics)
-        self._add_outer(self.nodes.between)
+        self._planned = made = Planned(group, plan)
+        self._own = own = OwnVariables(made, statistics)
+        self._running = RunEpochs()
         self._astray = True  # the nodes' centres are to be replaced by the one between them
+        self.nodes = self.rule = rule.for_nodes(comm.home.size, comm.nodes)
+        name = f"rows and exchanges ({type(self.nodes.inside).__name__})"
+        self._counts = pytensor.shared(np.zeros(2, np.int64), name=name)
+        state = [*made.states, self._counts, *own.add_outer(self.nodes.between)]
+        self._of(made, state, own.settings)
 
-    def start(self, *args: Any, epochs: int = 1, **kwargs: Any) -> NodesRun:  # type: ignore[override]
+    def __repr__(self) -> str:
+        what = self._planned.function.what
+        return f"<synkhronos.extensions.NodesFunction of {what}, {self.nodes}>"
+
+    def start(self, *args: Any, epochs: int = 1, **kwargs: Any) -> NodesRun:
         """Let the nodes train, round by round, inside of `NodesRun.wait`.
 
         Parameters
@@ -77,20 +99,21 @@ class NodesFunction(FreeFunction):
             An argument is wrong. Nothing has changed.
         """
         *given, batches = args or (None,)
-        self._check_start(given, kwargs, batches)
-        epochs = check_integer(f"{self._function.what}: epochs", epochs, 1)
+        made = self._planned
+        check_start(made, given, kwargs, batches)
+        epochs = check_integer(f"{made.function.what}: epochs", epochs, 1)
         order = BatchOrder.of(batches, epochs)
 
         def round_of(start: int, stop: int) -> tuple[int, float]:
             return self._round(given, kwargs, batches, order, start, stop)
 
-        self._group.check_idle("train.start")
+        self.group.check_idle("train.start")
         return NodesRun(
             order,
-            self.nodes.between.period * self._group.size,
+            self.nodes.between.period * self.group.size,
             round_of,
             batches.restore,
-            [*self._moved, *self._statistics],
+            [*self._own.moved, *self._own.statistics],
             self._counts,
         )
 
@@ -104,22 +127,42 @@ class NodesFunction(FreeFunction):
         stop: int,
     ) -> tuple[int, float]:
         """Train with these batches, and meet; returns the rows, and the loss over them."""
-        group = self._group
+        group, made, nodes = self.group, self._planned, self.nodes
         with group.turn("train.start"):
             group.wake()
             group.check_idle("train.start")
-            if self._member is not group.member:
-                self._install()
+            if not made.installed:
+                install = functools.partial(InstallNodes, inside=nodes.inside)
+                made.install(self._own.shared, self._own.recipe, install)
                 self._astray = True
-            self._astray = self._settle() or self._astray
-            work = replace(self._assignment(given, kwargs, batches, 1), order=order)
-            rules = self.rule, self.nodes.between
-            command = NodeRound(self._number, *rules, work, start, stop, self._astray)
+            self._astray = made.settle() or self._astray
+            work = replace(assignment_of(made, given, kwargs, batches, 1), order=order)
+            rules = nodes.inside, nodes.between
+            command = NodeRound(made.number, *rules, work, start, stop, self._astray)
             self._astray = True  # if it fails
             found: tuple[int, float] = group.run_in_turn(command, "train.start")
             self._astray = False
         return found
 
-    def _installer(self) -> Callable[[bytes, int], Command]:
-        rule = self.nodes.inside
-        return lambda packed, number: InstallNodes(packed, number, rule)
+    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+        """Let nodes train to the end of the epoch, or until `stop`."""
+        del slices
+        return self._running.reports(self.start, feed)
+
+    def stop(self) -> None:
+        """Ask the nodes to stop."""
+        self._running.stop()
+
+    def gradients(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        """Compute the gradients at the centre, as `TrainFunction.gradients` does."""
+        return self._planned.gradients(*args, **kwargs)
+
+    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
+        return self._planned.build_inputs(*args, **kwargs)
+
+    def timed(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
+    ) -> tuple[str, int | None, Timing]:
+        """Measure a step for `synk.advise`; changes no variable."""
+        return self._planned.timed(args, kwargs, batch)

@@ -45,7 +45,7 @@ class NodesRun(PointSource):
         counts: SharedVariable,
     ) -> None:
         self.history: list[dict[str, Any]] = []
-        self.rows = 0
+        self._rows = 0
         self._order = order
         self._per_round = per_round
         self._round_of = round_of
@@ -85,6 +85,11 @@ class NodesRun(PointSource):
         )
         self.history.append(point.summary())
         return point
+
+    @property
+    def rows(self) -> int:
+        """Rows that all members have used so far."""
+        return self._rows
 
     @property
     def steps(self) -> int:
@@ -128,7 +133,7 @@ class NodesRun(PointSource):
                     raise
                 continue  # with new workers, and the same batches
             self._done = stop
-            self.rows += rows
+            self._rows += rows
             self._loss += loss
             self._rows_of_loss += rows
             self._counts.set_value(self._counts.get_value() + np.array([rows, 1]))
@@ -136,7 +141,7 @@ class NodesRun(PointSource):
 
     def _measures(self) -> dict[str, Callable[[], float]]:
         return {
-            "rows": lambda: self.rows,
+            "rows": lambda: self._rows,
             "exchanges": lambda: self._done / self._per_round,
             "seconds": lambda: time.monotonic() - self._began,
         }

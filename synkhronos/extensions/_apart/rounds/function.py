@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._api.advice import Advised, Timing
 from synkhronos._checks import check_integer, shown
-from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group, retried
+from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputTypeError
-from synkhronos.extensions._apart.function import ApartFunction
+from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._apart.rounds.commands import (
     Begin,
     InstallLocal,
@@ -29,8 +30,11 @@ from synkhronos.extensions._apart.rounds.commands import (
     LocalSteps,
     Meet,
 )
-from synkhronos.extensions._step.function import TrainFunction, TrainPlan, arranged
-from synkhronos.extensions._step.same_rows import INTEGERS
+from synkhronos.extensions._apart.variables import OwnVariables
+from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.extensions._step.made import Made, Rows, steps_of
+from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import RoundRule
 
 log = logging.getLogger("synkhronos")
@@ -38,7 +42,7 @@ log = logging.getLogger("synkhronos")
 _STEPS, _MEETINGS = 0, 1
 
 
-class RoundFunction(ApartFunction):
+class RoundFunction(TrainingFunction, ProcessBound, Advised):
     """A training function whose members train apart and meet after each period of the rule.
 
     `make_train_function` makes it, with ``rule=`` a round rule of `synkhronos.rules`. Between
@@ -66,6 +70,9 @@ class RoundFunction(ApartFunction):
     array(1.5)
     """
 
+    rule: RoundRule
+    _instead = TrainFunction._instead
+
     def __init__(
         self,
         group: Group,
@@ -74,18 +81,19 @@ class RoundFunction(ApartFunction):
         statistics: Sequence[SharedVariable],
         warm: TrainFunction | None,
     ) -> None:
-        super().__init__(group, plan, statistics)
-        self.rule = rule.for_members(group.size)
+        command_of = functools.partial(_local_step, plan.goal.average, plan.partials)
+        self._planned = made = Planned(group, plan, command_of)
+        self._own = own = OwnVariables(made, statistics)
         self._warm = warm
-        self._add_outer(rule)
         kind = type(rule).__name__
         self._progress = pytensor.shared(np.zeros(2, np.int64), name=f"steps and meetings ({kind})")
+        self.rule = rule.for_members(group.size)
+        self._of(made, [*made.states, *own.add_outer(rule), self._progress], own.settings)
         counts = [v for v, _ in plan.partition.states]
-        held = [v for v in (*self._everything, *counts) if v not in self._moved]
+        held = [v for v in (*own.everything, *counts) if v not in own.moved]
         self._first = (
             {v: np.array(v.get_value(borrow=True)) for v in held} if rule.policy == "reset" else {}
         )
-        self.state.append(self._progress)
         self._held = held
         self._kept = rule.policy == "keep" and bool(held)
         self._counts = [watch(v) for v in counts]
@@ -94,7 +102,8 @@ class RoundFunction(ApartFunction):
         self._without_states = True  # so are their states, even if the rule keeps them
 
     def __repr__(self) -> str:
-        return f"<synkhronos.extensions.RoundFunction of {self._function.what}, {self.rule}>"
+        what = self._planned.function.what
+        return f"<synkhronos.extensions.RoundFunction of {what}, {self.rule}>"
 
     @retried
     def __call__(
@@ -128,11 +137,8 @@ class RoundFunction(ApartFunction):
         On GPUs, a meeting copies the member's parameters to the host's memory and back; the states
         too, unless members keep them.
         """
-        if kwargs or len(args) > self._n_inputs:
-            args, kwargs, batch = arranged(args, kwargs, batch, self._n_inputs, self._aliases)
-        if type(batch) in INTEGERS:
-            self.same_rows.note(self._function.what, args, kwargs, batch)
-        with self._group.turn("train", timeout):
+        args, kwargs, batch = self._planned.given(args, kwargs, batch)
+        with self.group.turn("train", timeout):
             return self._step(args, kwargs, batch, num_slices)
 
     def _step(
@@ -140,15 +146,15 @@ class RoundFunction(ApartFunction):
     ) -> Any:
         if self._warming():
             assert self._warm is not None
-            value = self._warm._step(args, kwargs, batch, num_slices)
+            value = self._warm.step_in_turn(args, kwargs, batch, num_slices)
             self._count(1, 0)
             self._astray = self._without_states = True
             return value
         self._prepare(args, kwargs)
         with self._stepping():
-            found = self._function.call(args, kwargs, None, batch, None, num_slices)
+            found = self._planned.call(args, kwargs, batch, num_slices)
         self._meet_if_due()
-        return found[0] if len(found) == 1 else found
+        return found
 
     def steps(self, *args: Any, n: int | None = None, timeout: float | None = None) -> Any:
         """Make many steps, a period in one command, so that members wait once in a period.
@@ -198,27 +204,27 @@ class RoundFunction(ApartFunction):
         ...     train.steps(data, iter(Batches(8, 4)), 2).shape
         (2,)
         """
-        if len(args) == self._n_inputs + 2 and n is None:
+        if len(args) == self._planned.n_inputs + 2 and n is None:
             *args_, n = args
             args = tuple(args_)
-        if len(args) != self._n_inputs + 1:
+        if len(args) != self._planned.n_inputs + 1:
             raise InputTypeError(
-                f"{self._function.what}: steps() takes {self._n_inputs} inputs, the batches and "
-                f"the number of steps, found {len(args)} arguments"
+                f"{self._planned.function.what}: steps() takes {self._planned.n_inputs} inputs, "
+                f"the batches and the number of steps, found {len(args)} arguments"
             )
         *given, batches = args
         rows = _iterated(batches)
         left = self._to_meeting() if n is None else check_integer("steps: n", n, 1)
         found: list[Any] = []
-        with self._group.turn("train.steps", timeout):
-            self._check_data(given, "steps()")
+        with self.group.turn("train.steps", timeout):
+            self._planned.data_of(given, "steps()")
             while left:
                 taken = list(itertools.islice(rows, min(left, self._room())))
                 if not taken:
                     break
                 found += self._steps(given, taken)
                 left -= len(taken)
-        return np.array(found) if self._plan.n_outputs == 1 else found
+        return np.array(found) if self._planned.plan.n_outputs == 1 else found
 
     @retried
     def meet(self, timeout: float | None = None) -> None:
@@ -238,11 +244,11 @@ class RoundFunction(ApartFunction):
         -----
         Cost: one round. Parameters and states of every member are read once.
         """
-        group = self._group
+        group = self.group
         with group.turn("train.meet", timeout):
             group.wake()
             group.check_idle("train.meet")
-            if self._member is not group.member or self._warming():
+            if not self._planned.installed or self._warming():
                 return
             self._adopt_settings()
             if not self._astray and (self._since or self._kept):
@@ -256,7 +262,7 @@ class RoundFunction(ApartFunction):
         InputError, InputTypeError
             The rule has no such number, or the value is out of range.
         """
-        self.rule = self.rule.with_numbers(numbers).for_members(self._group.size)
+        self.rule = self.rule.with_numbers(numbers).for_members(self.group.size)
 
     def _to_meeting(self) -> int:
         """Steps until the next meeting, or, if one is due before the next step, in a period."""
@@ -270,28 +276,30 @@ class RoundFunction(ApartFunction):
     @retried
     def _steps(self, given: Sequence[Any], batches: list[Any]) -> list[Any]:
         """Make these steps; they do not go beyond the next meeting."""
-        if self._warming() or not self._function.shipped or self._member is not self._group.member:
+        if self._warming() or not self.compiled or not self._planned.installed:
             first, *rest = batches  # a call of its own compiles
             made = self._step(tuple(given), {}, first, 1)
             return [made, *(self._steps(given, rest) if rest else ())]
         self._prepare(given, {})
         calls = self._calls(given, batches)
-        command = LocalSteps(calls, self._number, self._plan.goal.average, self._partials)
-        telling = self._function.telling() if any(c.first for c in calls) else nullcontext()
+        made = self._planned
+        average = made.plan.goal.average
+        command = LocalSteps(calls, made.number, average, made.partials)
+        telling = self._planned.function.telling() if any(c.first for c in calls) else nullcontext()
         with self._stepping(), telling:
-            answers = self._group.run_in_turn(command, "train.steps")
+            answers = self.group.run_in_turn(command, "train.steps")
         found = []
         for call, values in zip(calls, answers, strict=True):
-            self._function.compiled(call)
-            found.append(self._function.returned(call, values))
+            self._planned.function.compiled(call)
+            found.append(self._planned.function.returned(call, values))
         self._meet_if_due()
         return [values[0] if len(values) == 1 else values for values in found]
 
     def _calls(self, given: Sequence[Any], batches: list[Any]) -> tuple[Call, ...]:
         """The calls of several steps; the first one carries what the user has set."""
-        first, *rest = [self._function.make(given, {}, batch=rows) for rows in batches]
+        first, *rest = [self._planned.function.make(given, {}, batch=rows) for rows in batches]
         if first.new is not None:
-            rest = [replace(c, new=None, pure=self._function.plan.pure) for c in rest]
+            rest = [replace(c, new=None, pure=self._planned.function.plan.pure) for c in rest]
         return (first, *rest)
 
     def _warming(self) -> bool:
@@ -300,22 +308,23 @@ class RoundFunction(ApartFunction):
 
     def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """See to it that all members have the function, and values to go on from."""
-        group = self._group
+        group = self.group
         group.wake()
         group.check_idle("train")
-        if self._member is not group.member:  # none yet, or from before a restart
+        made = self._planned
+        if not made.installed:
             self._forget()
-            self._install()
-            self._states = [entry for entry, _ in self._entries if entry.variable in self._held]
+            made.install(self._own.shared, self._recipe, InstallLocal)
+            self._states = [entry for entry, _ in made.entries if entry.variable in self._held]
         self._adopt_settings()
-        self._post_leaves(args, kwargs)
+        made.post_leaves(args, kwargs)
         if self._astray:
             states = self._without_states or not self._kept
-            group.run_in_turn(Begin(self._number, states), "train")
+            group.run_in_turn(Begin(self._planned.number, states), "train")
             self._astray = self._without_states = False
             if self._kept:
-                group.member.apart[self._number] = (
-                    f"the members' own optimizer states of {self._function.what}"
+                group.member.apart[self._planned.number] = (
+                    f"the members' own optimizer states of {self._planned.function.what}"
                 )
         self._meet_if_due()
 
@@ -323,7 +332,7 @@ class RoundFunction(ApartFunction):
         """Note if the user has set variables: the members go on from the values of all."""
         counted = any([entry.is_set for entry in self._counts])
         states = counted or any([entry.is_set for entry in self._states])
-        if self._settle() or counted:
+        if self._planned.settle() or counted:
             self._astray, self._since = True, 0
             self._without_states = self._without_states or states
             self._note_counts()
@@ -338,7 +347,7 @@ class RoundFunction(ApartFunction):
             log.warning(
                 "%s: the steps since the last meeting (%d) are lost; training goes on from that "
                 "meeting",
-                self._function.what,
+                self._planned.function.what,
                 self._since,
             )
         self._astray, self._without_states, self._since = True, True, 0
@@ -346,17 +355,17 @@ class RoundFunction(ApartFunction):
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
         """A context for steps: it counts those that all members have made, also before Ctrl-C."""
-        before = self._update.steps
+        before = self._planned.kept.steps
         try:
             yield
         except BaseException as exc:
-            self._update.hide()
-            if self._update.steps != before and not isinstance(exc, KeyboardInterrupt):
+            self._planned.kept.hide()
+            if self._planned.kept.steps != before and not isinstance(exc, KeyboardInterrupt):
                 self._forget()  # some member may have failed while it changed its values
-                before = self._update.steps
+                before = self._planned.kept.steps
             raise
         finally:
-            made = self._update.steps - before
+            made = self._planned.kept.steps - before
             if made:
                 self._since += made
                 self._count(made, 0)
@@ -369,11 +378,13 @@ class RoundFunction(ApartFunction):
     def _meet(self, publish: bool = False) -> None:
         meetings = int(self._progress.container.storage[0][_MEETINGS])
         rule = self.rule if self._since else None  # a second meeting would move the centre on
-        before = self._update.meetings
+        before = self._planned.kept.meetings
         try:
-            self._group.run_in_turn(Meet(self._number, rule, meetings, publish), "train.meet")
+            self.group.run_in_turn(
+                Meet(self._planned.number, rule, meetings, publish), "train.meet"
+            )
         finally:
-            if self._update.meetings != before:
+            if self._planned.kept.meetings != before:
                 self._since = 0
                 self._count(0, int(rule is not None))
                 self._note_counts()
@@ -383,11 +394,30 @@ class RoundFunction(ApartFunction):
         done[_STEPS] += steps
         done[_MEETINGS] += meetings
 
-    def _command_of(self) -> Callable[[Call], Command]:
-        return functools.partial(_local_step, self._plan.goal.average, self._partials)
+    def _recipe(self) -> LocalRecipe:
+        return self._own.recipe(self._first)
 
-    def _installation(self) -> tuple[Any, Callable[[bytes, int], Command]]:
-        return self._local_recipe(self._first), InstallLocal
+    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+        """Make a step of each batch of the rest of an epoch."""
+        return steps_of(functools.partial(self, num_slices=slices), feed)
+
+    def settle(self) -> None:
+        """Meet, so that the variables have the centre's values."""
+        self.meet()
+
+    def gradients(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        """Compute the gradients at the centre, as `TrainFunction.gradients` does."""
+        return self._planned.gradients(*args, **kwargs)
+
+    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
+        return self._planned.build_inputs(*args, **kwargs)
+
+    def timed(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
+    ) -> tuple[str, int | None, Timing]:
+        """Measure a step for `synk.advise`; changes no variable."""
+        return self._planned.timed(args, kwargs, batch)
 
 
 def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Call) -> LocalStep:

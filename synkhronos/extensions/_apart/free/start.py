@@ -1,0 +1,55 @@
+"""The start of a run of members that take batches by themselves: checks, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos.extensions._apart.free.claims import BatchOrder
+from synkhronos.extensions._apart.free.commands import Rehearse
+from synkhronos.extensions._apart.free.participant import Assignment
+from synkhronos.extensions._rows.batches import Batches
+from synkhronos.extensions._step.planned import Planned
+
+
+def check_start(made: Planned, args: Sequence[Any], kwargs: dict[str, Any], batches: Any) -> None:
+    """Raise unless members can train on these inputs and batches."""
+    what = made.function.what
+    made.group.check("train.start")
+    if not isinstance(batches, Batches):
+        raise InputTypeError(
+            f"{what}: start() takes the inputs, then the Batches, found {shown(batches)}"
+        )
+    given = made.function.arguments.bind(args, kwargs)
+    for variable, value in made.data_of(given, "start()"):
+        if len(value) < batches.n:
+            raise InputError(
+                f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
+            )
+
+
+def assignment_of(
+    made: Planned,
+    given: Sequence[Any],
+    kwargs: dict[str, Any],
+    batches: Batches,
+    epochs: int,
+    fixed: bool = False,
+    record: bool = False,
+) -> Assignment:
+    """What members do in a run; they compile it here, and get all values that it needs."""
+    group = made.group
+    rows = np.arange(min(batches.n, batches.size * group.size))
+    call = made.function.make(given, kwargs, batch=rows)
+    if call.first or call.new is not None:
+        with made.function.telling():
+            group.run_in_turn(Rehearse(call), "train.start")
+        made.function.compiled(call)
+        call = made.function.make(given, kwargs, batch=rows)
+    made.post_leaves(given, kwargs)
+    average, order = made.plan.goal.average, BatchOrder.of(batches, epochs)
+    return Assignment(call, average, made.partials, order, fixed, record)
