@@ -62,13 +62,12 @@ class TakePart(Command):
     """Step and exchange until there are no more rows, or the master asks to stop."""
 
     number: int
-    rule: FreeRule
     assignment: Assignment
 
     def run(self, member: Member) -> list[Any]:
         """Returns the log of this member's exchanges."""
         free = member.installed.of(Free, self.number)
-        participant = free.participant(member, self.rule, self.assignment)
+        participant = free.participant(member, self.assignment)
 
         def stopped() -> bool:
             return member.stopping

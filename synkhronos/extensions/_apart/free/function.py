@@ -165,9 +165,8 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
         with group.turn("train.start"):
             group.wake()
             group.check_idle("train.start")
-            rule = self._members_rule
             if not made.installed:
-                install = functools.partial(InstallFree, rule=rule)
+                install = functools.partial(InstallFree, rule=self._members_rule)
                 made.install(self._own.shared, self._recipe, install)
             self._post_settings()
             fixed = share == "fixed"
@@ -179,8 +178,8 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
                 place[...] = variable.get_value(borrow=True)
             group.run_in_turn(BeginRun(made.number), "train.start")
             what = f"{what}, {self.rule}"
-            started = group.start_in_turn(TakePart(made.number, rule, assignment), what)
-            mine = free.participant(group.member, rule, assignment)
+            started = group.start_in_turn(TakePart(made.number, assignment), what)
+            mine = free.participant(group.member, assignment)
 
         def post() -> None:
             made.post_leaves(given, kwargs)

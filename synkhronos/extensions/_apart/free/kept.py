@@ -31,6 +31,7 @@ class Free(Kept):
 
     Attributes
     ----------
+    rule : FreeRule
     local : Local
     settings : list of array
         As `leaves`, for the optimizer at the centre.
@@ -56,7 +57,7 @@ class Free(Kept):
         values: list[np.ndarray],
         settings: list[np.ndarray],
     ) -> None:
-        self._rule = rule
+        self.rule = rule
         self.settings = settings
         self.arrays = arrays
         self._at_centre = None if shared.optimizer is None else shared.optimizer.recipe
@@ -73,14 +74,14 @@ class Free(Kept):
         self.local.compile()
         if self.shared.optimizer is not None:
             self.shared.optimizer.compile()
-        kind = PARTICIPANTS[self._rule.way]
+        kind = PARTICIPANTS[self.rule.way]
         for dtype in {v.dtype for v in (*self.shared.w, *self.shared.statistics)}:
-            kind.compile_exchange(self._rule, dtype)
+            kind.compile_exchange(self.rule, dtype)
 
     @property
     def torn(self) -> bool:
         """Whether a copy of the centre need not be of one version."""
-        return PARTICIPANTS[self._rule.way].at_centre
+        return PARTICIPANTS[self.rule.way].at_centre
 
     def clear(self) -> None:
         """In the leader: set all words and the rule's vectors to zero, and states as at first."""
@@ -134,6 +135,7 @@ class Free(Kept):
                 states[v] = states[v].astype(v.type.dtype).reshape(())
         return {v: views[v] for v in self.arrays.trained()} | states
 
-    def participant(self, member: Member, rule: FreeRule, assignment: Assignment) -> Participant:
+    def participant(self, member: Member, assignment: Assignment) -> Participant:
         """This member in a run."""
-        return PARTICIPANTS[rule.way](member, self.local, rule, self.shared, assignment)
+        kind = PARTICIPANTS[self.rule.way]
+        return kind(member, self.local, self.rule, self.shared, assignment)

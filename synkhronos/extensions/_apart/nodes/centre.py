@@ -17,7 +17,7 @@ from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.meeting import Meeting, Vectors
 from synkhronos.extensions._apart.nodes.inside import Inside
 from synkhronos.extensions._step.install import Kept
-from synkhronos.rules._base import FreeRule, RoundRule
+from synkhronos.rules._base import RoundRule
 
 
 class NodeCentre(Kept):
@@ -54,12 +54,7 @@ class NodeCentre(Kept):
         self._inside.compile()
 
     def round(
-        self,
-        member: Member,
-        rule: FreeRule | None,
-        between: RoundRule,
-        work: Assignment,
-        begin: bool,
+        self, member: Member, between: RoundRule, work: Assignment, begin: bool
     ) -> list[float]:
         """Train, then meet the other nodes; returns this member's rows, and its loss over them.
 
@@ -78,7 +73,7 @@ class NodeCentre(Kept):
         first = comm.rank - home.rank
         borders = edges(work.batches, comm.size)
         start, stop = (work.begin + borders[first + k] for k in (0, home.size))
-        inside.train(member, rule, replace(work, begin=start, count=stop - start))
+        inside.train(member, replace(work, begin=start, count=stop - start))
         home.barrier()
         self._meet(member, between)
         mine = inside.pages[home.rank]

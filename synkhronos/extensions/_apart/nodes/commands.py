@@ -129,8 +129,8 @@ class NodeRound(Command):
     Attributes
     ----------
     number : int
-    inside, between
-        The rules, with their numbers for this group.
+    between : RoundRule
+        With its numbers for the nodes.
     assignment : Assignment
     start, stop : int
         The batches of all nodes.
@@ -139,7 +139,6 @@ class NodeRound(Command):
     """
 
     number: int
-    inside: FreeRule | None
     between: RoundRule
     assignment: Assignment
     start: int
@@ -155,7 +154,7 @@ class NodeRound(Command):
         """Returns this member's rows, and its loss over them."""
         work = replace(self.assignment, begin=self.start, count=self.stop - self.start)
         centre = member.installed.of(NodeCentre, self.number)
-        return centre.round(member, self.inside, self.between, work, self.begin)
+        return centre.round(member, self.between, work, self.begin)
 
     def answer(
         self, member: Member, own: list[float], reports: dict[int, Any]

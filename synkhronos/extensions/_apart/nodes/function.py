@@ -137,8 +137,7 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
                 self._astray = True
             self._astray = made.settle() or self._astray
             work = replace(assignment_of(made, given, kwargs, batches, 1), order=order)
-            rules = nodes.inside, nodes.between
-            command = NodeRound(made.number, *rules, work, start, stop, self._astray)
+            command = NodeRound(made.number, nodes.between, work, start, stop, self._astray)
             self._astray = True  # if it fails
             found: tuple[int, float] = group.run_in_turn(command, "train.start")
             self._astray = False

@@ -13,7 +13,6 @@ from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.nodes.team import Team
 from synkhronos.extensions._apart.own_values import Local
 from synkhronos.extensions._apart.recipe import PARAMETER, STATISTIC, LocalArrays
-from synkhronos.rules._base import FreeRule
 
 
 class Inside(ABC):
@@ -51,7 +50,7 @@ class Inside(ABC):
         """In the leader: set to zero what is counted in a round."""
 
     @abstractmethod
-    def train(self, member: Member, rule: FreeRule | None, work: Assignment) -> None:
+    def train(self, member: Member, work: Assignment) -> None:
         """Train without the other nodes."""
 
 
@@ -79,9 +78,8 @@ class ByRule(Inside):
     def clear(self) -> None:
         self._free.clear()
 
-    def train(self, member: Member, rule: FreeRule | None, work: Assignment) -> None:
-        assert rule is not None
-        participant = self._free.participant(member, rule, work)
+    def train(self, member: Member, work: Assignment) -> None:
+        participant = self._free.participant(member, work)
         participant.arrive()
         try:
             while participant.step(lambda: _stopped(member)):
@@ -119,7 +117,7 @@ class Together(Inside):
     def clear(self) -> None:
         clear_pages(self.pages)
 
-    def train(self, member: Member, rule: FreeRule | None, work: Assignment) -> None:
+    def train(self, member: Member, work: Assignment) -> None:
         page = self.pages[member.communicator.home.rank]
         self._team.train(member, work, page, lambda: _stopped(member))
 
