@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from synkhronos.rules._base import Rule
 
+Option = tuple[str, Any]  # its name and its value
 
-class StepRows(NamedTuple):
-    """The rows of a step, and the option that names them.
 
-    Attributes
-    ----------
-    name : str
-        The option that counts.
-    rows : object
-        Its value.
-    other : str
-        The other option.
-    refused : object
-        Its value, which must be None.
+def step_rows(rule: Rule | None, batch: Any, member_batch: Any) -> tuple[Option, Option]:
+    """The option that says the rows of a step, and the one that must be None.
+
+    Without a rule members step together.
     """
-
-    name: str
-    rows: Any
-    other: str
-    refused: Any
-
-
-def step_rows(rule: Rule | None, batch: Any, member_batch: Any) -> StepRows:
-    """The rows of a step of members that train by a rule; None: together."""
+    of_group, of_member = ("batch", batch), ("member_batch", member_batch)
     if rule is None or rule.counts_batches_by == "group":
-        return StepRows("batch", batch, "member_batch", member_batch)
-    return StepRows("member_batch", member_batch, "batch", batch)
+        return of_group, of_member
+    return of_member, of_group

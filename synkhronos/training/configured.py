@@ -286,19 +286,17 @@ def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:
 
 def _step_size(config: Config, rule: Rule | None) -> int:
     """The rows of a step: of all members, or of one if each makes steps of its own."""
-    found = step_rows(rule, config.batch, config.member_batch)
-    if found.rows is None:
-        raise InputError(f"{found.name}: missing, give an integer of at least 1")
-    if found.refused is not None:
+    (name, rows), (other, refused) = step_rows(rule, config.batch, config.member_batch)
+    if rows is None:
+        raise InputError(f"{name}: missing, give an integer of at least 1")
+    if refused is not None:
         why = (
             "members step together"
-            if found.name == "batch"
+            if name == "batch"
             else f"with {rule} each member makes steps of its own"
         )
-        raise InputError(
-            f"{found.other}: {why}: take it out, as by {found.other}= on the command line"
-        )
-    return int(found.rows)
+        raise InputError(f"{other}: {why}: take it out, as by {other}= on the command line")
+    return int(rows)
 
 
 def _net(config: Config) -> Net:

@@ -478,15 +478,15 @@ class Trainer(ProcessBound, RunControl):
 
     def _step_rows(self, batch: Any, member_batch: Any) -> Any:
         train = self.train
-        found = step_rows(train.rule, batch, member_batch)
-        if found.refused is not None or found.rows is None:
+        (name, rows), (_, refused) = step_rows(train.rule, batch, member_batch)
+        if refused is not None or rows is None:
             why = (
                 "batch is the number of rows of all members together"
-                if found.name == "batch"
+                if name == "batch"
                 else f"with {train.rule} each member makes steps of its own"
             )
-            raise InputError(f"fit: give {found.name}=, and not the other one: {why}")
-        return found.rows
+            raise InputError(f"fit: give {name}=, and not the other one: {why}")
+        return rows
 
 
 def _check_feed(train: TrainingFunction, feed: Feed) -> None:
