@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from synkhronos._engine.installed import Installed
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
@@ -28,6 +27,42 @@ from synkhronos._transport.communicators.gpus import Gpus
 log = logging.getLogger("synkhronos")
 
 _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
+
+
+class Installed:
+    """What one member keeps, by the number of a function or loader; each user knows the class.
+
+    Examples
+    --------
+    >>> installed = Installed()
+    >>> installed.keep(3, [1.0])
+    >>> installed.of(list, 3), installed.find(list, 4), len(installed)
+    ([1.0], None, 1)
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, number: int, what: object) -> None:
+        """Keep something, in place of what was kept by this number."""
+        self._kept[number] = what
+
+    def of[T](self, kind: type[T], number: int) -> T:
+        """What is kept by a number."""
+        found = self._kept[number]
+        assert isinstance(found, kind), f"{number}: {type(found).__name__}, not {kind.__name__}"
+        return found
+
+    def find[T](self, kind: type[T], number: int) -> T | None:
+        """What is kept by a number; None if nothing is, as after a restart."""
+        return self.of(kind, number) if number in self._kept else None
+
+    def forget(self, number: int) -> None:
+        """Drop what is kept by a number, if anything is."""
+        self._kept.pop(number, None)
 
 
 class Member:

@@ -14,7 +14,7 @@ from synkhronos._api.advice import Advised, Timing
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group, retried
 from synkhronos._engine.process_bound import ProcessBound
-from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate, Step
+from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate
 from synkhronos.extensions._step.exchanges import HalfPrecision, TopK
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.made import Made, Rows, steps_of
@@ -22,6 +22,7 @@ from synkhronos.extensions._step.planned import Planned, TrainPlan
 from synkhronos.extensions._step.resident import InstallResidentUpdate, ResidentStep
 from synkhronos.extensions._step.sparse import residuals_of
 from synkhronos.extensions._step.training_function import TrainingFunction
+from synkhronos.extensions._step.update import Step
 
 
 class TrainFunction(TrainingFunction, ProcessBound, Advised):

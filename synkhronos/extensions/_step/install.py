@@ -12,7 +12,7 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
-from synkhronos._host.arena import Arena, ArrayRef
+from synkhronos._host.arena import ArrayRef
 from synkhronos._transport import serialization
 
 
@@ -92,11 +92,3 @@ def scalars(member: Member, dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
         member.view(ArrayRef(int(at), (), dtype.str, 0))
         for at, dtype in zip(places[0], dtypes, strict=True)
     ]
-
-
-def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
-    """In the master: give one of the rule's scalars its value, on all nodes."""
-    if arena.tracks_changes and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
-        return
-    place[...] = value
-    arena.mark_dirty(place)

@@ -36,11 +36,12 @@ from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
 from synkhronos._errors import InputError, InputTypeError
+from synkhronos._host.arena import Arena
 from synkhronos._host.cores import trim
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.commands import MakeNodeShared
 from synkhronos.extensions._step.exchanges import Exchange
-from synkhronos.extensions._step.install import Kept, set_scalar
+from synkhronos.extensions._step.install import Kept
 from synkhronos.extensions._step.objective import Objective
 from synkhronos.extensions._step.partition import Partition
 from synkhronos.extensions._step.resident import MakeEqual
@@ -414,3 +415,11 @@ def by_position(
             kwargs = dict(kwargs)
             args = (*args, kwargs.pop(name))
     return args, kwargs
+
+
+def set_scalar(place: np.ndarray, value: Any, arena: Arena) -> None:
+    """In the master: give one of the rule's scalars its value, on all nodes."""
+    if arena.tracks_changes and np.array_equal(place, value, equal_nan=place.dtype.kind in "fc"):
+        return
+    place[...] = value
+    arena.mark_dirty(place)

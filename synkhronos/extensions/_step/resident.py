@@ -34,15 +34,11 @@ from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
-from synkhronos.extensions._step.commands import (
-    Step,
-    check_votes,
-    has_nan,
-    weights_of,
-)
+from synkhronos.extensions._step.commands import check_votes, has_nan
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.install import Install, Kept, scalars
 from synkhronos.extensions._step.resident_recipe import ResidentRecipe, summed_in
+from synkhronos.extensions._step.update import Step, weights_of
 
 
 class Resident(Kept):

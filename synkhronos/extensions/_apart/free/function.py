@@ -28,9 +28,8 @@ from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._apart.variables import OwnVariables
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.extensions._step.install import set_scalar
 from synkhronos.extensions._step.made import Made, Rows
-from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.planned import Planned, TrainPlan, set_scalar
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import FreeRule
 

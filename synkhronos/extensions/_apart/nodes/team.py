@@ -18,8 +18,7 @@ from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.meeting import first_vectors
 from synkhronos.extensions._apart.own_values import Local
 from synkhronos.extensions._apart.recipe import LocalArrays, LocalRecipe
-from synkhronos.extensions._step.commands import weights_of
-from synkhronos.extensions._step.update import FlatUpdate, Inputs
+from synkhronos.extensions._step.update import FlatUpdate, Inputs, weights_of
 
 
 class Team(Local):
