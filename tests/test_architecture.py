@@ -157,6 +157,27 @@ def test_imports_point_down() -> None:
             assert layer_of(target) <= layer_of(name), f"{name} imports {target} above it"
 
 
+ROOMS = "Each room imports only itself and the rooms before it."
+
+
+def test_rooms_of_a_folder_point_down() -> None:
+    """The table in a folder's docstring has its rooms, the ground first."""
+    found = 0
+    for name, tree in modules().items():
+        text = ast.get_docstring(tree) or ""
+        if ROOMS not in text:
+            continue
+        found += 1
+        rooms = re.findall(r"(?m)^``(\w+)`` ", text)
+        inside = {m: m.removeprefix(f"{name}.").split(".")[0] for m in edges() if name + "." in m}
+        assert set(rooms) == set(inside.values()), name
+        for module, room in inside.items():
+            for target in edges()[module] & inside.keys():
+                below = rooms.index(inside[target]) <= rooms.index(room)
+                assert below, f"{module} imports {target} above it"
+    assert found
+
+
 def test_no_circles() -> None:
     """None at run time, none for types, none by a string."""
     done: set[str] = set()
@@ -327,10 +348,10 @@ OPEN_FILES = {
     "_host.environment": OF_THE_KERNEL,
     "_host.files": "",
     "_host.memory_limits": OF_THE_KERNEL,
-    "_transport.channels.fork_safety": OF_THE_KERNEL,
-    "_transport.channels.guards": OF_THE_KERNEL,
+    "_transport.processes.fork_safety": OF_THE_KERNEL,
+    "_transport.processes.guards": OF_THE_KERNEL,
     "_transport.channels.stalls": OF_THE_KERNEL,
-    "_transport.channels.waiting": OF_THE_KERNEL,
+    "_transport.words.waiting": OF_THE_KERNEL,
     "cli._bench.contender": OF_THE_KERNEL,
     "cli._command_line": OF_THE_KERNEL,
     "cli._examination": "a name with the pid, in a folder of the user",

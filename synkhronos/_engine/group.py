@@ -54,10 +54,10 @@ from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.channel import Failure, Left
 from synkhronos._transport.channels.local import await_killed
-from synkhronos._transport.channels.processes import END_SECONDS
-from synkhronos._transport.channels.status import Status
-from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
-from synkhronos._transport.worker_output import logged, write_by_the_line
+from synkhronos._transport.processes.child_process import END_SECONDS
+from synkhronos._transport.words.status import Status
+from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.words.worker_output import logged, write_by_the_line
 
 log = logging.getLogger("synkhronos")
 

@@ -16,13 +16,13 @@ from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._host.arena import ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterCores
-from synkhronos._transport.channels.control_words import COMPILING, PROGRESS, progress_word
-from synkhronos._transport.channels.interrupts import Interrupts
-from synkhronos._transport.channels.node import Node
-from synkhronos._transport.channels.peers import Peers
-from synkhronos._transport.channels.status import Status
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.gpus import Gpus
+from synkhronos._transport.processes.interrupts import Interrupts
+from synkhronos._transport.words.control_words import COMPILING, PROGRESS, progress_word
+from synkhronos._transport.words.node import Node
+from synkhronos._transport.words.peers import Peers
+from synkhronos._transport.words.status import Status
 
 log = logging.getLogger("synkhronos")
 

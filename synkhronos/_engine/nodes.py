@@ -36,7 +36,6 @@ from synkhronos._host.cores import MasterCores
 from synkhronos._host.devices import Device
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._transport.channels.channel import ReceivingEnd
-from synkhronos._transport.channels.guards import end_with_parent
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.multi_node import (
@@ -47,13 +46,14 @@ from synkhronos._transport.channels.multi_node import (
     reports_of,
 )
 from synkhronos._transport.channels.placement import Placement
-from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, PeerFailed
-from synkhronos._transport.channels.worker_start import started_by_main_thread
 from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
-from synkhronos._transport.worker_output import labelled, logged
+from synkhronos._transport.processes.guards import end_with_parent
+from synkhronos._transport.processes.worker import started_by_main_thread
+from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.words.worker_output import labelled, logged
 
 _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders, first and longest: MPI has no descriptor to sleep on

@@ -17,10 +17,10 @@ from synkhronos._host.arena import Arena, Views
 from synkhronos._host.cores import MasterCores
 from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.channels.inline import InlineChannel
-from synkhronos._transport.channels.status import Status
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.communicators.solo import Solo
+from synkhronos._transport.words.status import Status
 
 
 def start_members(

@@ -13,17 +13,17 @@ from synkhronos._engine.transactions import Transactions
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import bind_worker
 from synkhronos._host.files import replace
-from synkhronos._transport.channels.control_words import ControlWords
-from synkhronos._transport.channels.guards import guard
 from synkhronos._transport.channels.inline import InlineChannel
 from synkhronos._transport.channels.local import LocalEnd
-from synkhronos._transport.channels.node import Node
-from synkhronos._transport.channels.status import Status
-from synkhronos._transport.channels.waiting import Waiter
-from synkhronos._transport.channels.worker_start import Wiring
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
-from synkhronos._transport.worker_output import redirect
+from synkhronos._transport.processes.guards import guard
+from synkhronos._transport.processes.worker import Wiring
+from synkhronos._transport.words.control_words import ControlWords
+from synkhronos._transport.words.node import Node
+from synkhronos._transport.words.status import Status
+from synkhronos._transport.words.waiting import Waiter
+from synkhronos._transport.words.worker_output import redirect
 
 
 def main(wiring_fields: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE
-HEAD_BYTES = 1 << 20  # of each region; channels/control_words.py says what is in it
+HEAD_BYTES = 1 << 20  # of each region; _transport/words/control_words.py says what is in it
 BORDER = 64  # bytes, a cache line: XLA reads arrays aligned to it in place, and copies others
 _TAKING = HEAD_BYTES - 8  # offset of a word in the head: the bytes that the owner is about to take
 _MIN_REGION = 1 << 36

@@ -1,9 +1,12 @@
 """What moves between processes: commands on channels, arrays on communicators.
 
+Each room imports only itself and the rooms before it.
+
 ==================  ==============================================================================
+``serialization``   objects as bytes
+``processes``       start processes, guard them, and say how they ended
+``words``           words in shared memory: who writes them, and who waits for them
 ``channels``        carry commands to the members, and reports back to the master
 ``communicators``   move and reduce arrays between members
-``serialization``   objects as bytes
-``worker_output``   what workers print and log
 ==================  ==============================================================================
 """

@@ -33,7 +33,7 @@ from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._host.environment import blas, driver, versions
 from synkhronos._host.polling import readable
 from synkhronos._host.system import trouble
-from synkhronos._transport.channels.fork_safety import reasons_against_fork
+from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos.cli._mpi_round_trip import launcher, round_trip, version_of
 
 # "absent": an optional part that is not installed; nothing is wrong

@@ -22,9 +22,9 @@ from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import share_out
 from synkhronos._host.launch_settings import without_settings
 from synkhronos._host.polling import readable
-from synkhronos._transport.channels.fresh_interpreter import start_interpreter
-from synkhronos._transport.channels.processes import Worker
-from synkhronos._transport.channels.worker_start import signals_blocked
+from synkhronos._transport.processes.child_process import Worker
+from synkhronos._transport.processes.interpreter import start_interpreter
+from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 
 _LOOK_SECONDS = 0.05  # between two looks at the other nodes

@@ -13,7 +13,7 @@ from typing import Any
 
 import synkhronos.search._studies as studies
 from synkhronos._errors import InputError, SynkhronosError
-from synkhronos._transport.channels.worker_start import signals_blocked
+from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph
 from synkhronos.search._ownership import claim
 from synkhronos.search._trial_process import Settings, TrialProcess

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from synkhronos._host import files
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
-from synkhronos._transport.channels.fresh_interpreter import start_interpreter
-from synkhronos._transport.channels.processes import Worker
+from synkhronos._transport.processes.child_process import Worker
+from synkhronos._transport.processes.interpreter import start_interpreter
 
 END_SECONDS = 30.0  # for a process to end after its last message
 _CHUNK = 1 << 16

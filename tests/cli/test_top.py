@@ -22,8 +22,8 @@ import pytest
 from modes import FAST
 
 import synkhronos as synk
-from synkhronos._transport.channels.control_words import STATUS, STATUS_BYTES
-from synkhronos._transport.channels.status import GroupStatus, MemberStatus, read_status
+from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
+from synkhronos._transport.words.status import GroupStatus, MemberStatus, read_status
 from synkhronos.cli import _live_view, _watched_groups
 from synkhronos.cli._command_line import main
 from synkhronos.cli._watched_groups import Watch, WatchedGroup

@@ -20,9 +20,9 @@ from user_scripts import alive, run_script, start_script
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._transport.channels import processes
-from synkhronos._transport.channels.interrupts import Interrupts
 from synkhronos._transport.communicators import shared_memory
+from synkhronos._transport.processes import child_process
+from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
@@ -139,7 +139,7 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
 GUARDED = """
     import ctypes, os, signal, sys, time, threading
     import numpy as np, pytensor.tensor as pt, synkhronos as synk
-    from synkhronos._transport.channels import guards
+    from synkhronos._transport.processes import guards
     how = sys.argv[1]
     if how.startswith("lifeline"):
         guards.end_with_parent = lambda: None
@@ -351,7 +351,7 @@ def test_interrupts_are_noted() -> None:
 def test_an_interrupt_of_who_wants_to_be_killed(tmp_path: Path) -> None:
     text = """
         import os, signal
-        from synkhronos._transport.channels.interrupts import Interrupts
+        from synkhronos._transport.processes.interrupts import Interrupts
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         with Interrupts():
             os.kill(os.getpid(), signal.SIGINT)
@@ -455,9 +455,9 @@ def test_deaths_of_signals_without_a_name() -> None:
 def test_the_oom_killer_is_blamed_for_new_deaths_only(
     monkeypatch: pytest.MonkeyPatch, before: int, hint: str
 ) -> None:
-    monkeypatch.setattr(processes, "oom_kills", lambda _: before)
+    monkeypatch.setattr(child_process, "oom_kills", lambda _: before)
     with synk.Group(2) as group:
-        monkeypatch.setattr(processes, "oom_kills", lambda _: 3)
+        monkeypatch.setattr(child_process, "oom_kills", lambda _: 3)
         with pytest.raises(synk.WorkerDied, match=hint):
             group.run(Signalled(signal.SIGKILL))
 

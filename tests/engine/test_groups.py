@@ -39,11 +39,11 @@ from synkhronos._host import cores as _cores
 from synkhronos._host import thread_pools
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
-from synkhronos._transport.channels import fork_safety
-from synkhronos._transport.channels.control_words import ControlWords
-from synkhronos._transport.channels.fresh_interpreter import _bound_to
 from synkhronos._transport.channels.local import LocalChannel
-from synkhronos._transport.worker_output import OutputReader, OutputWriter, RelayStream
+from synkhronos._transport.processes import fork_safety
+from synkhronos._transport.processes.interpreter import _bound_to
+from synkhronos._transport.words.control_words import ControlWords
+from synkhronos._transport.words.worker_output import OutputReader, OutputWriter, RelayStream
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import leaks
 from synkhronos.testing.faults import Fault

@@ -46,9 +46,9 @@ class Mutant:
         return self.source().replace(self.text, self.instead)
 
 
-GUARDS, LOCAL = "_transport/channels/guards.py", "_transport/channels/local.py"
-NODE = "_transport/channels/node.py"
-WAITING, PROCESSES = "_transport/channels/waiting.py", "_transport/channels/processes.py"
+GUARDS, LOCAL = "_transport/processes/guards.py", "_transport/channels/local.py"
+NODE = "_transport/words/node.py"
+WAITING, PROCESSES = "_transport/words/waiting.py", "_transport/processes/child_process.py"
 FORKS = "tests/faults/test_forks.py"
 FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "the thread that starts workers lasts",
-        "_transport/channels/lasting_thread.py",
+        "_transport/processes/lasting_thread.py",
         "                readable(pidfd, seconds=math.inf)\n",
         "",
         f"tests/transport/test_lasting_thread.py {FAULTS} -k 'lasting or die_with'",
@@ -258,7 +258,7 @@ MUTANTS = (
     ),
     Mutant(
         "failures are seen while GPUs exchange",
-        "_transport/channels/node.py",
+        "_transport/words/node.py",
         "any(words[EXCHANGE_FAILED] >= self.number for words in others)",
         "False",
         f"{GPUS} -k 'error_of_nccl or cannot_be_served'",
@@ -363,7 +363,7 @@ MUTANTS = (
     ),
     Mutant(
         "SIGINT is held back",
-        "_transport/channels/interrupts.py",
+        "_transport/processes/interrupts.py",
         "        if self._depth == 0:\n            self._exchange()\n",
         "",
         f"{FAULTS} -k interrupt",
@@ -414,14 +414,14 @@ MUTANTS = (
     ),
     Mutant(
         "writing in place begins when all have come",
-        "_transport/channels/node.py",
+        "_transport/words/node.py",
         "                self._await(words, here)\n            if before_release",
         "                pass\n            if before_release",
         f"{FAULTS} tests/transport/test_communicators.py tests/extensions/test_train.py",
     ),
     Mutant(
         "who leaves a command frees those at its barriers",
-        "_transport/channels/node.py",
+        "_transport/words/node.py",
         "peer[BARRIER] < here:\n            raise PeerFailed",
         "peer[BARRIER] < here:\n            pass",
         "tests/faults/test_exceptions.py -k raising",

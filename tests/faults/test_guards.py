@@ -14,13 +14,15 @@ from user_scripts import run_script
 import synkhronos as synk
 from synkhronos._host import arena
 from synkhronos._host.memory_limits import Limit
-from synkhronos._transport.channels import local, waiting
+from synkhronos._transport.channels import local
+from synkhronos._transport.words import waiting
 
 
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
     text = """
         import os, synkhronos as synk
-        from synkhronos._transport.channels import guards, local
+        from synkhronos._transport.channels import local
+        from synkhronos._transport.processes import guards
         guard = guards.guard
         def seen(wiring):
             guard(wiring)

@@ -19,7 +19,7 @@ from selection import thorough
 from terminal import CTRL_C, CTRL_Z, LIMIT, Program, Terminal
 
 from synkhronos._engine.group_options import GRACE_SECONDS
-from synkhronos._transport.channels.worker_start import signals_blocked
+from synkhronos._transport.processes.worker import signals_blocked
 
 Trials = Callable[[Any, Any], Any]
 PROMPT = GRACE_SECONDS + 0.5  # seconds from the last key to the end, on a machine that is not busy

@@ -18,8 +18,8 @@ from mutations import integers
 from strangers import Reader, Tree
 
 import synkhronos as synk
-from synkhronos._transport.channels.control_words import STATUS, STATUS_BYTES
-from synkhronos._transport.channels.status import read_status
+from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
+from synkhronos._transport.words.status import read_status
 from synkhronos.cli._live_view import drawn, plain
 from synkhronos.cli._watched_groups import _Seen, _watched
 from synkhronos.extensions import make_train_function, updates

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos._transport.channels.fork_safety import reasons_against_fork
+from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos.training import History
 
 ROWS = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": math.inf, "note": "é,\n"}, {"done": True}]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytensor
 
 from synkhronos._engine import worker
-from synkhronos._transport.channels import worker_start
-from synkhronos._transport.folded_stacks import folded, place_of
+from synkhronos._transport.processes.folded_stacks import folded, place_of
+from synkhronos._transport.processes.worker import fork_worker
 
 OURS, THEIRS = worker.__file__, pytensor.__file__
 TRACEBACK = f'''Traceback (most recent call last):
@@ -24,7 +24,7 @@ STACK = f'''Current thread 0x00007f (most recent call first):
   File "/home/ada/ops.py", line 7 in inner
   File "{THEIRS}", line 4 in perform
   File "{OURS}", line 3 in main
-  File "{worker_start.__file__}", line 100 in fork_worker
+  File "{fork_worker.__code__.co_filename}", line 100 in fork_worker
   File "/home/ada/script.py", line 5 in <module>'''
 
 

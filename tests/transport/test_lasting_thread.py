@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from synkhronos._transport.channels import guards
-from synkhronos._transport.channels.lasting_thread import LastingThread
+from synkhronos._transport.processes import guards
+from synkhronos._transport.processes.lasting_thread import LastingThread
 
 GUARDED = f"import runpy; runpy.run_path({guards.__file__!r})['end_with_parent'](); print(input())"
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 import synkhronos as synk
-from synkhronos._transport.channels import waiting
-from synkhronos._transport.channels.waiting import SLOW_TURN_SECONDS, Rivals
+from synkhronos._transport.words import waiting
+from synkhronos._transport.words.waiting import SLOW_TURN_SECONDS, Rivals
 from synkhronos.testing.faults import Fault
 
 pytestmark = pytest.mark.alone

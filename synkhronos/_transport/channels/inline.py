@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from synkhronos._transport.channels.channel import Channel, TimeLimits
-from synkhronos._transport.channels.interrupts import Interrupts
+from synkhronos._transport.processes.interrupts import Interrupts
 
 
 class InlineChannel(Channel):

@@ -26,7 +26,18 @@ from synkhronos._host.cores import MasterCores
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
-from synkhronos._transport.channels.control_words import (
+from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
+from synkhronos._transport.channels.stalls import Inspector
+from synkhronos._transport.processes.child_process import END_SECONDS, Worker, end
+from synkhronos._transport.processes.fork_safety import reasons_against_fork
+from synkhronos._transport.processes.lasting_thread import LastingThread
+from synkhronos._transport.processes.worker import (
+    Wiring,
+    exec_worker,
+    fork_worker,
+    signals_blocked,
+)
+from synkhronos._transport.words.control_words import (
     ABANDONED,
     COMMITTED,
     COMPILING,
@@ -50,21 +61,10 @@ from synkhronos._transport.channels.control_words import (
     ControlWords,
     progress_of,
 )
-from synkhronos._transport.channels.fork_safety import reasons_against_fork
-from synkhronos._transport.channels.lasting_thread import LastingThread
-from synkhronos._transport.channels.node import Node
-from synkhronos._transport.channels.processes import END_SECONDS, Worker, end
-from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
-from synkhronos._transport.channels.stalls import Inspector
-from synkhronos._transport.channels.status import Status
-from synkhronos._transport.channels.waiting import GroupEnded, PeerDied, Waiter
-from synkhronos._transport.channels.worker_start import (
-    Wiring,
-    exec_worker,
-    fork_worker,
-    signals_blocked,
-)
-from synkhronos._transport.worker_output import OutputReader
+from synkhronos._transport.words.node import Node
+from synkhronos._transport.words.status import Status
+from synkhronos._transport.words.waiting import GroupEnded, PeerDied, Waiter
+from synkhronos._transport.words.worker_output import OutputReader
 
 log = logging.getLogger("synkhronos")
 

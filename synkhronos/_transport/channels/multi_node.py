@@ -21,10 +21,10 @@ from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.placement import Placement
-from synkhronos._transport.channels.processes import END_SECONDS
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.replication import Broadcast, apply_changes, pack_changes
-from synkhronos._transport.channels.waiting import GroupEnded, PeerDied
+from synkhronos._transport.processes.child_process import END_SECONDS
+from synkhronos._transport.words.waiting import GroupEnded, PeerDied
 
 _NUMBER = struct.Struct("=q")  # under which a command is sent again
 _MESSAGE, _FLOATS = b"\0", b"\1"  # the first byte of reports

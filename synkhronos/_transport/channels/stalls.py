@@ -22,9 +22,9 @@ from pathlib import Path
 from synkhronos._errors import GroupTimeout, member_named
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport.channels.channel import TimeLimits
-from synkhronos._transport.channels.control_words import BARRIER, COMPILING, REPORTED, ControlWords
-from synkhronos._transport.channels.processes import Worker
-from synkhronos._transport.folded_stacks import folded, place_of
+from synkhronos._transport.processes.child_process import Worker
+from synkhronos._transport.processes.folded_stacks import folded, place_of
+from synkhronos._transport.words.control_words import BARRIER, COMPILING, REPORTED, ControlWords
 
 COMPILE_SECONDS = 600.0  # of compiling, at most, that do not count as waiting
 _LONGEST_GAP = 0.3  # seconds between two looks that count as waited

@@ -28,7 +28,6 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import ID_BYTES, Link, NotServed, Operation, element, new_id
 from synkhronos._plan.reductions import Reduction, scales
 from synkhronos._plan.transfers import Plan
-from synkhronos._transport.channels.waiting import PeerFailed
 from synkhronos._transport.communicators.communicator import (
     Arrays,
     Communicator,
@@ -40,6 +39,7 @@ from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.nccl_types import nccl_reduction, reduced_dtype
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
+from synkhronos._transport.words.waiting import PeerFailed
 
 log = logging.getLogger("synkhronos")
 

@@ -25,15 +25,6 @@ from synkhronos._backends.reduction_loops import compile_for, in_place, reduce_b
 from synkhronos._errors import InputError
 from synkhronos._plan.reductions import Reduction, result_dtype
 from synkhronos._plan.rows import edges as split
-from synkhronos._transport.channels.control_words import (
-    MANIFEST,
-    MANIFEST_SLOT_BYTES,
-    MANIFEST_SLOTS,
-    MANIFEST_TABLE,
-    SMALL_BUFFER_BYTES,
-    SMALL_BUFFERS,
-)
-from synkhronos._transport.channels.node import Node
 from synkhronos._transport.communicators.communicator import (
     DIFFER,
     Arrays,
@@ -41,6 +32,15 @@ from synkhronos._transport.communicators.communicator import (
     Join,
     Members,
 )
+from synkhronos._transport.words.control_words import (
+    MANIFEST,
+    MANIFEST_SLOT_BYTES,
+    MANIFEST_SLOTS,
+    MANIFEST_TABLE,
+    SMALL_BUFFER_BYTES,
+    SMALL_BUFFERS,
+)
+from synkhronos._transport.words.node import Node
 
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: a smaller array is not cut; members take such arrays in turn

@@ -34,7 +34,7 @@ import numpy as np
 from synkhronos._checks import is_integer, shown
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError
-from synkhronos._transport.worker_output import logged
+from synkhronos._transport.words.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.made import Made
 from synkhronos.training._record.exporters import exported

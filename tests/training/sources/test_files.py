@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synkhronos as synk
-from synkhronos._transport.channels.fork_safety import reasons_against_fork
+from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos.training import sources
 from synkhronos.training.sources import FileSource
 

@@ -14,7 +14,7 @@ from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.member import Member
 from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.rows import Picks
-from synkhronos._transport.channels.peers import Peers
+from synkhronos._transport.words.peers import Peers
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.extensions._apart.free.centre import Centre, Version
 from synkhronos.extensions._apart.free.claims import BatchOrder, Claims, RowsOfBatches

@@ -9,7 +9,7 @@ from typing import Any
 
 from synkhronos._errors import GroupError
 from synkhronos._host.arena import Arena, Views
-from synkhronos._transport.channels.control_words import (
+from synkhronos._transport.words.control_words import (
     ABANDONED,
     BARRIER,
     EXCHANGE_FAILED,
@@ -18,7 +18,7 @@ from synkhronos._transport.channels.control_words import (
     STOPPING,
     ControlWords,
 )
-from synkhronos._transport.channels.waiting import PeerFailed, Waiter
+from synkhronos._transport.words.waiting import PeerFailed, Waiter
 
 # Bits of a barrier's number for the meetings of a command, and for the barriers of a meeting (two
 # at most). The rest of 63 bits counts commands: enough for two weeks of calls without a pause.

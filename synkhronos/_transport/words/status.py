@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from synkhronos._errors import printable
 from synkhronos._host.arena import Arena
-from synkhronos._transport.channels.control_words import (
+from synkhronos._transport.words.control_words import (
     ASLEEP,
     COMPILING,
     PID,

@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-from synkhronos._transport.channels.worker_start import fork_worker
+from synkhronos._transport.processes.worker import fork_worker
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)$')
 _ENGINE = ("synkhronos", "pytensor", "numba", "jax")  # between a call and the user's operation

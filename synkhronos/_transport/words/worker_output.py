@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from synkhronos._host.rank_logs import RankLogs
-from synkhronos._transport.channels.control_words import (
+from synkhronos._transport.words.control_words import (
     LOST,
     PRINTED,
     RING,

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from synkhronos._host.cores import environment
-from synkhronos._transport.channels import guards
-from synkhronos._transport.channels.interrupts import Interrupts
+from synkhronos._transport.processes import guards
+from synkhronos._transport.processes.interrupts import Interrupts
 
 # The first code of a worker started by exec. The guards come first, since imports take a second;
 # the cores come before any library counts them.

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from synkhronos._host.cores import bind, environment
-from synkhronos._transport.channels import guards
-from synkhronos._transport.channels.lasting_thread import LastingThread
+from synkhronos._transport.processes import guards
+from synkhronos._transport.processes.lasting_thread import LastingThread
 
 # The first code of the process. It runs on its cores already, since the parent had bound its own
 # thread to them; the guards come before imports, which take a second.

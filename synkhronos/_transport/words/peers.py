@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from synkhronos._transport.channels.node import Node
+from synkhronos._transport.words.node import Node
 
 _RETRY_SECONDS = 0.001  # between two tries of a lock that another member holds
 

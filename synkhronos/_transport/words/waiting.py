@@ -33,8 +33,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from synkhronos._host.descriptors import Descriptor
-from synkhronos._transport.channels.control_words import ASLEEP, QUIT, ControlWords
-from synkhronos._transport.channels.interrupts import Interrupts
+from synkhronos._transport.processes.interrupts import Interrupts
+from synkhronos._transport.words.control_words import ASLEEP, QUIT, ControlWords
 
 NAP_MS = 100
 _LOOK_SECONDS = 0.1  # between two looks at descriptors that the program may have closed
