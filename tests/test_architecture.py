@@ -69,7 +69,7 @@ ONLY_IN = {
     "pickle": ("_transport.serialization",),
     "pytest": ("testing.plugin",),
     "mpi4py": ("_backends.mpi",),
-    "rich": ("_engine.progress", "_api.tables", "cli._live_view"),
+    "rich": ("_api.tables", "cli._live_view"),
     "multiprocessing": (),
     "nccl": ("_backends.nccl",),
     "cuda": ("_backends.nccl",),

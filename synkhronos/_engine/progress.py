@@ -23,12 +23,13 @@ from typing import Any, Protocol
 
 from synkhronos._backends.compile_cache import operations_of
 from synkhronos._errors import printable
+from synkhronos._host.terminal import Line, can_redraw, cut, is_terminal
 
 SOON = 2.0  # seconds until a person who waits is told
 FIRST = 5.0  # seconds until the first line of a log; imports before it may take as long
 REDRAW = 0.5  # seconds; drawing takes about 2 ms
 EVERY = 9.5  # seconds between two lines of a log, so that no silence lasts 10 s
-_LEAVE = 5.0  # seconds to wait for the thread, which may be importing rich
+_LEAVE = 5.0  # seconds to wait for the thread, which may be writing to a terminal that stands
 
 log = logging.getLogger("synkhronos")
 
@@ -65,6 +66,16 @@ def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterat
     finally:
         told.end()
         _current.reset(token)
+
+
+def tell(text: str) -> None:
+    """Write a line to the log; to stderr if no logging is set up."""
+    text = printable(text)
+    if log.hasHandlers():
+        log.info("%s", text)
+    elif sys.stderr is not None:
+        sys.stderr.write(f"synkhronos: {text}\n")
+        sys.stderr.flush()
 
 
 def watch(function: Any) -> None:
@@ -122,7 +133,7 @@ class _Told:
 
 
 def _tell(of: weakref.ref[_Told], over: threading.Event) -> None:
-    person = _at_terminal() or in_notebook()
+    person = is_terminal(sys.stderr) or in_notebook()
     pause, line = SOON if person else FIRST, None
     with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
         while not over.wait(pause):
@@ -144,13 +155,6 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell(), "kernel")
 
 
-def _at_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is none, or it is closed
-        return False
-
-
 class _Line(Protocol):
     """Where the text goes."""
 
@@ -162,10 +166,7 @@ class _Line(Protocol):
 
 
 def _line() -> _Line:
-    if _at_terminal():
-        with contextlib.suppress(ImportError):
-            return _LiveLine()
-    return _LogLines()
+    return _LiveLine() if can_redraw(sys.stderr) else _LogLines()
 
 
 class _LiveLine:
@@ -174,26 +175,16 @@ class _LiveLine:
     pause = REDRAW
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
+        self._line = Line(sys.stderr, dim=True)
 
     def show(self, text: str) -> None:
         """Draw over the previous text."""
-        self._erase()
-        text = printable(text)
-        self._console.out(text[: self._console.width - 1], end="\r", style="dim", highlight=False)
+        self._line.draw(cut(printable(text), self._line.width))
 
     def end(self, text: str) -> None:
         """Take the line away, whatever the last text is."""
         del text
-        self._erase()
-
-    def _erase(self) -> None:
-        from rich.control import Control
-        from rich.segment import ControlType
-
-        self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+        self._line.erase()
 
 
 class _LogLines:
@@ -203,12 +194,7 @@ class _LogLines:
 
     def show(self, text: str) -> None:
         """Write a line."""
-        text = printable(text)
-        if log.hasHandlers():
-            log.info("%s", text)
-        elif sys.stderr is not None:
-            sys.stderr.write(f"synkhronos: {text}\n")
-            sys.stderr.flush()
+        tell(text)
 
     def end(self, text: str) -> None:
         """Say that it is done."""

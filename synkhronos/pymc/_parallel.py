@@ -25,7 +25,7 @@ from synkhronos._backends.compile_cache import fills_cache_of_numba
 from synkhronos._checks import check_integer, options_checked, or_none, shown
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
-from synkhronos._engine.progress import telling
+from synkhronos._engine.progress import tell, telling
 from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
@@ -268,8 +268,7 @@ class Parallel(ProcessBound):
             advice = self._measured(mode, cores)
             self.plan = advice.chains(chains, together=self.group.size)
             self._evaluator.give_each_chain(self.plan.members)
-        log.info("%s", self.plan)
-        sys.stdout.write(f"synkhronos: {self.plan}\n")
+        tell(str(self.plan))
 
     def _measured(self, mode: Any, cores: int) -> Advice:
         """The advice for this model, measured with its group."""

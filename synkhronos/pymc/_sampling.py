@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pymc import sample as pm_sample
 
 from synkhronos._backends.mpi import launch
+from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import Advice, ChainPlan
@@ -213,7 +213,7 @@ def sample(
         with divided:
             why = divided.slower
             if not why:
-                sys.stdout.write(f"synkhronos: {divided.plan}{few}\n")
+                tell(f"{divided.plan}{few}")
                 return divided.sample(**kwargs)
-    sys.stdout.write(f"synkhronos: the model is sampled plainly{few}: {why}\n")
+    tell(f"the model is sampled plainly{few}: {why}")
     return pm_sample(**{"model": model, "chains": chains, "cores": min(chains, cores), **kwargs})

@@ -103,7 +103,6 @@ def test_inside_another(lines: Callable[[], list[str]]) -> None:
 def test_a_line_at_a_terminal(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytensor
@@ -33,3 +34,15 @@ def _no_compiler() -> Iterator[None]:
     with warnings.catch_warnings(), pytensor.config.change_flags(mode="FAST_COMPILE"):
         warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")
         yield
+
+
+@pytest.fixture
+def plans(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The lines logged so far that say how a model is sampled."""
+    caplog.set_level(logging.INFO, "synkhronos")
+
+    def found() -> list[str]:
+        lines = [r.getMessage() for r in caplog.records if r.name == "synkhronos"]
+        return [line for line in lines if " chain" in line or "sampled plainly" in line]
+
+    return found

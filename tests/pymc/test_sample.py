@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,7 +128,7 @@ def test_plain_sampling_is_compared_with_the_sampler_that_pymc_would_take(
 
 
 def test_chains_in_processes_draw_what_one_after_another_draw(
-    capsys: pytest.CaptureFixture[str],
+    plans: Callable[[], list[str]],
 ) -> None:
     model = model_of()
     given = SHORT | {"chains": 2, "members_per_chain": 1}
@@ -137,10 +137,10 @@ def test_chains_in_processes_draw_what_one_after_another_draw(
     np.testing.assert_array_equal(several.posterior["b"], in_turn.posterior["b"])
     assert several.posterior.sizes == {"chain": 2, "draw": 6, "b_dim_0": 2}
     there = len(os.sched_getaffinity(0))
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = plans()
     if there > 1:
-        assert first == "synkhronos: 2 chains, 2 at once with 1 member each"
-    assert second == "synkhronos: 2 chains, one after another, with 1 member"
+        assert first == "2 chains, 2 at once with 1 member each"
+    assert second == "2 chains, one after another, with 1 member"
     assert "logp" not in vars(model)
 
 
@@ -154,12 +154,12 @@ def test_the_number_of_members_changes_rounding_only() -> None:
 
 
 def test_a_model_that_cannot_be_divided_is_sampled_plainly(
-    capsys: pytest.CaptureFixture[str],
+    plans: Callable[[], list[str]],
 ) -> None:
     model, given = walk(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
     found = synk.pymc.sample(model, **given)
-    [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("synkhronos: the model is sampled plainly: ")
+    [line] = plans()
+    assert line.startswith("the model is sampled plainly: ")
     assert "rows depend on one another" in line
     plain = pm.sample(model=model, cores=1, **given)
     np.testing.assert_array_equal(found.posterior["sigma"], plain.posterior["sigma"])
@@ -168,36 +168,37 @@ def test_a_model_that_cannot_be_divided_is_sampled_plainly(
 
 
 def test_a_model_without_continuous_parameters_is_sampled_plainly(
-    capsys: pytest.CaptureFixture[str],
+    plans: Callable[[], list[str]],
 ) -> None:
     with pm.Model() as model:
         pm.Poisson("y", pm.DiscreteUniform("k", 1, 20), observed=np.arange(30))
     idata = synk.pymc.sample(model, chains=1, cores=1, **SHORT)
     assert idata.posterior["k"].shape == (1, 6)
-    assert "no continuous parameters" in capsys.readouterr().out
+    [line] = plans()
+    assert "no continuous parameters" in line
 
 
 def test_a_model_that_would_not_be_faster_is_sampled_plainly(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
     monkeypatch.setattr(Sampling, "_measured", lambda s, mode, cores: advice(cores, plain=0.1))
     found = synk.pymc.sample(model, cores=2, **given)
-    [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("synkhronos: the model is sampled plainly: divided (1 chain with ")
+    [line] = plans()
+    assert line.startswith("the model is sampled plainly: divided (1 chain with ")
     assert "logp" not in vars(model)
     plain = pm.sample(model=model, cores=1, **given)
     np.testing.assert_array_equal(found.posterior["b"], plain.posterior["b"])
 
 
 def test_a_measured_plan_is_carried_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With real measurements, either line is right; the draws are there."""
     monkeypatch.setattr(_sampling.importlib.util, "find_spec", lambda name: None)
     found = synk.pymc.sample(model_of(), chains=2, **SHORT)
-    [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith(("synkhronos: 2 chains, ", "synkhronos: the model is sampled plainly"))
+    [line] = plans()
+    assert line.startswith(("2 chains, ", "the model is sampled plainly"))
     assert found.posterior.sizes["chain"] == 2
 
 
@@ -284,7 +285,7 @@ def test_the_demo_on_real_data(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "118 years of 30 persons, 311 visits"
-    assert "synkhronos: 1 chain with 2 members" in lines
+    assert "synkhronos: 1 chain with 2 members" in done.stderr.splitlines()
     assert [line.split("  ")[1] for line in lines if " to " in line] == [
         "25 %",
         "50 %",

@@ -15,7 +15,6 @@ import math
 import os
 import sys
 import time
-import unicodedata
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,11 +23,11 @@ from typing import Any, TextIO
 
 from synkhronos._engine.progress import in_notebook
 from synkhronos._errors import printable
+from synkhronos._host.terminal import ERASE, Line, can_redraw, cells, cut, is_terminal
 
 REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
 EVERY = 10.0  # seconds between two plain lines
 WINDOW = 5.0  # seconds over which rows per second are averaged
-_ERASE = "\r\x1b[2K"  # ECMA-48: carriage return, erase in line
 
 type Values = Mapping[str, float] | Callable[[], Mapping[str, float] | None] | None
 
@@ -54,11 +53,10 @@ class Console:
     ) -> None:
         if stream is None:
             stream = sys.stdout if in_notebook() else sys.stderr
-        self._stream = stream
+        self._line = Line(stream)
         self._clock = clock
-        self._live = enabled and _can_redraw(stream)
+        self._live = enabled and can_redraw(stream)
         self._pause = REDRAW if self._live else EVERY
-        self._shown = ""  # the text of the progress line that is on the screen
         self._next = -math.inf  # when progress is shown again; infinite: never
         self._latest: tuple[Any, ...] | None = None  # progress that has not been shown
         self._is_old = False  # a lasting line has come after the progress
@@ -77,8 +75,8 @@ class Console:
         """Show a lasting line; the progress line moves below it."""
         if self._next == math.inf:
             return
-        before = self._shown
-        self._erase()
+        before = self._line.shown
+        self._line.erase()
         self._latest, self._is_old = None, True
         self._write(printable(text, kept="\n") + "\n")
         if before:
@@ -127,8 +125,8 @@ class Console:
             return
         if self._latest is not None:
             self._show(self._clock(), *self._latest)
-        text = "" if self._is_old else self._shown
-        self._erase()
+        text = "" if self._is_old else self._line.shown
+        self._line.erase()
         if text:
             self._write(f"{text}\n")
         self._off()
@@ -157,38 +155,28 @@ class Console:
             _shares(split),
         )
         if self._live:
-            self._draw(texts.within(_width(self._stream)))
+            self._draw(texts.within(self._line.width))
         else:
             self._write(f"{texts}\n")
 
     def _draw(self, text: str) -> None:
-        self._erase()
+        self._line.erase()
         for stream in self._above:
             stream.end_line()
-        self._write(f"{text}\r")
-        self._shown = text
-
-    def _erase(self) -> None:
-        if self._shown:
-            self._shown = ""
-            self._write(_ERASE)
+        self._line.draw(text)
+        self._look()
 
     def _write(self, text: str) -> None:
-        """Write to the stream; one that nobody reads any more ends the showing, not the run."""
-        stream = self._stream
-        assert stream is not None
-        try:
-            try:
-                stream.write(text)
-            except UnicodeEncodeError:
-                encoding = stream.encoding or "ascii"
-                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            stream.flush()
-        except (OSError, ValueError):  # its reader has ended, or it is closed
+        self._line.write(text)
+        self._look()
+
+    def _look(self) -> None:
+        """Stop where nobody reads any more; the run goes on."""
+        if not self._line.read:
             self._off()
 
     def _off(self) -> None:
-        self._next, self._latest, self._shown = math.inf, None, ""
+        self._next, self._latest, self._line.shown = math.inf, None, ""
         for stream in self._above:
             stream.leave()
         self._above = []
@@ -197,8 +185,8 @@ class Console:
         """Let what is printed at this terminal erase the progress line first."""
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            if _is_terminal(stream):
-                self._above.append(_Above(name, stream, self._erase))
+            if is_terminal(stream):
+                self._above.append(_Above(name, stream, self._line.erase))
         _live.add(self)
 
 
@@ -217,7 +205,7 @@ class _Above:
         """Write a text after the progress line has been erased."""
         if text:
             self._erase_line()
-            self._ended = text.endswith(("\n", "\r", _ERASE))
+            self._ended = text.endswith(("\n", "\r", ERASE))
         return self._stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -306,42 +294,10 @@ class Texts:
     def within(self, width: int) -> str:
         """The text without what has no room: first the split, then the last values."""
         kept = self
-        while _cells(text := str(kept)) > width and (kept.split or kept.values):
+        while cells(text := str(kept)) > width and (kept.split or kept.values):
             values = kept.values if kept.split else kept.values[:-1]
             kept = Texts(kept.epoch, kept.part, kept.rate, values, kept.eta, "")
-        while _cells(text) > width:
-            text = text[:-1]
-        return text
-
-
-def _can_redraw(stream: TextIO | None) -> bool:
-    return os.environ.get("TERM", "dumb") not in ("", "dumb") and _is_terminal(stream)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    try:
-        return stream is not None and stream.isatty()
-    except (AttributeError, ValueError):  # not a file, or closed
-        return False
-
-
-def _width(stream: TextIO | None) -> int:
-    """Columns that a line may fill; in the last one, some terminals begin a new line."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns if stream is not None else 0
-    except (OSError, ValueError, AttributeError):  # not a file of the system, or closed
-        columns = 0
-    return (columns or 80) - 1
-
-
-def _cells(text: str) -> int:
-    """The columns that a terminal needs for a text (Unicode Standard Annex 11)."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )
+        return cut(text, width)
 
 
 def _epochs_done(epoch: int, done: int, total: int | None) -> float:
