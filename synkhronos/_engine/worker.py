@@ -17,7 +17,6 @@ from synkhronos._transport.channels.inline import InlineChannel
 from synkhronos._transport.channels.local import LocalEnd
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
-from synkhronos._transport.processes.guards import guard
 from synkhronos._transport.processes.worker import Wiring
 from synkhronos._transport.words.control_words import ControlWords
 from synkhronos._transport.words.node import Node
@@ -30,7 +29,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
     """Run a worker process from its start until the group ends."""
     wiring = Wiring(**wiring_fields)
     if wiring.forked:  # a fresh interpreter has called it before its imports
-        guard(wiring)
+        wiring.guard()
     _leave_stacks(wiring)
     arena = Arena(wiring.size, wiring.rank, wiring.arena_fd, wiring.region_bytes, wiring.mirror)
     arena.copy_in_forks()

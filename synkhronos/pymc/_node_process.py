@@ -14,13 +14,13 @@ from synkhronos.pymc._nodes import DRAWS, RAISED, NodeChains
 from synkhronos.pymc._sampling import sample
 
 
-def main(hello: dict[str, Any]) -> None:
-    """Sample the chains that are described in the file ``hello["task"]``, and write the draws."""
+def main(task: dict[str, Any]) -> None:
+    """Sample the chains that are described in the file ``task["chains"]``, and write the draws."""
     try:
-        answer = DRAWS + pack_graph(_sampled(hello["task"], hello["node"]))
+        answer = DRAWS + pack_graph(_sampled(task["chains"], task["node"]))
     except BaseException as exc:
         answer = RAISED + _packed(exc)
-    with os.fdopen(hello["answer"], "wb") as file:
+    with os.fdopen(task["answer"], "wb") as file:
         file.write(answer)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,12 +17,13 @@ from xarray import DataTree, concat
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, Task
 from synkhronos._engine.member import Member
+from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import share_out
 from synkhronos._host.launch_settings import without_settings
 from synkhronos._host.polling import readable
-from synkhronos._transport.processes.child_process import Worker
-from synkhronos._transport.processes.interpreter import start_interpreter
+from synkhronos._transport.processes.child_process import ChildProcess
+from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
 from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 
@@ -71,26 +71,24 @@ class ChainsProcess:
 
     def __init__(self, packed: bytes, node: int, cores: Sequence[int]) -> None:
         with contextlib.ExitStack() as undo:
-            task = os.memfd_create("synk-chains")
-            undo.callback(os.close, task)
+            chains = os.memfd_create("synk-chains")
+            undo.callback(os.close, chains)
             self._answer = os.memfd_create("synk-draws")
             undo.callback(os.close, self._answer)
-            with os.fdopen(os.dup(task), "wb") as file:
+            with os.fdopen(os.dup(chains), "wb") as file:
                 file.write(packed)
-            lifeline, write_end = os.pipe()
-            undo.callback(os.close, lifeline)
-            undo.callback(os.close, write_end)
+            held = undo.enter_context(lifeline())
             with signals_blocked():  # an interrupt would lose a process that nobody knows yet
                 popen = start_interpreter(
                     "synkhronos.pymc._node_process",
-                    {"task": task, "answer": self._answer, "node": node},
-                    descriptors=(task, self._answer),
-                    lifeline=lifeline,
+                    {"chains": chains, "answer": self._answer, "node": node},
+                    descriptors=(chains, self._answer),
+                    lifeline=held,
                     cores=cores,
                     environ=without_settings(os.environ),
                 )
-                self._worker = Worker(0, popen.pid, popen)
-                undo.callback(os.close, self._worker.pidfd)
+                self._child = ChildProcess(popen.pid, popen)
+                undo.callback(os.close, self._child.pidfd)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> ChainsProcess:
@@ -103,13 +101,13 @@ class ChainsProcess:
         trace: TracebackType | None,
     ) -> None:
         with self._undo:
-            self._worker.kill()
+            self._child.kill()
             self.wait(_END_SECONDS)
-            self._worker.reap()
+            self._child.reap()
 
     def wait(self, seconds: float) -> bool:
         """Wait so long at most; returns whether the process has ended."""
-        return bool(readable(self._worker.pidfd, seconds=seconds))
+        return bool(readable(self._child.pidfd, seconds=seconds))
 
     def answer(self) -> bytes:
         """The pickled draws of a process that has ended.
@@ -119,13 +117,13 @@ class ChainsProcess:
         Exception
             That of the process.
         """
-        self._worker.reap()
+        self._child.reap()
         with os.fdopen(os.dup(self._answer), "rb") as file:
             file.seek(0)  # the process has written through the same file position
             found = file.read()
         if not found:
             raise SynkhronosError(
-                f"the process that samples this node's chains {self._worker.ended}"
+                f"the process that samples this node's chains {self._child.ended}"
             )
         if found[:1] == RAISED:
             raise unpack_graph(found[1:])
@@ -184,7 +182,7 @@ def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) ->
     counts = chains_of_nodes(arguments["chains"], group.member.communicator.nodes)
     packed = _packed(model, arguments, counts)
     chains = ", ".join(map(str, counts))
-    sys.stdout.write(f"synkhronos: {sum(counts)} chains on {len(counts)} nodes: {chains}\n")
+    tell(f"{sum(counts)} chains on {len(counts)} nodes: {chains}")
     task = group.start(SampleChains(packed), "sample")
     own = None
     try:

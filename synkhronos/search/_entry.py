@@ -15,16 +15,16 @@ from synkhronos._transport.serialization import unpack_graph
 from synkhronos.search._trial import Pipe, Trial
 
 
-def main(hello: dict[str, Any]) -> None:
-    """Run the trial that `hello` describes, see `TrialProcess`."""
-    with contextlib.closing(Pipe(hello["requests"], hello["replies"])) as pipe:
-        _run(pipe, hello)
+def main(task: dict[str, Any]) -> None:
+    """Run the trial that `task` describes, see `TrialProcess`."""
+    with contextlib.closing(Pipe(task["requests"], task["replies"])) as pipe:
+        _run(pipe, task)
 
 
-def _run(pipe: Pipe, hello: dict[str, Any]) -> None:
+def _run(pipe: Pipe, task: dict[str, Any]) -> None:
     try:
-        trial = Trial(pipe, hello)
-        values = valued(_objective(hello["objective"]), trial)
+        trial = Trial(pipe, task)
+        values = valued(_objective(task["objective"]), trial)
         pipe.send({"pruned": True} if values is None else {"values": values})
     except BaseException as exc:
         # by its name: a trial's process does not import Optuna by itself

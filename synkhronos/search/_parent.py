@@ -13,6 +13,7 @@ from typing import Any
 
 import synkhronos.search._studies as studies
 from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph
 from synkhronos.search._ownership import claim
@@ -264,7 +265,4 @@ def inherited(objective: Any) -> Iterator[tuple[int, int]]:
         stack.callback(os.close, held)
         with os.fdopen(os.dup(held), "wb") as file:
             file.write(packed)
-        lifeline, write_end = os.pipe()
-        stack.callback(os.close, lifeline)
-        stack.callback(os.close, write_end)
-        yield held, lifeline
+        yield held, stack.enter_context(lifeline())

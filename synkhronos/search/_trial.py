@@ -45,14 +45,14 @@ class Trial:
             return trainer.history[-1]["val_loss"]
     """
 
-    def __init__(self, pipe: Pipe, hello: dict[str, Any]) -> None:
+    def __init__(self, pipe: Pipe, task: dict[str, Any]) -> None:
         self._pipe = pipe
         self._told = False
         self._pruned = False
-        self.number: int = hello["number"]
-        self.cores: tuple[int, ...] = tuple(hello["cores"])
-        self.members: int | None = hello["members"]
-        self.folds: int = hello["folds"]
+        self.number: int = task["number"]
+        self.cores: tuple[int, ...] = tuple(task["cores"])
+        self.members: int | None = task["members"]
+        self.folds: int = task["folds"]
         self.fold = 0
         self.params: dict[str, Any] = {}
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from synkhronos._host import files
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
-from synkhronos._transport.processes.child_process import Worker
+from synkhronos._transport.processes.child_process import ChildProcess
 from synkhronos._transport.processes.interpreter import start_interpreter
 
 END_SECONDS = 30.0  # for a process to end after its last message
@@ -74,11 +74,11 @@ class TrialProcess:
             os.set_blocking(self._from, False)
             os.set_blocking(self._to, False)
             popen = self._started(settings, to_us, from_us)
-            self._worker = Worker(trial.number, popen.pid, popen)
+            self._child = ChildProcess(popen.pid, popen)
             ours.pop_all()  # they stay open
 
     def _started(self, settings: Settings, to_us: int, from_us: int) -> subprocess.Popen[bytes]:
-        hello = {
+        task = {
             "number": self.trial.number,
             "cores": list(self.cores),
             "members": settings.members,
@@ -91,7 +91,7 @@ class TrialProcess:
         with _log_of(settings.log_dir, self.trial.number) as output:
             return start_interpreter(
                 "synkhronos.search._entry",
-                hello,
+                task,
                 descriptors=(to_us, from_us, settings.objective),
                 lifeline=settings.lifeline,
                 cores=self.cores,
@@ -99,18 +99,19 @@ class TrialProcess:
                     **without_settings(os.environ),
                     **LaunchSettings(members=members).environment(),
                 },
-                output=output,
+                stdout=output,
+                stderr=output,
             )
 
     @property
     def pid(self) -> int:
         """Of the process."""
-        return self._worker.pid
+        return self._child.pid
 
     @property
     def descriptors(self) -> tuple[int, int]:
         """What becomes readable: at a message, and at the end of the process."""
-        return self._from, self._worker.pidfd
+        return self._from, self._child.pidfd
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Those that have arrived.
@@ -165,18 +166,18 @@ class TrialProcess:
     @property
     def dead(self) -> bool:
         """Whether the process has ended."""
-        return self._worker.dead()
+        return self._child.dead()
 
     def kill(self) -> None:
         """End the process."""
-        self._worker.kill()
+        self._child.kill()
 
     def close(self) -> str:
         """Reap the process that has ended, and what it has started; says how it ended."""
-        self._worker.reap()
-        for descriptor in (self._from, self._to, self._worker.pidfd):
+        self._child.reap()
+        for descriptor in (self._from, self._to, self._child.pidfd):
             os.close(descriptor)
-        return self._worker.ended
+        return self._child.ended
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import pytest
 from measurements import measurement
 
 import synkhronos as synk
+from synkhronos._transport.processes import interpreter
 from synkhronos.cli._bench import contender, rounds
 from synkhronos.cli._bench.contender import Stopwatch, step_of
 from synkhronos.cli._bench.scaling import curves_of, read_csv, write_csv
@@ -161,7 +162,9 @@ def test_weak_scaling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """The rows of each member are the same."""
 
     class Fake(rounds.Contender):
-        def __init__(self, function: str, members: int, devices: str | None) -> None:
+        def __init__(
+            self, function: str, members: int, devices: str | None, lifeline: int | None
+        ) -> None:
             self.members = members
 
         def __exit__(self, *exc: Any) -> None:
@@ -193,11 +196,11 @@ def served(
 ) -> tuple[int, list[Any]]:
     """What the process of a bench does, in this one: its exit code and its answers."""
     replies = io.StringIO()
-    requests = io.StringIO(f'["{name}", 1, null]\n{lines}')
+    requests = io.StringIO(lines)
     monkeypatch.setattr(contender, "_own_streams", lambda: (requests, replies))
     monkeypatch.setattr(synk, "fork", fork)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    code = contender.main()
+    code = contender.serve(name, 1, None)
     sys.modules.pop("functions", None)
     return code, [json.loads(line) for line in replies.getvalue().splitlines()]
 
@@ -243,20 +246,20 @@ def test_exit_codes(
     """3: a group could not start; 4: a death; also after the process had been ready."""
     ready = "sys.stdout.write('{\"cores\": {}}\\n'); sys.stdout.flush(); sys.stdin.readline();"
     monkeypatch.setattr(rounds, "header", lambda where: "ready")
-    for before in ("", f"sys.stdin.readline(); {ready}"):
-        monkeypatch.setattr(rounds, "_BOOTSTRAP", f"import os, sys; {before} {ends}")
+    for before in ("", ready):
+        monkeypatch.setattr(interpreter, "_BOOTSTRAP", f"import os, sys; {before} {ends}")
         assert main(["bench", "m:f", "-n", "2"]) == code
         assert "m:f has failed with 2 members" in capsys.readouterr().err
 
 
 def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends it at once; without one it ends with its input."""
-    monkeypatch.setattr(rounds, "_BOOTSTRAP", "import time; time.sleep(100)")
-    with pytest.raises(KeyboardInterrupt), rounds.Contender("m:f", 1, None) as sleeps:
+    monkeypatch.setattr(interpreter, "_BOOTSTRAP", "import time; time.sleep(100)")
+    with pytest.raises(KeyboardInterrupt), rounds.Contender("m:f", 1, None, None) as sleeps:
         raise KeyboardInterrupt
     assert sleeps._process.returncode == -9
-    monkeypatch.setattr(rounds, "_BOOTSTRAP", "import sys; sys.stdin.read()")
-    with rounds.Contender("m:f", 1, None) as reads:
+    monkeypatch.setattr(interpreter, "_BOOTSTRAP", "import sys; sys.stdin.read()")
+    with rounds.Contender("m:f", 1, None, None) as reads:
         pass
     assert reads._process.returncode == 0
 

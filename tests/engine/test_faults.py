@@ -111,8 +111,9 @@ def test_peers_in_a_long_sleep_are_ended() -> None:
     leaks.check(before)
 
 
-def test_grandchildren_end_too(tmp_path: Path) -> None:
-    text = """
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_grandchildren_end_too(tmp_path: Path, start: str) -> None:
+    text = f"""
         import os, subprocess, time
         from dataclasses import dataclass
         import synkhronos as synk
@@ -124,7 +125,7 @@ def test_grandchildren_end_too(tmp_path: Path) -> None:
                     return (subprocess.Popen(["sleep", "600"]).pid,)
             def answer(self, member, own, reports):
                 return reports[1][0]
-        synk.fork(2)
+        synk.fork(2, start="{start}")
         pid = synk._engine.group.current().run(Spawn())
         synk.close()
         print(pid)

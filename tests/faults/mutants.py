@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         "lifeline",
         GUARDS,
-        "    hold(wiring.lifeline)\n",
+        "        hold(lifeline)\n",
         "",
         f"{FAULTS} -k die_with_the_master",
     ),
@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "ppid check",
         GUARDS,
-        "if os.getppid() != wiring.parent:",
+        "if os.getppid() != parent:",
         "if False:",
         "tests/faults/test_guards.py",
     ),
@@ -105,15 +105,22 @@ MUTANTS = (
     Mutant(
         "workers ignore Ctrl-C",
         GUARDS,
-        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
-        "",
+        "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+        "        pass\n",
         f"tests/faults {FAULTS} -k 'interrupt or guards'",
     ),
     Mutant(
-        "process group of a worker",
-        GUARDS,
-        "        os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master\n",
-        "        pass\n",
+        "process group of a forked worker",
+        "_transport/processes/worker.py",
+        "            os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master\n",
+        "            pass\n",
+        f"{FAULTS} -k grandchildren",
+    ),
+    Mutant(
+        "process group of a fresh interpreter",
+        "_transport/processes/interpreter.py",
+        '"process_group": 0',
+        '"process_group": None',
         f"{FAULTS} -k grandchildren",
     ),
     Mutant(

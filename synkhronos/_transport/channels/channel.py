@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._errors import GroupClosed, WorkerDied
-from synkhronos._transport.processes.child_process import END_SECONDS, Worker
+from synkhronos._transport.processes.child_process import END_SECONDS
 from synkhronos._transport.processes.interrupts import Interrupts
+from synkhronos._transport.processes.worker import Worker
 
 WORKER_DIED = "a worker died"  # why a group cannot go on
 

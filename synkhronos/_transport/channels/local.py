@@ -28,11 +28,12 @@ from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.stalls import Inspector
-from synkhronos._transport.processes.child_process import END_SECONDS, Worker, end
+from synkhronos._transport.processes.child_process import END_SECONDS, end
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos._transport.processes.lasting_thread import LastingThread
 from synkhronos._transport.processes.worker import (
     Wiring,
+    Worker,
     exec_worker,
     fork_worker,
     signals_blocked,
@@ -183,11 +184,10 @@ class LocalChannel(Channel):
             for rank in ranks:
                 wiring = self._wiring(rank, cores[rank], crowded, options)
                 if self.started == "exec":
-                    popen = exec_worker(wiring, module, self._environments[rank])
-                    self.workers.append(Worker(rank, popen.pid, popen))
+                    made = exec_worker(wiring, module, self._environments[rank])
                 else:
-                    pid = fork_worker(wiring, main, self._withheld(rank))
-                    self.workers.append(Worker(rank, pid))
+                    made = fork_worker(wiring, main, self._withheld(rank))
+                self.workers.append(made)
         self.node.waiter.watch({w.rank: w.pidfd for w in self.workers})
 
     def _withheld(self, rank: int) -> list[int]:

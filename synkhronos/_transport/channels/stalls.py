@@ -22,8 +22,8 @@ from pathlib import Path
 from synkhronos._errors import GroupTimeout, member_named
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport.channels.channel import TimeLimits
-from synkhronos._transport.processes.child_process import Worker
 from synkhronos._transport.processes.folded_stacks import folded, place_of
+from synkhronos._transport.processes.worker import Worker
 from synkhronos._transport.words.control_words import BARRIER, COMPILING, REPORTED, ControlWords
 
 COMPILE_SECONDS = 600.0  # of compiling, at most, that do not count as waiting

@@ -1,4 +1,4 @@
-"""The worker processes as the master sees them: deaths, their causes, and the end."""
+"""Processes as the one that has started them sees them: deaths, their causes, and the end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from synkhronos._host.descriptors import Descriptor
@@ -24,10 +25,19 @@ END_SECONDS = 30.0  # after SIGKILL; only a process in uninterruptible sleep tak
 
 
 @dataclass
-class Worker:
-    """A worker process; signals go to its pidfd, since the system reuses pids."""
+class ChildProcess:
+    """A process that this one has started; signals go to its pidfd, since the system reuses pids.
 
-    rank: int
+    Attributes
+    ----------
+    pid : int
+    popen : subprocess.Popen, optional
+        What has started it; None: a fork.
+    pidfd : Descriptor
+    ended : str
+        How it ended; empty until it is reaped.
+    """
+
     pid: int
     popen: subprocess.Popen[bytes] | None = None
     pidfd: Descriptor = field(init=False)
@@ -97,24 +107,24 @@ class Worker:
         return f"killed by {signal.Signals(number).name}" + (f" ({hint})" if hint else "")
 
 
-def end(workers: list[Worker], grace: float, patience: float = END_SECONDS) -> None:
-    """Wait `grace` seconds for the workers to end, kill the rest, and reap all.
+def end(children: Sequence[ChildProcess], grace: float, patience: float = END_SECONDS) -> None:
+    """Wait `grace` seconds for processes to end, kill the rest, and reap all.
 
     Those that are not gone `patience` seconds after that are not reaped.
     """
-    _await_ends(workers, grace)
-    for worker in workers:
-        if not worker.ended:
-            worker.kill()
-    _await_ends(workers, patience)
+    _await_ends(children, grace)
+    for child in children:
+        if not child.ended:
+            child.kill()
+    _await_ends(children, patience)
 
 
-def _await_ends(workers: list[Worker], seconds: float) -> None:
+def _await_ends(children: Sequence[ChildProcess], seconds: float) -> None:
     until = time.monotonic() + seconds
-    for worker in workers:
-        if not worker.pidfd.is_ours:
-            worker.reap()
-    alive: dict[int, Worker] = {w.pidfd: w for w in workers if not w.ended}
+    for child in children:
+        if not child.pidfd.is_ours:
+            child.reap()
+    alive: dict[int, ChildProcess] = {c.pidfd: c for c in children if not c.ended}
     while alive:
         for fd in readable(*alive, seconds=max(0.0, until - time.monotonic())):
             alive.pop(fd).reap()

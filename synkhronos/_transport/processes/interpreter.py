@@ -1,4 +1,4 @@
-"""Starts a fresh interpreter that ends when this process ends."""
+"""Starts a fresh interpreter, which runs a function of a module."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import IO, Any
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 from synkhronos._host.cores import bind, environment
 from synkhronos._transport.processes import guards
@@ -17,74 +17,76 @@ from synkhronos._transport.processes.lasting_thread import LastingThread
 # The first code of the process. It runs on its cores already, since the parent had bound its own
 # thread to them; the guards come before imports, which take a second.
 _BOOTSTRAP = """
-import json, os, runpy, signal, sys
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+import json, runpy, sys
 hello = json.loads(sys.argv.pop())
-guards = runpy.run_path(hello["guards"])
-for descriptor in hello["inherited"]:
-    os.set_inheritable(descriptor, False)
-guards["end_with_parent"]()
-held = guards["hold"](hello["lifeline"])
-if os.getppid() != hello["parent"]:
-    os._exit(1)
+runpy.run_path(hello["guards"])["guard"](**hello["guarded"])
 sys.path[:] = hello["path"]
 import importlib
-importlib.import_module(hello["module"]).main(hello)
+importlib.import_module(hello["module"]).main(hello["task"])
 """
 
 
 def start_interpreter(
     module: str,
-    hello: Mapping[str, Any],
+    task: Mapping[str, Any],
     *,
-    descriptors: Sequence[int],
-    lifeline: int,
-    cores: Sequence[int],
-    environ: Mapping[str, str],
-    output: IO[bytes] | None = None,
+    lifeline: int | None,
+    descriptors: Sequence[int] = (),
+    cores: Sequence[int] | None = None,
+    environ: Mapping[str, str] | None = None,
+    interruptible: bool = True,
+    **popen: Any,
 ) -> subprocess.Popen[bytes]:
-    """Start an interpreter that runs ``module.main(hello)``; Ctrl-C of the terminal spares it.
+    """Start an interpreter that runs ``module.main(task)``; Ctrl-C of the terminal spares it.
+
+    It finds modules where this process finds them, and imports none from the working folder.
 
     Parameters
     ----------
     module : str
-    hello : mapping
+    task : mapping
         For the function: anything that JSON can hold.
+    lifeline : int or None
+        See `lifeline`. The process ends with the last write end, and with this process. None: it
+        outlives both.
     descriptors : sequence of int
         What the process inherits.
-    lifeline : int
-        The read end of a pipe whose write end only this process holds.
-    cores : sequence of int
-        The process is bound to them.
-    environ : mapping
-        Its environment, beside the numbers of threads.
-    output : file, optional
-        What it prints. Default: where this process prints.
+    cores : sequence of int, optional
+        The process is bound to them, and its libraries have a thread for each.
+    environ : mapping, optional
+        Its environment, beside the numbers of threads. Default: that of this process.
+    interruptible : bool
+        False: it ignores SIGINT.
+    popen
+        Other arguments of `subprocess.Popen`, such as streams. Default: nothing to read, a process
+        group of its own, output where this process prints.
     """
-    inherited = [*descriptors, lifeline]
-    told = {
-        **hello,
+    inherited = [*descriptors, *([] if lifeline is None else [lifeline])]
+    hello = {
         "module": module,
-        "inherited": inherited,
-        "lifeline": lifeline,
-        "parent": os.getpid(),
+        "task": dict(task),
         "guards": guards.__file__,
+        "guarded": {
+            "inherited": inherited,
+            "lifeline": lifeline,
+            "parent": os.getpid(),
+            "interruptible": interruptible,
+        },
         "path": sys.path,
     }
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    threads = {} if cores is None else environment(len(cores))
+    options = {"stdin": subprocess.DEVNULL, "process_group": 0, **popen}
     made: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        with _bound_to(cores):
+        with nullcontext() if cores is None else _bound_to(cores):
             made.append(
                 subprocess.Popen(
-                    [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(told)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    process_group=0,
+                    [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(hello)],
                     pass_fds=inherited,
-                    env={**environ, **environment(len(cores))},
+                    env={**(os.environ if environ is None else environ), **threads},
+                    **options,
                 )
             )
         return made[0]
@@ -98,6 +100,20 @@ def start_interpreter(
             raise
 
     return LastingThread(pidfds).call(start)
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """The read end of a pipe that nobody writes to; its write end is closed after the context.
+
+    Processes that `start_interpreter` gives it to end then, or when this process ends.
+    """
+    read, write = os.pipe()
+    try:
+        yield read
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 @contextmanager

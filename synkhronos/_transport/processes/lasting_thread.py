@@ -16,6 +16,10 @@ from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.polling import readable
 
 
+class _Lasting(threading.Thread):
+    """A thread that ends after the processes that it has started."""
+
+
 class LastingThread:
     """Calls one function, in the main thread or in a thread that ends after all processes.
 
@@ -37,7 +41,8 @@ class LastingThread:
         OSError
             No thread can be started.
         """
-        if threading.current_thread() is threading.main_thread():
+        here = threading.current_thread()
+        if here is threading.main_thread() or isinstance(here, _Lasting):
             return start()
         found: list[T] = []
         raised: list[BaseException] = []
@@ -55,7 +60,7 @@ class LastingThread:
                 readable(pidfd, seconds=math.inf)
                 pidfd.close()
 
-        thread = threading.Thread(target=keep, name="synkhronos: starts processes", daemon=True)
+        thread = _Lasting(target=keep, name="synkhronos: starts processes", daemon=True)
         try:
             thread.start()
         except RuntimeError as exc:

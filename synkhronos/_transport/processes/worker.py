@@ -1,44 +1,23 @@
-"""Starting workers, by fork or by fork and exec."""
+"""A worker's process, and its start by fork or in a fresh interpreter."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from synkhronos._host.cores import environment
 from synkhronos._transport.processes import guards
+from synkhronos._transport.processes.child_process import ChildProcess
+from synkhronos._transport.processes.interpreter import start_interpreter
 from synkhronos._transport.processes.interrupts import Interrupts
-
-# The first code of a worker started by exec. The guards come first, since imports take a second;
-# the cores come before any library counts them.
-_BOOTSTRAP = """
-import json, os, runpy, sys, types
-hello = json.loads(sys.argv[1])
-runpy.run_path(hello["guards"])["guard"](types.SimpleNamespace(**hello["wiring"]))
-try:
-    os.sched_setaffinity(0, hello["cores"])
-except OSError:
-    pass
-sys.path[:] = hello["path"]
-import importlib
-importlib.import_module(hello["module"]).main(hello["wiring"])
-for stream in (sys.stdout, sys.stderr):
-    try:
-        stream.flush()
-    except Exception:
-        pass
-os._exit(0)  # as a forked worker; the end of an interpreter that has JAX takes 0.4 s
-"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +45,29 @@ class Wiring:
     profile: bool
     members_per_gpu: int = 0
 
+    @property
+    def inherited(self) -> list[int]:
+        """The descriptors that a fresh interpreter inherits, beside the lifeline."""
+        return [self.arena_fd, *self.bells, self.abort, self.stacks]
+
+    def guard(self) -> None:
+        """In a forked worker: end with the master, and ignore Ctrl-C."""
+        if not self.debug:
+            os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master
+        guards.guard(
+            inherited=self.inherited,
+            lifeline=self.lifeline,
+            parent=self.parent,
+            interruptible=False,
+        )
+
+
+@dataclass
+class Worker(ChildProcess):
+    """The process of a member, as the master sees it."""
+
+    rank: int = field(kw_only=True)
+
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
@@ -82,8 +84,10 @@ def signals_blocked() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def fork_worker(wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld: list[int]) -> int:
-    """Fork a worker, which closes the descriptors `withheld`; returns its pid."""
+def fork_worker(
+    wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld: list[int]
+) -> Worker:
+    """Fork a worker, which closes the descriptors `withheld`."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -92,7 +96,7 @@ def fork_worker(wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
-        return pid
+        return Worker(pid, rank=wiring.rank)
     code = 1
     try:
         for fd in withheld:
@@ -105,25 +109,32 @@ def fork_worker(wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld
         os._exit(code)
 
 
-def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def exec_worker(wiring: Wiring, module: str, device: Mapping[str, str]) -> Worker:
     """Start a worker in a fresh interpreter that runs `module.main(wiring)`.
 
     `device`: environment variables for the device that it computes on.
     """
-    hello = {
-        "path": sys.path,
-        "module": module,
-        "guards": guards.__file__,
-        "wiring": asdict(wiring),
-        "cores": wiring.cores,
-    }
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return subprocess.Popen(
-        [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, json.dumps(hello)],
-        stdin=None if wiring.debug else subprocess.DEVNULL,
-        pass_fds=guards.inherited(wiring),
-        env={**os.environ, **environment(len(wiring.cores)), **device},
+    debugged = {"stdin": None, "process_group": None} if wiring.debug else {}
+    popen = start_interpreter(
+        __name__,
+        {"module": module, "wiring": asdict(wiring)},
+        lifeline=wiring.lifeline,
+        descriptors=wiring.inherited,
+        cores=wiring.cores,
+        environ={**os.environ, **device},
+        interruptible=False,
+        **debugged,
     )
+    return Worker(popen.pid, popen, rank=wiring.rank)
+
+
+def main(task: dict[str, Any]) -> None:
+    """In the fresh interpreter: work, and end as a forked worker does."""
+    importlib.import_module(task["module"]).main(task["wiring"])
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(0)  # the end of an interpreter that has JAX takes 0.4 s
 
 
 def started_by_main_thread() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,10 +32,14 @@ _LOOK = 0.2  # of the time of a measurement: enough to know how long a step take
 Step = Callable[[int], Any]
 
 
-def main() -> int:
+def main(task: dict[str, Any]) -> None:
+    """Serve until standard input ends; then the process ends with an exit code."""
+    sys.exit(serve(task["function"], task["members"], task["devices"]))
+
+
+def serve(name: str, members: int, devices: str | None) -> int:
     """Serve until standard input ends; returns the exit code."""
     requests, replies = _own_streams()
-    name, members, devices = json.loads(requests.readline())
     try:
         synk.fork(members, devices=devices)
         function = function_of(name, os.getcwd(), "synk bench")

@@ -18,6 +18,7 @@ from synkhronos._engine.exit_codes import DEATH, USAGE
 from synkhronos._errors import BackendMissing
 from synkhronos._host import cores
 from synkhronos._host.files import check_place
+from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
 from synkhronos.cli._bench.scaling import (
     STRONG,
     WEAK,
@@ -27,14 +28,6 @@ from synkhronos.cli._bench.scaling import (
     write_csv,
 )
 from synkhronos.cli._say import complain, say
-
-_BOOTSTRAP = """
-import json, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-sys.path[:] = json.loads(sys.argv[1])
-from synkhronos.cli._bench.contender import main
-sys.exit(main())
-"""
 
 
 class Failed(Exception):
@@ -48,15 +41,17 @@ class Failed(Exception):
 class Contender:
     """The process of one number of members; a context that ends it."""
 
-    def __init__(self, function: str, members: int, devices: str | None) -> None:
+    def __init__(
+        self, function: str, members: int, devices: str | None, lifeline: int | None
+    ) -> None:
         self.members = members
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path)],
+        self._process = start_interpreter(
+            "synkhronos.cli._bench.contender",
+            {"function": function, "members": members, "devices": devices},
+            lifeline=lifeline,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
-        self._ask([function, members, devices])
 
     def __enter__(self) -> Contender:
         return self
@@ -78,7 +73,7 @@ class Contender:
     def _ask(self, value: Any) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{json.dumps(value)}\n")
+            self._process.stdin.write(f"{json.dumps(value)}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
             self._ended()
@@ -143,10 +138,10 @@ def turns(sizes: Sequence[int], devices: str | None) -> list[list[int]]:
 def measured(sizes: Sequence[int], options: argparse.Namespace) -> Iterator[Measurement]:
     """Start a process for each number of members, and let them take turns."""
     scaling = WEAK if options.weak else STRONG
-    with ExitStack() as stack:
+    with lifeline() as held, ExitStack() as stack:
         contenders = []
         for size in sizes:  # one after the other: the first one compiles for all
-            made = stack.enter_context(Contender(options.function, size, options.devices))
+            made = stack.enter_context(Contender(options.function, size, options.devices, held))
             where = made.ready()
             contenders.append(made)
             if len(contenders) == 1:
