@@ -25,7 +25,7 @@ import synkhronos as synk
 
 pytestmark = pytest.mark.together  # the modules are parsed once
 PACKAGE = Path(synk.__file__).parent
-STARTERS = PACKAGE / "cli" / "_starters"  # scripts that `synk new` copies; nothing imports them
+STARTERS = PACKAGE / "cli" / "_new" / "starters"  # scripts to copy; nothing imports them
 
 # Layers, from the ground up: a module imports from its own layer and from lower ones.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -50,7 +50,7 @@ ONLY_IN = {
     "pytensor": (
         *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
         *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "ops", "interop"),
-        "cli._examination",
+        "cli._doctor.examination",
     ),
     "safetensors": ("extensions._saving.checkpoints",),
     "msgspec": ("training.config",),
@@ -69,7 +69,7 @@ ONLY_IN = {
     "pickle": ("_transport.serialization",),
     "pytest": ("testing.plugin",),
     "mpi4py": ("_backends.mpi",),
-    "rich": ("_api.tables", "cli._live_view"),
+    "rich": ("_api.tables", "cli._top.live_view"),
     "multiprocessing": (),
     "nccl": ("_backends.nccl",),
     "cuda": ("_backends.nccl",),
@@ -176,6 +176,30 @@ def test_rooms_of_a_folder_point_down() -> None:
                 below = rooms.index(inside[target]) <= rooms.index(room)
                 assert below, f"{module} imports {target} above it"
     assert found
+
+
+def test_what_one_verb_needs_lies_in_its_folder() -> None:
+    """`cli/_verb/` serves only that verb, and another file of `cli` several."""
+    names = {name.split(".")[1] for name in modules() if name.startswith("cli.")}
+    verbs = {name for name in names if not name.startswith("_")}
+
+    def owner(module: str) -> str:
+        folder, _, rest = module.partition(".")
+        name = rest.split(".")[0].removeprefix("_")
+        return name if folder == "cli" and name in verbs else module
+
+    users: dict[str, set[str]] = {}
+    for name, targets in edges().items():
+        for target in targets:
+            users.setdefault(target, set()).add(owner(name))
+    for target, found in users.items():
+        if not target.startswith("cli._"):
+            continue
+        if owner(target) in verbs:
+            assert found == {owner(target)}, f"{target} also serves {found - {owner(target)}}"
+        else:
+            assert len(found) > 1 or not found <= verbs, f"{target} serves {found}: move it there"
+    assert len(verbs) > 10
 
 
 def test_no_circles() -> None:
@@ -354,10 +378,10 @@ OPEN_FILES = {
     "_transport.words.waiting": OF_THE_KERNEL,
     "cli._bench.contender": OF_THE_KERNEL,
     "cli._command_line": OF_THE_KERNEL,
-    "cli._examination": "a name with the pid, in a folder of the user",
+    "cli._doctor.examination": "a name with the pid, in a folder of the user",
     "cli._parser": OF_THE_PACKAGE,
     "cli._report.page": OF_THE_PACKAGE,
-    "cli._watched_groups": OF_THE_KERNEL,
+    "cli._top.watched_groups": OF_THE_KERNEL,
     "cli.new": OF_THE_PACKAGE,
     "extensions._saving.checkpoints": "a folder, for its lock",
     "pymc._chains": OF_THE_KERNEL,

@@ -68,7 +68,7 @@ def test_the_package_is_whole() -> None:
     """S79: what is installed has every folder of the sources that holds modules."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = setuptools.find_packages(str(ROOT), **config["packages"]["find"])
-    starters = ROOT / "synkhronos" / "cli" / "_starters"  # data: `synk new` copies these scripts
+    starters = ROOT / "synkhronos" / "cli" / "_new" / "starters"  # data for `synk new`
     data = {p.relative_to(ROOT) for p in starters.rglob("*") if p.suffix in (".py", ".toml", ".sh")}
     assert len(data) == 6
     assert all((INSTALLED.parent / path).exists() for path in data)

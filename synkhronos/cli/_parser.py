@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import synkhronos
 from synkhronos._checks import closest
@@ -23,7 +23,26 @@ exit codes: 0 done, 1 failed, 2 wrong usage
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says which word may have been meant."""
+    """A parser that says which word may have been meant.
+
+    Attributes
+    ----------
+    mixed : bool
+        Whether options may stand between positional arguments, which argparse else takes for the
+        end of a list.
+    """
+
+    mixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse them; `parse_known_intermixed_args` calls this method in its turn."""
+        if not self.mixed:
+            return super().parse_known_args(args, namespace)
+        self.mixed = False
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self.mixed = True
 
     def error(self, message: str) -> NoReturn:
         """Name the verb or the choice that is nearest to a wrong one."""

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter, StrMethodFormatter
 
-from synkhronos.cli._bench.scaling import Curve
+from synkhronos.cli._scaling import Curve
 
 # Okabe and Ito's colours without their yellow and black, so that they are told apart with any
 # vision, and on dark and light ground (https://jfly.uni-koeln.de/color)

@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    from synkhronos.cli._fish import script
+    from synkhronos.cli._completion.fish import script
     from synkhronos.cli._parser import parsers_for, verbs
 
     parser, children = parsers_for(None)

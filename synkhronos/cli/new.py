@@ -30,7 +30,7 @@ from typing import Any
 from synkhronos._host import files
 from synkhronos.cli._say import complain, say
 
-STARTERS = Path(__file__).parent / "_starters"
+STARTERS = Path(__file__).parent / "_new" / "starters"
 # the files of each kind, as they are stored and as they are written
 KINDS = {
     "function": {"function.py": "function.py"},
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _translated(options: argparse.Namespace) -> int:
     from synkhronos._errors import InputError
-    from synkhronos.cli._translation.translation import Translation
+    from synkhronos.cli._new.translation.translation import Translation
 
     if not options.words:
         return _wrong(f"--from {options.system}: give the old line after --")
@@ -103,7 +103,7 @@ def _translated(options: argparse.Namespace) -> int:
     if not options.force and (there := _existing([target])):
         return _failed(there)
     made = Translation(options.system, options.words, target.parent)
-    module = importlib.import_module(f"synkhronos.cli._translation.{options.system}")
+    module = importlib.import_module(f"synkhronos.cli._new.translation.{options.system}")
     try:
         module.translate(made, options.words)
         _check(made.table)

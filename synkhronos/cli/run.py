@@ -174,7 +174,7 @@ def _add_program(add: Callable[..., Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start the script."""
-    from synkhronos.cli._running.launch import launch
+    from synkhronos.cli._run.launch import launch
 
     return launch(options)
 

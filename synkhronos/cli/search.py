@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._host.files import check_place
-from synkhronos.cli._order import in_any_order
+from synkhronos.cli._parser import Parser
 from synkhronos.cli._say import complain, say
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Parser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
     add("config", metavar="CONFIG", help="a TOML file")
@@ -61,7 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--shared", action="store_true", help="other machines search the same study now")
     add("--log-dir", metavar="FOLDER", help="write what trial N prints to FOLDER/trial-N.log")
     add("--best", metavar="FILE", default="best.toml", help="default best.toml")
-    in_any_order(parser)
+    parser.mixed = True  # options may stand between CONFIG and the values
 
 
 def run(options: argparse.Namespace) -> int:

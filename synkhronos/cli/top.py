@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look."""
-    from synkhronos.cli._live_view import show, watch
+    from synkhronos.cli._top.live_view import show, watch
 
     if options.json or options.once or not sys.stdout.isatty():
         return show(options.pid, options.interval, options.json)

@@ -21,11 +21,11 @@ import argparse
 import sys
 from typing import Any
 
-from synkhronos.cli._order import in_any_order
+from synkhronos.cli._parser import Parser
 from synkhronos.cli._say import complain, say
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Parser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
     add("config", metavar="CONFIG", help="a TOML file")
@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="make the first K steps (3) again by serial PyTensor, and compare",
     )
     add("--print-config", action="store_true", help="print all settings as TOML; do not train")
-    in_any_order(parser)
+    parser.mixed = True  # options may stand between CONFIG and the values
 
 
 def run(options: argparse.Namespace) -> int:

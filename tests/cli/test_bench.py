@@ -19,8 +19,8 @@ import synkhronos as synk
 from synkhronos._transport.processes import interpreter
 from synkhronos.cli._bench import contender, rounds
 from synkhronos.cli._bench.contender import Stopwatch, step_of
-from synkhronos.cli._bench.scaling import curves_of, read_csv, write_csv
 from synkhronos.cli._command_line import main
+from synkhronos.cli._scaling import curves_of, read_csv, write_csv
 
 FUNCTIONS = """
 import numpy as np, pytensor.tensor as pt, synkhronos as synk

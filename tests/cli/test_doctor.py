@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from synkhronos._backends import nccl as nccl_backend
-from synkhronos.cli import _examination, _mpi_round_trip
 from synkhronos.cli._command_line import main
+from synkhronos.cli._doctor import examination, mpi_round_trip
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -38,7 +38,7 @@ def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert report["works"] is True
     found = {(f["about"], f["name"]): f for f in report["findings"]}
     assert not [f for f in found.values() if f["state"] == "bad"]
-    assert {name for about, name in found if about == "modes"} == set(_examination.MODES)
+    assert {name for about, name in found if about == "modes"} == set(examination.MODES)
     assert "2 processes form a group" in found["MPI", "round trip"]["text"]
     assert found["libraries", "pytensor-ml"]["state"] == "ok"
     assert not [f for f in found.values() if f["state"] == "ok" and "not installed" in f["text"]]
@@ -47,8 +47,8 @@ def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert all(f["text"] == "active" for (about, _), f in found.items() if about == "guards")
     for mode in ("FAST_COMPILE", "NUMBA", "JAX"):
         assert "2 members started by" in found["modes", mode]["text"]
-    monkeypatch.setattr(_examination, "MODES", {"FAST_COMPILE": ""})  # the others are in the report
-    monkeypatch.setattr(_examination, "_mpi", lambda: iter(()))
+    monkeypatch.setattr(examination, "MODES", {"FAST_COMPILE": ""})  # the others are in the report
+    monkeypatch.setattr(examination, "_mpi", lambda: iter(()))
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "versions"
@@ -64,10 +64,10 @@ def test_where_a_guard_is_missing(
     def refuses(*args: Any) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(_examination, "MODES", {"FAST_COMPILE": ""})
-    monkeypatch.setattr(_examination, "_deaths", lambda: iter(()))
+    monkeypatch.setattr(examination, "MODES", {"FAST_COMPILE": ""})
+    monkeypatch.setattr(examination, "_deaths", lambda: iter(()))
     monkeypatch.setattr(os, "pidfd_open", refuses)
-    monkeypatch.setattr(_examination, "_mpi", lambda: iter(()))
+    monkeypatch.setattr(examination, "_mpi", lambda: iter(()))
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "bad     pidfd (a death is seen at once): OSError: [Errno 38]" in out
@@ -79,28 +79,28 @@ def test_where_a_guard_is_missing(
 
 
 def test_a_killed_masters_worker_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_examination, "_SECONDS", 0.2)
+    monkeypatch.setattr(examination, "_SECONDS", 0.2)
     # not a worker at all: nothing ends it with its parent
     script = "import subprocess; print(subprocess.Popen(['sleep', '3']).pid, flush=True); input()"
-    monkeypatch.setattr(_examination, "_KILLED_MASTER", script)
-    [found] = _examination._deaths()
+    monkeypatch.setattr(examination, "_KILLED_MASTER", script)
+    [found] = examination._deaths()
     assert (found.state, found.fix) == ("bad", "report this")
 
 
 def test_a_group_that_cannot_start_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_examination, "_KILLED_MASTER", "raise OSError('no room')")
-    [found] = _examination._deaths()
+    monkeypatch.setattr(examination, "_KILLED_MASTER", "raise OSError('no room')")
+    [found] = examination._deaths()
     assert found.text == "no group could be started: OSError: no room"
 
 
 def test_mpi_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_examination, "launcher", lambda: None)
-        [found] = _examination._mpi()
+        patch.setattr(examination, "launcher", lambda: None)
+        [found] = examination._mpi()
         assert (found.state, found.text) == ("absent", "mpiexec and mpirun were not found")
-    monkeypatch.setattr(_examination, "launcher", lambda: "/bin/true")
+    monkeypatch.setattr(examination, "launcher", lambda: "/bin/true")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    _, found = _examination._mpi()
+    _, found = examination._mpi()
     assert (found.state, found.text) == ("absent", "not tried: mpi4py is not installed")
 
 
@@ -116,11 +116,11 @@ def test_mpi_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mpi_that_fails(
     script: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_mpi_round_trip, "SECONDS", 1.0)
+    monkeypatch.setattr(mpi_round_trip, "SECONDS", 1.0)
     launcher = tmp_path / "mpiexec"
     launcher.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\n{script}\n')
     launcher.chmod(0o755)
-    works, found = _mpi_round_trip.round_trip(str(launcher))
+    works, found = mpi_round_trip.round_trip(str(launcher))
     assert not works
     assert text in found
 
@@ -128,22 +128,22 @@ def test_mpi_that_fails(
 def test_what_moves_arrays_between_gpus(
     start: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # with `start`, a stand-in for nccl4py is there
-    monkeypatch.setattr(_examination, "get_n_gpu", lambda: 1)
-    [found] = [f for f in _examination._nccl() if f.name == "NCCL"]
+    monkeypatch.setattr(examination, "get_n_gpu", lambda: 1)
+    [found] = [f for f in examination._nccl() if f.name == "NCCL"]
     assert (found.state, found.text) == ("ok", "2.32.3")
     with monkeypatch.context() as patch:
         patch.setattr(nccl_backend, "version", lambda: 22907)
-        [found] = [f for f in _examination._nccl() if f.name == "NCCL"]
+        [found] = [f for f in examination._nccl() if f.name == "NCCL"]
     assert (found.state, found.text) == ("note", "2.29.7")
     assert "need 2.30" in found.fix
     monkeypatch.setitem(sys.modules, "nccl.bindings", None)
-    [found] = [f for f in _examination._nccl() if f.name == "NCCL"]
+    [found] = [f for f in examination._nccl() if f.name == "NCCL"]
     assert found.state == "note"
     assert "nccl4py cannot be imported" in found.text
     monkeypatch.setattr(nccl_backend, "is_installed", lambda: False)
-    [found] = [f for f in _examination._nccl() if f.name == "NCCL"]
+    [found] = [f for f in examination._nccl() if f.name == "NCCL"]
     assert (found.state, found.text) == ("note", "nccl4py is not installed")
     assert 'pip install "synkhronos[cuda12]"' in found.fix
-    monkeypatch.setattr(_examination, "get_n_gpu", lambda: 0)
-    [found] = [f for f in _examination._nccl() if f.name == "NCCL"]
+    monkeypatch.setattr(examination, "get_n_gpu", lambda: 0)
+    [found] = [f for f in examination._nccl() if f.name == "NCCL"]
     assert found.state == "absent"

@@ -16,10 +16,10 @@ import pytest
 from measurements import measurement
 
 import synkhronos as synk
-from synkhronos.cli._bench.scaling import write_csv
 from synkhronos.cli._command_line import main
 from synkhronos.cli._report import summary
 from synkhronos.cli._report.report import names, report
+from synkhronos.cli._scaling import write_csv
 from synkhronos.training import Recorder
 from synkhronos.training._record import recorder
 

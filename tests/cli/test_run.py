@@ -21,12 +21,12 @@ from user_scripts import alive
 from synkhronos._errors import StartFailed
 from synkhronos._host.launch_settings import LaunchSettings
 from synkhronos._host.polling import readable
-from synkhronos.cli import _mpi_round_trip
+from synkhronos.cli import _mpi_launcher
 from synkhronos.cli._command_line import main
-from synkhronos.cli._running.plan import Plan
-from synkhronos.cli._running.process import Process
-from synkhronos.cli._running.reach import check_reached
-from synkhronos.cli._running.signals import SignalDescriptor
+from synkhronos.cli._run.plan import Plan
+from synkhronos.cli._run.process import Process
+from synkhronos.cli._run.reach import check_reached
+from synkhronos.cli._run.signals import SignalDescriptor
 
 LIMIT = 120  # seconds; a hang fails
 FLAGS = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -592,7 +592,7 @@ def test_two_nodes_by_mpirun(
     SIGTERM reaches the script as SIGUSR1, which MPI has not taken. Leaders ignore it, and go on.
     """
     mpi = launcher(kind)
-    monkeypatch.setattr(_mpi_round_trip, "launcher", lambda: mpi.command[0])
+    monkeypatch.setattr(_mpi_launcher, "launcher", lambda: mpi.command[0])
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it would cut lines, which then mix
     path, logs = script(tmp_path, ON_NODES), tmp_path / "logs"
     hosts = ["-H", "localhost:2,localhost:1", "-x", f"RUN={os.getpid()}", "--log-dir", str(logs)]
@@ -668,8 +668,8 @@ def test_hosts_are_tried_before_a_launch(
     )
     program(tmp_path, "mpirun", "echo started")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(_mpi_round_trip, "launcher", lambda: str(tmp_path / "mpirun"))
-    monkeypatch.setattr("synkhronos.cli._running.reach._OWN_SECONDS", 0.0)
+    monkeypatch.setattr(_mpi_launcher, "launcher", lambda: str(tmp_path / "mpirun"))
+    monkeypatch.setattr("synkhronos.cli._run.reach._OWN_SECONDS", 0.0)
     began = time.monotonic()
     hosts = "good,slow,bad,silent"
     assert main(["run", "-H", hosts, "--start-timeout", "0.5", "-c", "pass"]) == 3

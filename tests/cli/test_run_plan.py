@@ -10,11 +10,11 @@ from synkhronos._errors import InputError, StartFailed
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos.cli._command_line import main
 from synkhronos.cli._parser import parsers_for
-from synkhronos.cli._running import hosts as _hosts
-from synkhronos.cli._running.hosts import Host, allocation, expanded_by_hand, listed_hosts
-from synkhronos.cli._running.launchers import Mpi, library_beside
-from synkhronos.cli._running.plan import Machine, Plan, plan_of
-from synkhronos.cli._running.usage import UsageError
+from synkhronos.cli._run import hosts as _hosts
+from synkhronos.cli._run.hosts import Host, allocation, expanded_by_hand, listed_hosts
+from synkhronos.cli._run.launchers import Mpi, library_beside
+from synkhronos.cli._run.plan import Machine, Plan, plan_of
+from synkhronos.cli._run.usage import UsageError
 
 MPICH = Mpi("/mpich/bin/mpiexec.hydra", "MPICH 5.0.1")
 OPEN_MPI = Mpi("/ompi/bin/mpirun", "mpirun (Open MPI) 5.0.8")

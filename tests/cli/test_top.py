@@ -24,9 +24,9 @@ from modes import FAST
 import synkhronos as synk
 from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
 from synkhronos._transport.words.status import GroupStatus, MemberStatus, read_status
-from synkhronos.cli import _live_view, _watched_groups
 from synkhronos.cli._command_line import main
-from synkhronos.cli._watched_groups import Watch, WatchedGroup
+from synkhronos.cli._top import live_view, watched_groups
+from synkhronos.cli._top.watched_groups import Watch, WatchedGroup
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
@@ -79,7 +79,7 @@ def test_figures_of_training(group2: synk.Group) -> None:
 
 def test_states(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that computes while the master waits is late; then both are idle."""
-    monkeypatch.setattr(_watched_groups, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(watched_groups, "LATE_SECONDS", 0.05)
     watch = Watch()
     nap = threading.Thread(target=group2.run, args=(Fault("nap", ranks=(1,)),))
     nap.start()
@@ -87,7 +87,7 @@ def test_states(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
         found = until(lambda g: g.members[1].late, watch)
         assert found.members[1].state == "compute"
         assert not found.members[0].late
-        assert "LATE" in _live_view.plain(found)
+        assert "LATE" in live_view.plain(found)
     finally:
         nap.join()
     until(lambda g: [m.state for m in g.members] == ["script", "idle"], watch)
@@ -147,11 +147,11 @@ def test_memory_of_that_name_with_other_contents(
         try:
             os.ftruncate(memory, os.fstat(group2.arena.fd).st_size)
             os.write(memory, raw)
-            status, seen = read_status(memory), _watched_groups._Seen()
+            status, seen = read_status(memory), watched_groups._Seen()
         finally:
             os.close(memory)
         for _ in range(2 if status else 0):
-            _watched_groups._watched(status, seen)
+            watched_groups._watched(status, seen)
         told.add(status is not None)
     assert told == ({True, False} if header else {False})
 
@@ -161,12 +161,12 @@ def test_drawings(group2: synk.Group) -> None:
     console = pytest.importorskip("rich.console").Console(width=120)
     found = look(Watch())
     with console.capture() as captured:
-        console.print(_live_view.drawn([found]))
-    for row in _live_view.rows_of(found):
+        console.print(live_view.drawn([found]))
+    for row in live_view.rows_of(found):
         for text in row:
             assert text in captured.get()
     with console.capture() as captured:
-        console.print(_live_view.drawn([]))
+        console.print(live_view.drawn([]))
     assert "no group" in captured.get()
 
 
@@ -175,18 +175,18 @@ def test_drawings(group2: synk.Group) -> None:
     [(0.0042, "4 ms"), (59.94, "59.9 s"), (61, "1:01"), (3725, "1:02:05")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert _live_view.duration(seconds) == text
+    assert live_view.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.5, "0.5"), (1234, "1.23k"), (5.05e6, "5.05M")])
 def test_counts(number: float, text: str) -> None:
-    assert _live_view.count(number) == text
+    assert live_view.count(number) == text
 
 
 # imports come first: the other user may not read them
 OTHER_USER = """
 import os, sys
-from synkhronos.cli._watched_groups import Watch
+from synkhronos.cli._top.watched_groups import Watch
 path = sys.argv[1]
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -223,7 +223,7 @@ def test_memory_that_is_not_a_group() -> None:
 
 
 def status(**changes: Any) -> GroupStatus:
-    cells = (*[0.0] * 7, 3.0, 30.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0, _watched_groups.SIGNED)
+    cells = (*[0.0] * 7, 3.0, 30.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0, watched_groups.SIGNED)
     member = MemberStatus(0, os.getpid(), 4, False, False, 0, (cells,))
     members = member, replace(member, rank=1)
     return replace(GroupStatus(0, 4, "f", "", members), **changes)
@@ -233,10 +233,10 @@ def test_clocks_that_have_become_other_memory() -> None:
     """Cells that carry no sign are no figures."""
     before = status()
     other = tuple(replace(m, clocks=((1e30,) * 16,)) for m in before.members)
-    assert _watched_groups._deltas(before, status(members=other)) == []
-    assert _watched_groups._current(status(members=other)) == []
+    assert watched_groups._deltas(before, status(members=other)) == []
+    assert watched_groups._current(status(members=other)) == []
     grown = tuple(
         replace(m, clocks=(tuple(c + 1 if i < 9 else c for i, c in enumerate(m.clocks[0])),))
         for m in before.members
     )
-    assert len(_watched_groups._deltas(before, status(members=grown))) == 2
+    assert len(watched_groups._deltas(before, status(members=grown))) == 2

@@ -23,7 +23,7 @@ import synkhronos as synk
 from synkhronos import rules, zoo
 from synkhronos._errors import InputError
 from synkhronos.cli import _command_line as command_line
-from synkhronos.cli._translation.tmlauncher import settings_of
+from synkhronos.cli._new.translation.tmlauncher import settings_of
 from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.rules import FreeRule
 from synkhronos.training import Net, sources

@@ -335,14 +335,14 @@ MUTANTS = (
     ),
     Mutant(
         "the script ends with synk run",
-        "cli/_running/process.py",
+        "cli/_run/process.py",
         "        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)\n",
         "",
         f"{RUN} -k no_orphans",
     ),
     Mutant(
         "a key at the terminal is not sent twice",
-        "cli/_running/process.py",
+        "cli/_run/process.py",
         "if not (self._in_our_group and received.from_terminal):",
         "if True:",
         f"{RUN} -k terminal",

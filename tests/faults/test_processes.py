@@ -15,7 +15,7 @@ import synkhronos as synk
 PACKAGE = Path(synk.__file__).parent
 # Where a process is killed by its number: one that has just been made, one not reaped yet.
 BY_NUMBER = {
-    ("cli/_mpi_round_trip.py", "round_trip"),
+    ("cli/_doctor/mpi_round_trip.py", "round_trip"),
     ("_transport/processes/child_process.py", "__post_init__"),
     ("_transport/processes/child_process.py", "reap"),
 }

@@ -11,9 +11,9 @@ from mutations import text_of
 from strangers import Reader, Tree
 
 import synkhronos as synk
-from synkhronos.cli._bench.scaling import Measurement, curves_of, read_csv, write_csv
-from synkhronos.cli._running.hosts import listed_hosts
-from synkhronos.cli._running.usage import UsageError
+from synkhronos.cli._run.hosts import listed_hosts
+from synkhronos.cli._run.usage import UsageError
+from synkhronos.cli._scaling import Measurement, curves_of, read_csv, write_csv
 from synkhronos.training import config
 
 ERRORS = (synk.InputError,)
@@ -111,7 +111,7 @@ def host_cases(canary: str) -> st.SearchStrategy[Tree]:
 def read_hosts(folder: Path) -> None:
     import argparse
 
-    from synkhronos.cli._running.plan import _hosts
+    from synkhronos.cli._run.plan import _hosts
 
     path = folder / "hosts"
     named, scheduler = _hosts(argparse.Namespace(hosts=None, hostfile=str(path)), {})

@@ -20,8 +20,8 @@ from strangers import Reader, Tree
 import synkhronos as synk
 from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
 from synkhronos._transport.words.status import read_status
-from synkhronos.cli._live_view import drawn, plain
-from synkhronos.cli._watched_groups import _Seen, _watched
+from synkhronos.cli._top.live_view import drawn, plain
+from synkhronos.cli._top.watched_groups import _Seen, _watched
 from synkhronos.extensions import make_train_function, updates
 
 HEAD_BYTES = STATUS + STATUS_BYTES

@@ -24,7 +24,7 @@ from synkhronos._backends.mpi import Launch
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos._host import devices as _devices
 from synkhronos._host.devices import Device, choose, visible_gpus
-from synkhronos.cli import _examination
+from synkhronos.cli._doctor import examination
 from synkhronos.testing.faults import Fault
 
 ASKED: list[tuple[Any, int | None, list[str]]] = [
@@ -396,20 +396,20 @@ def test_cores_by_name(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_doctor_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_examination, "get_n_gpu", lambda: 3)
-    monkeypatch.setattr(_examination, "has_plugin", lambda: False)
+    monkeypatch.setattr(examination, "get_n_gpu", lambda: 3)
+    monkeypatch.setattr(examination, "has_plugin", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    found = _examination._gpus()
+    found = examination._gpus()
     assert (found.state, found.text) == (
         "note",
         "3 from NVIDIA, 2 of them visible (CUDA_VISIBLE_DEVICES); JAX's CUDA plugin is not "
         "installed",
     )
     assert 'pip install "synkhronos[cuda12]", or "synkhronos[cuda13]"' in found.fix
-    assert _examination._devices_for("JAX") is None
-    monkeypatch.setattr(_examination, "has_plugin", lambda: True)
-    assert _examination._gpus().state == "ok"
-    assert _examination._devices_for("NUMBA") is None
-    assert _examination._devices_for("JAX") == ["cuda:0", "cuda:1"]
+    assert examination._devices_for("JAX") is None
+    monkeypatch.setattr(examination, "has_plugin", lambda: True)
+    assert examination._gpus().state == "ok"
+    assert examination._devices_for("NUMBA") is None
+    assert examination._devices_for("JAX") == ["cuda:0", "cuda:1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert _examination._devices_for("JAX") == ["cuda:0", "cuda:0"]
+    assert examination._devices_for("JAX") == ["cuda:0", "cuda:0"]

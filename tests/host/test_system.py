@@ -36,7 +36,9 @@ def test_on_macos_a_group_does_not_start(
     monkeypatch.setattr("synkhronos._engine.group.trouble", lambda: system.trouble("darwin"))
     with pytest.raises(synk.StartFailed, match=r"this is macOS: .* Dockerfile"):
         synk.fork(2)
-    monkeypatch.setattr("synkhronos.cli._examination.trouble", lambda: system.trouble("darwin"))
+    monkeypatch.setattr(
+        "synkhronos.cli._doctor.examination.trouble", lambda: system.trouble("darwin")
+    )
     assert main(["doctor", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     [finding] = report["findings"]

@@ -22,7 +22,7 @@ from user_scripts import run_script
 import synkhronos as synk
 from synkhronos._backends.lean.op import Lean
 from synkhronos._engine import progress
-from synkhronos.cli._watched_groups import Watch
+from synkhronos.cli._top.watched_groups import Watch
 from synkhronos.pymc import _chains, _likelihood, _parallel, _proof, _rows, _terms
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from synkhronos.cli._bench.scaling import Measurement
+from synkhronos.cli._scaling import Measurement
 
 
 def measurement(members: int, number: int, rate: float, **others: Any) -> Measurement:

@@ -1,1 +1,1 @@
-"""Parts of ``synk bench``."""
+"""Parts of ``synk bench``: a process for each number of members, and its measurements."""

@@ -19,7 +19,8 @@ from synkhronos._errors import BackendMissing
 from synkhronos._host import cores
 from synkhronos._host.files import check_place
 from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
-from synkhronos.cli._bench.scaling import (
+from synkhronos.cli._say import complain, say
+from synkhronos.cli._scaling import (
     STRONG,
     WEAK,
     Curve,
@@ -27,7 +28,6 @@ from synkhronos.cli._bench.scaling import (
     curves_of,
     write_csv,
 )
-from synkhronos.cli._say import complain, say
 
 
 class Failed(Exception):

@@ -1,1 +1,1 @@
-"""Parts of ``synk report``."""
+"""Parts of ``synk report``: what a run has left, its figures, and the page."""

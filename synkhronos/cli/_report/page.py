@@ -11,9 +11,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import synkhronos
-from synkhronos.cli._bench.scaling import Curve
 from synkhronos.cli._plots import Line, color_of, curves_svg, printable, scaling_svgs
 from synkhronos.cli._report.summary import SPLIT, Run
+from synkhronos.cli._scaling import Curve
 
 _FIGURES = 24  # of curves
 _MARKED = 30  # points; of fewer, each is drawn

@@ -10,8 +10,8 @@ from pathlib import Path
 from synkhronos._errors import BackendMissing, InputError
 from synkhronos._host import files
 from synkhronos._host.files import check_place
-from synkhronos.cli._bench.scaling import curves_of, read_csv
 from synkhronos.cli._report.summary import read_run
+from synkhronos.cli._scaling import curves_of, read_csv
 
 _LIBRARIES = ("jinja2", "matplotlib")
 

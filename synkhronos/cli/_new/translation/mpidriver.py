@@ -9,14 +9,14 @@ from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
-from synkhronos.cli._numbers import count
-from synkhronos.cli._translation.translation import (
+from synkhronos.cli._new.translation.translation import (
     NET,
     OldParser,
     Translation,
     divided,
     parsed,
 )
+from synkhronos.cli._numbers import count
 from synkhronos.training.callbacks import is_lower_better
 
 PROGRAMS = ("MPIDriver.py", "TrainingDriver.py", "MPIGDriver.py")

@@ -1,16 +1,15 @@
-"""Finds an MPI launcher, and runs a group of two processes under it."""
+"""Runs a group of two processes under a launcher of MPI."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+
+from synkhronos.cli._mpi_launcher import version_of
 
 SECONDS = 60.0  # limit of a job; each of its processes imports PyTensor
-_NAMES = ("mpiexec.hydra", "mpiexec", "mpirun")
 _SCRIPT = """
 import sys, time
 import numpy as np, pytensor.tensor as pt, synkhronos as synk
@@ -27,23 +26,6 @@ for _ in range(100):
 sys.stdout.write(f"found {size} {total} {1e6 * np.median(times):.0f}\\n")
 sys.stdout.flush()
 """
-
-
-def launcher() -> str | None:
-    """The launcher beside this interpreter, which a wheel has installed, else that of the PATH."""
-    beside = [str(Path(sys.executable).parent / name) for name in _NAMES]
-    return next((found for name in (*beside, *_NAMES) if (found := shutil.which(name))), None)
-
-
-def version_of(command: str) -> str:
-    """What a launcher says of its version."""
-    done = subprocess.run(
-        [command, "--version"], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    if lines and "HYDRA" in lines[0]:
-        return f"MPICH {lines[1].split()[-1]}"
-    return lines[0] if lines else "its version is unknown"
 
 
 def round_trip(command: str) -> tuple[bool, str]:

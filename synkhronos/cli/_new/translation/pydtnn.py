@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from synkhronos.cli._numbers import count, numbers
-from synkhronos.cli._translation.pydtnn_data import Rows, set_rows
-from synkhronos.cli._translation.pydtnn_models import network_of
-from synkhronos.cli._translation.translation import (
+from synkhronos.cli._new.translation.pydtnn_data import Rows, set_rows
+from synkhronos.cli._new.translation.pydtnn_models import network_of
+from synkhronos.cli._new.translation.translation import (
     NET,
     OldParser,
     Translation,
@@ -16,6 +15,7 @@ from synkhronos.cli._translation.translation import (
     parsed,
     truth,
 )
+from synkhronos.cli._numbers import count, numbers
 from synkhronos.training.callbacks import is_lower_better
 
 PROGRAMS = ("pydtnn_benchmark", "pydtnn_benchmark.py", "benchmarks_CNN.py")

@@ -34,7 +34,8 @@ from synkhronos._host.environment import blas, driver, versions
 from synkhronos._host.polling import readable
 from synkhronos._host.system import trouble
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
-from synkhronos.cli._mpi_round_trip import launcher, round_trip, version_of
+from synkhronos.cli._doctor.mpi_round_trip import round_trip
+from synkhronos.cli._mpi_launcher import launcher, version_of
 
 # "absent": an optional part that is not installed; nothing is wrong
 GOOD, NOTE, BAD, ABSENT = "ok", "note", "bad", "absent"

@@ -14,11 +14,11 @@ from synkhronos._errors import InputError, StartFailed
 from synkhronos._host.files import check_place
 from synkhronos._host.rank_logs import RankLogs
 from synkhronos._host.system import trouble
-from synkhronos.cli._running.plan import Machine, Plan, plan_of
-from synkhronos.cli._running.process import Process
-from synkhronos.cli._running.reach import check_reached
-from synkhronos.cli._running.signals import SignalDescriptor
-from synkhronos.cli._running.usage import UsageError
+from synkhronos.cli._run.plan import Machine, Plan, plan_of
+from synkhronos.cli._run.process import Process
+from synkhronos.cli._run.reach import check_reached
+from synkhronos.cli._run.signals import SignalDescriptor
+from synkhronos.cli._run.usage import UsageError
 from synkhronos.cli._say import complain, say
 
 _SIGNALLED = 128  # a shell's code for the end by signal n is 128 + n

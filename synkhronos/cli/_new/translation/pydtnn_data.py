@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any, NamedTuple
 
-from synkhronos.cli._translation.pydtnn_models import SHAPES
-from synkhronos.cli._translation.translation import Translation
+from synkhronos.cli._new.translation.pydtnn_models import SHAPES
+from synkhronos.cli._new.translation.translation import Translation
 
 _ENDINGS = (".npz", ".npy", ".h5", ".hdf5", ".hdf", ".zarr", ".parquet", ".pq", ".list")
 # of the training images of CIFAR-10: mean and standard deviation of red, green and blue

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from synkhronos._host import files
-from synkhronos.cli._running.usage import UsageError
+from synkhronos.cli._run.usage import UsageError
 
 _SECONDS = 10.0  # limit of scontrol, which answers without its server
 _PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")  # of Slurm's names: a list in brackets, or text

@@ -10,8 +10,8 @@ from typing import Any
 
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos.cli._translation.tmlauncher_model import METHODS, SETTINGS, OldModel, model_in
-from synkhronos.cli._translation.translation import OldParser, Translation, divided, parsed
+from synkhronos.cli._new.translation.tmlauncher_model import METHODS, SETTINGS, OldModel, model_in
+from synkhronos.cli._new.translation.translation import OldParser, Translation, divided, parsed
 
 # of its models: epochs, rate, rows of a worker's batch
 _MODELS = {

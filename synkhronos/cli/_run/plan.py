@@ -15,17 +15,17 @@ from synkhronos._errors import StartFailed
 from synkhronos._host import files
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
 from synkhronos._host.secrets import HIDDEN, is_telling, words_without_secrets
-from synkhronos.cli import _mpi_round_trip
-from synkhronos.cli._running.hosts import Host, allocation, listed_hosts, named_hosts
-from synkhronos.cli._running.launchers import (
+from synkhronos.cli import _mpi_launcher
+from synkhronos.cli._run.hosts import Host, allocation, listed_hosts, named_hosts
+from synkhronos.cli._run.launchers import (
     SENT,
     Mpi,
     library_beside,
     srun_line,
     under_a_launcher,
 )
-from synkhronos.cli._running.reach import AGENTS
-from synkhronos.cli._running.usage import UsageError
+from synkhronos.cli._run.reach import AGENTS
+from synkhronos.cli._run.usage import UsageError
 
 _LOCAL = ("localhost", "127.0.0.1")
 
@@ -62,8 +62,8 @@ class Machine:
 
 
 def _find_mpi() -> Mpi | None:
-    command = _mpi_round_trip.launcher()
-    return None if command is None else Mpi(command, _mpi_round_trip.version_of(command))
+    command = _mpi_launcher.launcher()
+    return None if command is None else Mpi(command, _mpi_launcher.version_of(command))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from synkhronos.cli._say import say
-from synkhronos.cli._watched_groups import SHARES, Watch, WatchedGroup
+from synkhronos.cli._top.watched_groups import SHARES, Watch, WatchedGroup
 
 _COLUMNS = ("rank", "pid", "state", "for", *SHARES, "memory")
 

@@ -14,9 +14,9 @@ from typing import IO
 
 from synkhronos._errors import StartFailed
 from synkhronos._host.rank_logs import RankLogs
-from synkhronos.cli._running.output import Output
-from synkhronos.cli._running.plan import Plan
-from synkhronos.cli._running.signals import Received, SignalDescriptor
+from synkhronos.cli._run.output import Output
+from synkhronos.cli._run.plan import Plan
+from synkhronos.cli._run.signals import Received, SignalDescriptor
 
 GRACE = 45.0  # seconds from a signal to the kill; fit needs up to 30 for its checkpoint
 _IDLE_MS = 200  # without output, until the beginning of a line is shown

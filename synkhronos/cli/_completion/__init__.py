@@ -1,0 +1,1 @@
+"""Parts of ``synk completion``: scripts by which a shell completes words."""

@@ -1,0 +1,1 @@
+"""Parts of ``synk doctor``: looks for what would keep groups from working."""

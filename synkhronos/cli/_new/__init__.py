@@ -1,0 +1,1 @@
+"""Parts of ``synk new``: starters to copy, and translations of old command lines."""
