@@ -384,7 +384,7 @@ OPEN_FILES = {
     "cli._top.watched_groups": OF_THE_KERNEL,
     "cli.new": OF_THE_PACKAGE,
     "extensions._saving.checkpoints": "a folder, for its lock",
-    "pymc._chains": OF_THE_KERNEL,
+    "pymc._evaluator": OF_THE_KERNEL,
     "search._ownership": OF_THE_KERNEL,
     "search._trial_process": CHECKED,
     "testing.killing": "folders that it makes",

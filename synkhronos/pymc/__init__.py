@@ -1,25 +1,25 @@
 """Data parallelism inside one chain of PyMC: members evaluate the likelihood of their rows.
 
-==================  ==============================================================================
-``_parallel``       `parallel`: divides a model's log-density until it is closed
-``_sampling``       `sample`: plans chains and members, divides, and calls `pm.sample`
-``_nodes``          the same on several nodes: each samples some chains, by ``_node_process``
-``_terms``          a model's observed terms and Potentials, and which of them cannot be divided
-``_apart``          takes a scalar log-density apart into sums over rows, and the rest
-``_serial``         the terms that stay in the master: their share of the time
-``_rows``           which variables of a term lie along its rows
-``_counts``         which lengths are the number of rows, whatever data are set
-``_declared``       operations that the user declares to keep rows apart
-``_likelihood``     the graph that members compute on their rows, and its inputs
-``_rewrites``       rewrites of that graph: fewer costly functions, constants from data
-``_fast``           exponentials and logarithms that vectorise (numba code in ``_kernels``)
-``_round``          one evaluation: every member computes its part, the parts are added
-``_chains``         which group evaluates: this process's, or that of a chain's own process
-``_op``             the operation in the model's graph (compiled by ``_numba`` and ``_jax``)
-``_proof``          compares the divided log-density with the plain one at random points
-``_advice``         `advise`: measures and predicts the speed-up before sampling
-``_alarm``          raises an error of a sampler's thread in the main thread
-==================  ==============================================================================
+=====================  ===========================================================================
+``_parallel``          `parallel`: divides a model's log-density until it is closed
+``_sampling``          `sample`: plans chains and members, divides, and calls `pm.sample`
+``_node_chains``       the same on several nodes: each samples some chains, by ``_chains_process``
+``_terms``             a model's observed terms and Potentials, and which of them cannot be divided
+``_summands``          sums over rows in a scalar log-density, which are divided, and the rest
+``_undivided``         the terms that stay in the master: their share of the time
+``_rows``              which variables of a term lie along its rows
+``_counts``            which lengths are the number of rows, whatever data are set
+``_declared``          operations that the user declares to keep rows apart
+``_likelihood``        the graph that members compute on their rows, and its inputs
+``_rewrites``          rewrites of that graph: fewer costly functions, constants from data
+``_fast``              exponentials and logarithms that vectorise (numba code in ``_kernels``)
+``_group_likelihood``  the likelihood in a group: each member computes its rows, the sums are added
+``_evaluator``         which group evaluates: this process's, or that of a chain's own process
+``_op``                the operation in the model's graph (compiled by ``_numba`` and ``_jax``)
+``_proof``             compares the divided log-density with the plain one at random points
+``_advice``            `advise`: measures and predicts the speed-up before sampling
+``_alarm``             raises an error of a sampler's thread in the main thread
+=====================  ===========================================================================
 
 It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported when `parallel` is first
 used. Workers do not import it: they get graphs of PyTensor's operations.

@@ -22,7 +22,7 @@ from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos.pymc._chains import Evaluator
+from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, mode_of
 
 # Largest plausible seconds of a round, and of moving one parameter between two cores' caches. A

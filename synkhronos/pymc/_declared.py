@@ -24,7 +24,7 @@ _CUTS = (1 / 7, 1 / 2)  # of the rows: parts of unequal lengths
 
 
 @dataclass(frozen=True)
-class Belief:
+class Assumption:
     """An operation that was read as one that keeps rows apart.
 
     Attributes
@@ -87,7 +87,7 @@ class Declared:
         return isinstance(node.op, self._kinds) or node in self._nodes
 
 
-def check(model: Any, beliefs: Sequence[Belief]) -> None:
+def check(model: Any, assumptions: Sequence[Assumption]) -> None:
     """Compare what the operations compute from all rows with what they compute from parts.
 
     Raises
@@ -101,8 +101,8 @@ def check(model: Any, beliefs: Sequence[Belief]) -> None:
         v + draw.uniform(-0.1, 0.1, np.shape(v)).astype(v.dtype) if v.dtype.kind == "f" else v
         for v in (point[variable.name] for variable in model.value_vars)
     ]
-    for belief in beliefs:
-        node = belief.node
+    for assumption in assumptions:
+        node = assumption.node
         evaluate = pytensor.function(
             model.value_vars,
             without_parameter_checks(node.inputs),
@@ -110,17 +110,17 @@ def check(model: Any, beliefs: Sequence[Belief]) -> None:
             on_unused_input="ignore",
         )
         arrays = evaluate(*given)
-        [rows] = {a.shape[x] for a, x in zip(arrays, belief.axes, strict=True) if x is not None}
-        whole = _computed(belief, arrays)
+        [rows] = {a.shape[x] for a, x in zip(arrays, assumption.axes, strict=True) if x is not None}
+        whole = _computed(assumption, arrays)
         cuts = {max(1, int(rows * cut)) for cut in _CUTS}
         for lo, hi in itertools.pairwise(sorted({0, rows, *cuts})):
             part = [
                 a if x is None else np.take(a, np.arange(lo, hi), axis=x)
-                for a, x in zip(arrays, belief.axes, strict=True)
+                for a, x in zip(arrays, assumption.axes, strict=True)
             ]
-            wanted = np.take(whole, np.arange(lo, hi), axis=belief.axis)
+            wanted = np.take(whole, np.arange(lo, hi), axis=assumption.axis)
             try:
-                found = _computed(belief, part)
+                found = _computed(assumption, part)
             except Exception as exc:
                 raise InputError(
                     f"row_wise: {name_of(node)} computes nothing from rows {lo} to {hi - 1} alone: "
@@ -136,9 +136,9 @@ def check(model: Any, beliefs: Sequence[Belief]) -> None:
                 )
 
 
-def _computed(belief: Belief, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _computed(assumption: Assumption, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The output of the operation for these inputs."""
-    node = belief.node
+    node = assumption.node
     inputs = [v.type.clone(shape=np.shape(a))() for v, a in zip(node.inputs, arrays, strict=True)]
-    output = node.clone_with_new_inputs(inputs, strict=False).outputs[belief.output]
+    output = node.clone_with_new_inputs(inputs, strict=False).outputs[assumption.output]
     return np.asarray(pytensor.function(inputs, output, mode=_PLAIN)(*arrays))

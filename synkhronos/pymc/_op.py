@@ -28,7 +28,7 @@ class DividedLogp(Op):
     Parameters
     ----------
     evaluator : callable
-        ``evaluator(theta, latents) -> (flat, gradients)``, see `Round`.
+        ``evaluator(theta, latents) -> (flat, gradients)``, see `GroupLikelihood`.
     """
 
     __props__ = ("number",)

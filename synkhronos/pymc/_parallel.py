@@ -38,13 +38,13 @@ from synkhronos.pymc._advice import (
     modes_to_measure,
     somewhere,
 )
-from synkhronos.pymc._chains import Evaluator
+from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._op import DividedLogp
 from synkhronos.pymc._proof import prove
 from synkhronos.pymc._rewrites import untraced
-from synkhronos.pymc._serial import prove_parts, tell_what_stays
 from synkhronos.pymc._terms import Terms, read_model
+from synkhronos.pymc._undivided import prove_summands, tell_what_stays
 
 log = logging.getLogger("synkhronos")
 
@@ -188,7 +188,7 @@ class Parallel(ProcessBound):
         """The log-density of these terms' variables, divided, and what evaluates it."""
         likelihood = Likelihood(terms, point_of(self.model))
         made = self._evaluated(likelihood, terms)
-        prove_parts(self.model, terms)
+        prove_summands(self.model, terms)
         return made
 
     def _evaluated(self, likelihood: Likelihood, terms: Terms) -> tuple[Any, Evaluator]:

@@ -17,7 +17,7 @@ from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._plan.inference.walk import name_of
-from synkhronos.pymc._chains import Evaluator
+from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._rows import is_smooth
 from synkhronos.pymc._terms import Term

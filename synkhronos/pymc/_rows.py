@@ -39,7 +39,7 @@ from synkhronos._plan.inference.indexing import is_full
 from synkhronos._plan.inference.values import Position, Rows, Same, Stuck, Unknown
 from synkhronos._plan.inference.walk import Walk, constant_of, name_of, transfer
 from synkhronos.pymc._counts import Counts
-from synkhronos.pymc._declared import Belief
+from synkhronos.pymc._declared import Assumption
 
 Lengths = tuple[int, ...]
 Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed whole
@@ -75,7 +75,7 @@ class Reading:
         Whether there are checks that fail for nan, and hold for every number.
     sources : dict
         The placeholder of each source. The row axis of placeholders is 0.
-    beliefs : tuple of Belief
+    assumptions : tuple of Assumption
         Operations that are read as the user declares them.
     computed : set of Variable
         What members compute. It may contain a source: one that they need by row and whole.
@@ -88,7 +88,7 @@ class Reading:
     holds: Any
     refuses_nan: bool = False
     sources: dict[Place, Variable] = field(default_factory=dict)
-    beliefs: tuple[Belief, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     computed: frozenset[Variable] = frozenset()
     values: tuple[Any, ...] = ()
 
@@ -115,7 +115,7 @@ class Reader:
         declared: Container[Apply],
     ) -> None:
         self._declared = declared
-        self._beliefs: dict[Place, Belief] = {}
+        self._beliefs: dict[Place, Assumption] = {}
         self._rows = rows
         self._shapes = shapes
         self._free = free
@@ -154,14 +154,14 @@ class Reader:
         checks = [pt.all(self._build(place)) for place in conditions]
         holds = functools.reduce(pt.and_, checks) if checks else None
         computed = frozenset(v for v, axis in self._built if self._ways[v, axis] is not None)
-        beliefs = tuple(self._beliefs.values())
+        assumptions = tuple(self._beliefs.values())
         return Reading(
             rows=self._rows,
             total=total,
             holds=holds,
             refuses_nan=refuses_nan,
             sources=self.sources,
-            beliefs=beliefs,
+            assumptions=assumptions,
             computed=computed,
             values=tuple(values),
         )
@@ -354,8 +354,8 @@ class Reader:
         axes = tuple(None if a == POSITION else a for a in firsts)
         variable, axis = place
         if axis is None or all(a is None for a in axes) or variable not in self._free:
-            return None  # data need no belief: the model computes them from all rows
-        self._beliefs[place] = Belief(node, axes, node.outputs.index(variable), axis)
+            return None  # data need no assumption: the model computes them from all rows
+        self._beliefs[place] = Assumption(node, axes, node.outputs.index(variable), axis)
         return axes
 
     def _with_known_lengths(self, node: Apply) -> Apply:

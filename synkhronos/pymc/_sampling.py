@@ -15,7 +15,7 @@ from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import Advice, ChainPlan
-from synkhronos.pymc._nodes import can_divide_chains, sample_over_nodes
+from synkhronos.pymc._node_chains import can_divide_chains, sample_over_nodes
 from synkhronos.pymc._parallel import Parallel, check_counts, group_for, model_of
 
 

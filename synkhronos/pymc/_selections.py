@@ -15,8 +15,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 
-from synkhronos.pymc._apart import rebuilt
 from synkhronos.pymc._rows import Lengths, Reader, Reading
+from synkhronos.pymc._summands import rebuilt
 
 
 def with_chosen_sources(

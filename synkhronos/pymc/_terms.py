@@ -26,21 +26,21 @@ from synkhronos._checks import shown
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.inference.walk import name_of
-from synkhronos.pymc._apart import Part, parts_of, with_exact_checks
 from synkhronos.pymc._declared import Declared, check
 from synkhronos.pymc._rewrites import stable, without_parameter_checks
 from synkhronos.pymc._rows import Lengths, Place, Reader, Reading, Unreadable, dependent
 from synkhronos.pymc._selections import with_chosen_sources
+from synkhronos.pymc._summands import Summand, summands_of, with_exact_checks
 
 log = logging.getLogger("synkhronos")
 
 _PLAIN = python_mode("none")
-_SHORT = 8  # a part is short if the longest term has more than this many times its rows
+_SHORT = 8  # a summand is short if the longest term has more than this many times its rows
 
 
 @dataclass(frozen=True)
 class Term:
-    """The log-density of one observed variable or Potential, or a part of it.
+    """The log-density of one observed variable or Potential, or a summand of it.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Terms:
     factors : mapping
         The whole log-density of each variable that is divided, by name.
     rests : mapping
-        By name, the part of a divided variable's log-density that is not divided.
+        By name, the rest of a divided variable's log-density, which is not divided.
     stays : mapping
         By name, the reason for which a variable with rows is not divided.
     observed : set of str
@@ -146,21 +146,21 @@ def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Ter
             _refuse_random(variable, factor)
             readable[variable] = factor
     readable = dict(zip(readable, stable(list(readable.values())), strict=True))
-    parts = {variable: parts_of(factor) for variable, factor in readable.items()}
+    summands = {variable: summands_of(factor) for variable, factor in readable.items()}
     for variable, factor in readable.items():
-        declared.note(variable.name, [factor, *[a for p in parts[variable] for a in p.arrays]])
-    arrays = [array for ps in parts.values() for part in ps for array in part.arrays]
+        declared.note(variable.name, [factor, *[a for p in summands[variable] for a in p.arrays]])
+    arrays = [array for ps in summands.values() for summand in ps for array in summand.arrays]
     shapes = shapes_of(model, [*readable.values(), *arrays])
     free = dependent([*readable.values(), *arrays], model.value_vars)
     candidates = Candidates(model, dim, shapes, free, declared)
-    found: dict[str, list[tuple[Part, Term | None]]] = {}
+    found: dict[str, list[tuple[Summand, Term | None]]] = {}
     for variable, factor in readable.items():
         named = variable in observed
         with _kept(stays, variable.name, raises=dim is not None and named):
             chosen = (
-                candidates.of_observed(variable, factor, parts[variable])
+                candidates.of_observed(variable, factor, summands[variable])
                 if named
-                else candidates.of_potential(variable, parts[variable])
+                else candidates.of_potential(variable, summands[variable])
             )
             if chosen is not None:
                 found[variable.name] = chosen
@@ -169,7 +169,7 @@ def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Ter
         raise InputError(_nothing(model, dim, observed, stays))
     shapes = candidates.shapes
     readings = _read_all(divided, shapes, free, model.check_bounds, declared)
-    check(model, [belief for _, reading in readings for belief in reading.beliefs])
+    check(model, [assumption for _, reading in readings for assumption in reading.assumptions])
     return Terms(
         readings,
         {v.name: f for v, f in readable.items() if any(t.name == v.name for t in divided)},
@@ -196,22 +196,24 @@ def _kept(reasons: dict[str, str], name: str, raises: bool) -> Iterator[None]:
 
 
 def _large_enough(
-    found: Mapping[str, Sequence[tuple[Part, Term | None]]], observed: Collection[str]
+    found: Mapping[str, Sequence[tuple[Summand, Term | None]]], observed: Collection[str]
 ) -> tuple[list[Term], dict[str, Any]]:
     """The terms, and what remains of their variables.
 
-    A Potential, or one of several parts, that is much shorter than the longest term is not divided:
+    A Potential, or one of several summands, that is much shorter than the longest term stays whole:
     another number of rows is another function to compile.
     """
-    longest = max((t.rows for parts in found.values() for _, t in parts if t), default=0)
+    longest = max((t.rows for summands in found.values() for _, t in summands if t), default=0)
     divided: list[Term] = []
     rests: dict[str, Any] = {}
-    for name, parts in found.items():
-        always = name in observed and len(parts) == 1
-        pairs = [(p, t if t and (always or t.rows * _SHORT >= longest) else None) for p, t in parts]
+    for name, summands in found.items():
+        always = name in observed and len(summands) == 1
+        pairs = [
+            (s, t if t and (always or t.rows * _SHORT >= longest) else None) for s, t in summands
+        ]
         terms = [t for _, t in pairs if t is not None]
         divided += terms
-        left = [part.value.sum() for part, term in pairs if term is None]
+        left = [summand.value.sum() for summand, term in pairs if term is None]
         if terms and left:
             rests[name] = pt.add(*left) if len(left) > 1 else left[0]
     return divided, rests
@@ -255,9 +257,9 @@ class Candidates:
         self.free = free
 
     def of_observed(
-        self, rv: Any, factor: Any, parts: Sequence[Part]
-    ) -> list[tuple[Part, Term | None]] | None:
-        """The parts of an observed variable's log-density; None for a single observation.
+        self, rv: Any, factor: Any, summands: Sequence[Summand]
+    ) -> list[tuple[Summand, Term | None]] | None:
+        """The summands of an observed variable's log-density; None for a single observation.
 
         Raises
         ------
@@ -282,8 +284,10 @@ class Candidates:
         if by_row and found[axes[0]] < 2:
             return None
         if by_row:
-            return [(parts[0], self._along(rv, factor, axes))]
-        chosen = [(part, self._term(rv.name, part, rows, observed=rv)) for part in parts]
+            return [(summands[0], self._along(rv, factor, axes))]
+        chosen = [
+            (summand, self._term(rv.name, summand, rows, observed=rv)) for summand in summands
+        ]
         if all(term is None for _, term in chosen):
             raise InputError(joint)
         return chosen
@@ -304,16 +308,16 @@ class Candidates:
         raise reasons[0]
 
     def of_potential(
-        self, potential: Any, parts: Sequence[Part]
-    ) -> list[tuple[Part, Term | None]] | None:
-        """The parts of a Potential; None if it is no sum over rows of data."""
+        self, potential: Any, summands: Sequence[Summand]
+    ) -> list[tuple[Summand, Term | None]] | None:
+        """The summands of a Potential; None if it is no sum over rows of data."""
         rows = None
         if self._dim is not None:
             rows = int(self._model.dim_lengths[self._dim].eval())
-        chosen = [(part, self._term(potential.name, part, rows)) for part in parts]
+        chosen = [(summand, self._term(potential.name, summand, rows)) for summand in summands]
         if any(term is not None for _, term in chosen):
             return chosen
-        if self._dim is None and self._has_rows(parts):
+        if self._dim is None and self._has_rows(summands):
             raise InputError(
                 f"the Potential {potential.name} cannot be divided: it is not a sum over rows of "
                 "data that are computed apart from one another, as far as its graph tells. If it "
@@ -321,18 +325,20 @@ class Candidates:
             )
         return None
 
-    def _has_rows(self, parts: Sequence[Part]) -> bool:
+    def _has_rows(self, summands: Sequence[Summand]) -> bool:
         """Whether data that are not constants of a few numbers take part."""
-        graph = ancestors([part.value for part in parts])
+        graph = ancestors([summand.value for summand in summands])
         return any(
             v not in self.free and v.owner is None and max(self.shapes.get(v, ()), default=0) > 8
             for v in graph
         )
 
-    def _term(self, name: str, part: Part, rows: int | None, observed: Any = None) -> Term | None:
-        """The part as a term along its longest axis that can be divided; None if none can be."""
-        as_written = ((array, False) for array in part.arrays)
-        for array, moved in itertools.chain(self._moved(name, part.arrays), as_written):
+    def _term(
+        self, name: str, summand: Summand, rows: int | None, observed: Any = None
+    ) -> Term | None:
+        """The summand as a term along its longest axis that can be divided; None if none can be."""
+        as_written = ((array, False) for array in summand.arrays)
+        for array, moved in itertools.chain(self._moved(name, summand.arrays), as_written):
             kind: Any = array.type
             if array not in self.free or not kind.dtype.startswith("float"):
                 continue

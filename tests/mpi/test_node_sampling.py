@@ -67,19 +67,19 @@ print("equal", first["b"].shape, f(), synk.current_group().member.node_cores)
 """
 
 FAILING = """
-from synkhronos.pymc import _nodes
+from synkhronos.pymc import _node_chains
 
 if os.environ["SYNK_TEST_FAILS"] == "node 1" and os.environ.get(
     "PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")
 ) == "1":
-    start = _nodes.start_interpreter
+    start = _node_chains.start_interpreter
 
     def killed(*args, **kwargs):
         popen = start(*args, **kwargs)
         popen.kill()
         return popen
 
-    _nodes.start_interpreter = killed
+    _node_chains.start_interpreter = killed
 
 synk.fork(1)
 if os.environ["SYNK_TEST_FAILS"] == "interrupt":

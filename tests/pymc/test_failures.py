@@ -97,11 +97,11 @@ def test_a_death_in_a_chains_own_process_is_reported(tmp_path: Path) -> None:
         import os, warnings
         warnings.simplefilter("ignore")
         import numpy as np, pymc as pm, pytensor, synkhronos as synk
-        from synkhronos.pymc import _round
+        from synkhronos.pymc import _group_likelihood
         pytensor.config.mode = "FAST_COMPILE"
         with pm.Model() as model:
             pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(40.0))
-        master, count, plain = os.getpid(), [0], _round.Round.__call__
+        master, count, plain = os.getpid(), [0], _group_likelihood.GroupLikelihood.__call__
 
         def call(self, *args):
             count[0] += os.getpid() != master
@@ -109,7 +109,7 @@ def test_a_death_in_a_chains_own_process_is_reported(tmp_path: Path) -> None:
                 os.kill(self.group.channel.workers[0].pid, 9)
             return plain(self, *args)
 
-        _round.Round.__call__ = call
+        _group_likelihood.GroupLikelihood.__call__ = call
         with synk.pymc.parallel(model, members=2, members_per_chain=2, mode="FAST_COMPILE"):
             try:
                 pm.sample(100, tune=100, chains=2, cores=2, model=model, progressbar=False,
@@ -129,7 +129,7 @@ NUTPIE = """
         pm.Normal("y", pm.Normal("b"), 1, observed=np.linspace(-1, 1, 80))
     before = signal.getsignal(signal.SIGURG)
     with synk.pymc.parallel(model, members=2) as parallel:
-        inner, counted = parallel._evaluator._round, [0]
+        inner, counted = parallel._evaluator._group_likelihood, [0]
         [worker] = inner.group.channel.workers
 
         class Killing:
@@ -141,7 +141,7 @@ NUTPIE = """
                     os.kill(worker.pid, signal.SIGKILL)
                 return inner(*args)
 
-        parallel._evaluator._round = Killing()
+        parallel._evaluator._group_likelihood = Killing()
         try:
             pm.sample(2000, tune=1000, chains=2, cores=2, nuts_sampler="nutpie", model=model,
                       progressbar=False, random_seed=3)

@@ -23,7 +23,7 @@ import synkhronos as synk
 from synkhronos._backends.lean.op import Lean
 from synkhronos._engine import progress
 from synkhronos.cli._top.watched_groups import Watch
-from synkhronos.pymc import _chains, _likelihood, _parallel, _proof, _rows, _terms
+from synkhronos.pymc import _evaluator, _likelihood, _parallel, _proof, _rows, _terms
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_failed_division_leaves_no_handler(
     def failed(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(_chains, "Round", failed)
+    monkeypatch.setattr(_evaluator, "GroupLikelihood", failed)
     before = signal.getsignal(signal.SIGURG)
     with pytest.raises(MemoryError):
         synk.pymc.parallel(regression())
@@ -441,14 +441,14 @@ def count_rounds(parallel: synk.pymc.Parallel) -> list[int]:
     """A counter of evaluations, in a list."""
     counted = [0]
     assert parallel._evaluator is not None
-    inner = parallel._evaluator._round
+    inner = parallel._evaluator._group_likelihood
 
     def call(theta: np.ndarray, latents: list[np.ndarray]) -> object:
         counted[0] += 1
         return inner(theta, latents)
 
     call.group = inner.group  # type: ignore[attr-defined]
-    parallel._evaluator._round = call
+    parallel._evaluator._group_likelihood = call
     return counted
 
 

@@ -145,7 +145,7 @@ def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
         tmp_path,
         """
         import os, pickle, signal, time
-        from synkhronos.pymc._chains import CoreSlots
+        from synkhronos.pymc._evaluator import CoreSlots
         slots = CoreSlots([0, 1, 2, 3], 2)
         packed = pickle.dumps(slots)
 
@@ -217,14 +217,14 @@ JAX = """
     given |= dict(quiet=True, compute_convergence_checks=False, nuts_sampler="numpyro")
     plain = np.asarray(pm.sample(**given).posterior["b"])
     with synk.pymc.parallel(model, members=2, mode="FAST_COMPILE") as parallel:
-        rounds = parallel._evaluator._round
+        rounds = parallel._evaluator._group_likelihood
         calls = []
         class Counted:
             group = rounds.group
             def __call__(self, *args):
                 calls.append(1)
                 return rounds(*args)
-        parallel._evaluator._round = Counted()
+        parallel._evaluator._group_likelihood = Counted()
         divided = np.asarray(pm.sample(**given).posterior["b"])
     print("rounds", len(calls) > 1000)
     off = np.abs(divided.mean((0, 1)) - plain.mean((0, 1))) / plain.std((0, 1))

@@ -1,4 +1,4 @@
-"""One round: each member evaluates its rows; the master adds the results in the order of ranks."""
+"""One evaluation: members compute their rows; the master adds the results in the order of ranks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FillCache(Command):
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """The log-density and its gradient, in one round.
+    """The log-density and its gradient.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class Evaluate(Command):
         return found
 
 
-class Round:
+class GroupLikelihood:
     """A likelihood in one group: functions, data in shared memory, and the command."""
 
     def __init__(self, group: Group, likelihood: Likelihood, mode: Any) -> None:

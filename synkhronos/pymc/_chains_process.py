@@ -10,7 +10,7 @@ import pytensor
 
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.serialization import pack_graph, unpack_graph
-from synkhronos.pymc._nodes import DRAWS, RAISED, NodeChains
+from synkhronos.pymc._node_chains import DRAWS, RAISED, NodeChains
 from synkhronos.pymc._sampling import sample
 
 

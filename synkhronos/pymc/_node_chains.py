@@ -80,7 +80,7 @@ class ChainsProcess:
             held = undo.enter_context(lifeline())
             with signals_blocked():  # an interrupt would lose a process that nobody knows yet
                 popen = start_interpreter(
-                    "synkhronos.pymc._node_process",
+                    "synkhronos.pymc._chains_process",
                     {"chains": chains, "answer": self._answer, "node": node},
                     descriptors=(chains, self._answer),
                     lifeline=held,

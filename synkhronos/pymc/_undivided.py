@@ -28,7 +28,7 @@ _RELATIVE = 1e-5 if pytensor.config.floatX == "float32" else 1e-9
 _PLAIN = python_mode("canonicalize", "stabilize")
 
 
-def prove_parts(model: Any, terms: Terms) -> None:
+def prove_summands(model: Any, terms: Terms) -> None:
     """Compare the log-density of variables that were taken apart with the sum of its parts.
 
     Raises

@@ -16,7 +16,7 @@ from synkhronos._engine.group import Group
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._alarm import Alarm
-from synkhronos.pymc._round import Round
+from synkhronos.pymc._group_likelihood import GroupLikelihood
 from synkhronos.pymc._rows import is_smooth
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Evaluator:
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()
-        self._round: Any = Round(group, likelihood, mode)
+        self._group_likelihood: Any = GroupLikelihood(group, likelihood, mode)
         # last, since `leave` is not called for an evaluator that could not be made
         self._slots: CoreSlots | None = CoreSlots(_cores.available(), members)
         self.alarm: Alarm | None = Alarm()
@@ -123,34 +123,34 @@ class Evaluator:
         """[log-density, gradient by theta], and the gradients by latents."""
         if self.failure is not None:
             raise self.failure
-        if self._pid != os.getpid() or self._round is None:
+        if self._pid != os.getpid() or self._group_likelihood is None:
             self._move_in()
-        assert self._round is not None
+        assert self._group_likelihood is not None
         try:
-            return self._round(theta, latents)
+            return self._group_likelihood(theta, latents)
         except BaseException as exc:
-            self._note(exc, self._round.group.alive)
+            self._note(exc, self._group_likelihood.group.alive)
             raise
 
     def compile_beside(
         self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
     ) -> None:
         """Let a worker compile while this process does `work`, in which evaluations are zeros."""
-        self._round.compile_beside(theta, latents, self.stubbed()(work))
+        self._group_likelihood.compile_beside(theta, latents, self.stubbed()(work))
 
     def alone(self) -> list[Callable[[Sequence[Any]], Any]]:
         """The function of each part, as this process has compiled it as a member."""
-        found: list[Callable[[Sequence[Any]], Any]] = self._round.alone()
+        found: list[Callable[[Sequence[Any]], Any]] = self._group_likelihood.alone()
         return found
 
     @contextlib.contextmanager
     def stubbed(self) -> Iterator[None]:
         """Evaluate to zeros, to measure the time of the rest of the model."""
-        kept, self._round = self._round, _Stub(self.likelihood)
+        kept, self._group_likelihood = self._group_likelihood, _Stub(self.likelihood)
         try:
             yield
         finally:
-            self._round = kept
+            self._group_likelihood = kept
 
     def _note(self, exc: BaseException, goes_on: bool) -> None:
         """Keep an exception, and stop the sampler."""
@@ -173,7 +173,7 @@ class Evaluator:
             self._moving = threading.Lock()
             self.alarm = None
         with self._moving:
-            if self._round is not None and self._pid == os.getpid():
+            if self._group_likelihood is not None and self._pid == os.getpid():
                 return
             slots = self._slots or CoreSlots(_cores.available(), self.members)
             cores = slots.take()
@@ -181,7 +181,7 @@ class Evaluator:
             members = min(self.members, len(cores))
             group = Group(members, cores=cores)
             try:
-                self._round = Round(group, self.likelihood, self.mode)
+                self._group_likelihood = GroupLikelihood(group, self.likelihood, self.mode)
             except BaseException:
                 group.close()
                 raise
@@ -199,7 +199,7 @@ class Evaluator:
         """End: the model is not divided any more."""
         if self._pid == os.getpid() and not self._left:
             self._left = True
-            self._round = None
+            self._group_likelihood = None
             if self._slots is not None:
                 self._slots.close()
             if self.alarm is not None:
@@ -212,7 +212,7 @@ class Evaluator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.failure = self.alarm = self._round = None
+        self.failure = self.alarm = self._group_likelihood = None
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()

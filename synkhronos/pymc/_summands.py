@@ -30,7 +30,7 @@ _Wrap = Callable[[Any], Any]  # what a term does to a sum, done to the elements 
 
 
 @dataclass(frozen=True)
-class Part:
+class Summand:
     """A summand of a log-density.
 
     Attributes
@@ -45,26 +45,26 @@ class Part:
     arrays: tuple[Any, ...] = ()
 
 
-def parts_of(term: Any) -> list[Part]:
-    """Parts that add up to the sum of a term of a model's log-density.
+def summands_of(term: Any) -> list[Summand]:
+    """Summands that add up to the sum of a term of a model's log-density.
 
-    An array is one part. Its rows may have been summed along other axes.
+    An array is one summand. Its rows may have been summed along other axes.
     """
     if not _is_scalar(term):
-        return [Part(term, tuple(_below_sums(term)))]
+        return [Summand(term, tuple(_below_sums(term)))]
     linear = _linear_in_sums(term)
-    found: list[Part] = []
+    found: list[Summand] = []
     stack: list[tuple[Any, _Wrap]] = [(term, lambda x: x)]
     while stack:
         variable, wrap = stack.pop()
         summed = _summed(variable)
         if summed is not None:
             arrays = tuple(wrap(a) for a in _below_sums(summed))
-            found.append(Part(wrap(_without_axes(variable)), arrays))
+            found.append(Summand(wrap(_without_axes(variable)), arrays))
         elif variable in linear:
             stack += reversed(_summands(variable.owner, wrap, linear))
         else:
-            found.append(Part(wrap(_without_axes(variable))))
+            found.append(Summand(wrap(_without_axes(variable))))
     return found
 
 
