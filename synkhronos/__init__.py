@@ -1,29 +1,7 @@
 """Synkhronos: one script, one control flow, all your cores, for PyTensor functions.
 
-The folders, lower layers first; a lower folder never imports a higher one:
-
-==============  ==================================================================================
-``_plan``       which rows each member gets, how partial results combine (starts no process)
-``_host``       one machine: shared memory, memory limits, cores, devices
-``_backends``   what uses JAX, MPI and NCCL, and loops compiled by numba
-``_transport``  channels carry commands and outcomes, communicators move and reduce arrays
-``_engine``     the group, its members, the commands they run, their compiled functions
-``_api``        the objects of the user: functions, Data, collectives, consistency checks
-``rules``       rules by which members train apart (pure code on vectors)
-``ops``         collectives inside graphs
-``extensions``  update rules, training steps, batches, checkpoints
-``nn``          convolution, pooling and normalisation layers
-``training``    ``fit``: from one step to a trained model, and what a run leaves behind
-``search``      hyperparameters, by trials in processes of their own
-``sklearn``     estimators of scikit-learn
-``interop``     Keras models in a group, networks as ONNX files
-``pymc``        PyMC models whose observations are spread over the group
-``zoo``         networks as functions of their sizes
-``testing``     leak checks, fault injection, conformance suites
-``cli``         the ``synk`` command
-==============  ==================================================================================
-
-`docs/architecture.rst` follows one call ``f(x, batch=rows)`` through them.
+`docs/architecture.rst` lists the folders, each of which is a layer, and follows one call
+``f(x, batch=rows)`` through them.
 """
 
 from importlib import import_module as _import

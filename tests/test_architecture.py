@@ -27,23 +27,26 @@ pytestmark = pytest.mark.together  # the modules are parsed once
 PACKAGE = Path(synk.__file__).parent
 STARTERS = PACKAGE / "cli" / "_new" / "starters"  # scripts to copy; nothing imports them
 
-# Layers, from the ground up: a module imports from its own layer and from lower ones.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_errors", "_warnings", "_checks"),
-    ("_plan", "_host"),
-    ("_backends",),
-    ("_transport",),
-    ("_engine",),
-    ("_api",),
-    ("rules", "ops"),
-    ("extensions", "nn"),
-    ("training",),
-    ("search", "sklearn", "interop"),
-    ("pymc", "zoo"),
-    ("testing",),
-    ("__init__", "cli"),
-    ("__main__",),
-)
+ROOT = Path(__file__).parents[1]
+
+
+def section(page: str, heading: str) -> str:
+    """The text of a page below a heading, up to the next heading of that kind."""
+    text = (ROOT / page).read_text()
+    begin = re.search(rf"(?m)^{re.escape(heading)}\n(.)\1+\n", text)
+    assert begin, f"{page} has no heading {heading}"
+    rest = text[begin.end() :]
+    end = re.search(rf"(?m)^.+\n\{begin[1]}{{4,}}$", rest)
+    return rest[: end.start()] if end else rest
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """The rows of tables whose first column is a quoted name."""
+    return dict(re.findall(r"(?m)^``(\w+)`` +(.*)$", text))
+
+
+# From the ground up: a module imports from its own layer and from lower ones.
+LAYERS = (*rows_of(section("docs/architecture.rst", "Layers")), "__init__", "__main__")
 
 # Where libraries may be imported at all, and nowhere else.
 ONLY_IN = {
@@ -145,16 +148,47 @@ def edges() -> dict[str, set[str]]:
 
 def layer_of(name: str) -> int:
     """The layer of a module, by its folder."""
-    for number, names in enumerate(LAYERS):
-        if name.split(".")[0] in names:
-            return number
-    raise AssertionError(f"{name} is in no layer: put its folder into LAYERS")
+    folder = name.split(".")[0]
+    assert folder in LAYERS, f"{name}: put its folder into the table of docs/architecture.rst"
+    return LAYERS.index(folder)
 
 
 def test_imports_point_down() -> None:
     for name, targets in edges().items():
         for target in targets:
             assert layer_of(target) <= layer_of(name), f"{name} imports {target} above it"
+
+
+def test_each_layer_has_an_addition_that_is_explained() -> None:
+    """The tables of layers name the same folders; each example has an entry below."""
+    assert {name.split(".")[0] for name in modules()} == set(LAYERS)
+    examples = rows_of(section("CONTRIBUTING.rst", "Where things are"))
+    assert (*examples, "__init__", "__main__") == LAYERS
+    entries = re.findall(
+        r"(?m)^(\S.*)\n {4}\S", section("CONTRIBUTING.rst", "Additions: which files")
+    )
+    assert {f"A{example[1:]}" for example in examples.values()} <= set(entries)
+
+
+def test_files_that_contributors_look_for_are_there() -> None:
+    named = set(re.findall(r"``(\w+/[\w./]*\w)``", (ROOT / "CONTRIBUTING.rst").read_text()))
+    places = [ROOT, ROOT / "tests", PACKAGE]
+    there = {
+        n for n in named for place in places for end in ("", ".py") if (place / (n + end)).exists()
+    }
+    assert len(named) > 50
+    assert not named - there
+
+
+def test_messages_that_contributors_look_up() -> None:
+    """Of models that are refused: what the page quotes is said by some module of `pymc`."""
+    entry = section("CONTRIBUTING.rst", "Additions: which files")
+    entry = entry[entry.index("A PyMC model that is refused") :]
+    quoted = re.findall(r"(?m)^    ``([^`]+)``  ", entry) + re.findall(r"as ``([^`]+)`` and", entry)
+    said = " ".join(p.read_text() for p in (PACKAGE / "pymc").glob("*.py"))
+    said = re.sub(r'"\s+f?"', "", said)
+    assert len(quoted) > 7
+    assert not [text for text in quoted if text not in said]
 
 
 ROOMS = "Each room imports only itself and the rooms before it."
@@ -409,18 +443,28 @@ def test_files_are_opened_in_one_module() -> None:
     assert found == OPEN_FILES.keys()
 
 
-def test_interpreters_do_not_import_from_the_working_folder() -> None:
-    """A process that we start with code or a module gets -P; a script has its own folder."""
-    found = 0
+# Who starts an interpreter with code or a module; all others ask `start_interpreter`.
+INTERPRETERS = {
+    "_transport.processes.interpreter": "",
+    "cli._doctor.examination": "a master that is killed",
+    "cli._doctor.mpi_round_trip": "a launcher starts it",
+    "testing.killing": "a master that is killed",
+    "training.sources._known": "an answer of a server; it ends by a limit of time",
+}
+
+
+def test_interpreters_start_in_one_module() -> None:
+    """With -P, as those that others start: they do not import from the working folder."""
+    found = set()
     for name, tree in modules().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.List | ast.Tuple):
                 continue
             words = [ast.unparse(word) for word in node.elts]
             if "sys.executable" in words and {"'-c'", "'-m'"} & set(words):
-                found += 1
+                found.add(name)
                 assert "'-P'" in words, (name, words)
-    assert found >= 7
+    assert found == INTERPRETERS.keys()
 
 
 def test_module_variables() -> None:

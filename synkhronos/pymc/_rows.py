@@ -115,7 +115,7 @@ class Reader:
         declared: Container[Apply],
     ) -> None:
         self._declared = declared
-        self._beliefs: dict[Place, Assumption] = {}
+        self._assumptions: dict[Place, Assumption] = {}
         self._rows = rows
         self._shapes = shapes
         self._free = free
@@ -154,7 +154,7 @@ class Reader:
         checks = [pt.all(self._build(place)) for place in conditions]
         holds = functools.reduce(pt.and_, checks) if checks else None
         computed = frozenset(v for v, axis in self._built if self._ways[v, axis] is not None)
-        assumptions = tuple(self._beliefs.values())
+        assumptions = tuple(self._assumptions.values())
         return Reading(
             rows=self._rows,
             total=total,
@@ -344,18 +344,18 @@ class Reader:
             if isinstance(found[output], Rows) and found[output].axis == axis:
                 return way
         if node in self._declared:
-            return self._believe(node, place)
+            return self._assume(node, place)
         self._reasons.setdefault(place, f"{name_of(node)} may mix rows{_advice(node)}")
         return None
 
-    def _believe(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
+    def _assume(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
         """Each input that is as long as the rows has them."""
         firsts = [self._candidates(v)[0] for v in node.inputs]
         axes = tuple(None if a == POSITION else a for a in firsts)
         variable, axis = place
         if axis is None or all(a is None for a in axes) or variable not in self._free:
             return None  # data need no assumption: the model computes them from all rows
-        self._beliefs[place] = Assumption(node, axes, node.outputs.index(variable), axis)
+        self._assumptions[place] = Assumption(node, axes, node.outputs.index(variable), axis)
         return axes
 
     def _with_known_lengths(self, node: Apply) -> Apply:

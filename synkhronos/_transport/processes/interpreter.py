@@ -99,7 +99,7 @@ def start_interpreter(
             made[0].wait()
             raise
 
-    return LastingThread(pidfds).call(start)
+    return start() if lifeline is None else LastingThread(pidfds).call(start)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -16,17 +15,11 @@ from typing import Any
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._host.cores import environment
+from synkhronos._transport.processes.interpreter import start_interpreter
 from synkhronos.training._record.exporters.exporter import check_target, export
 
 _LIMIT = 60.0  # seconds for the exporter to take the last lines, and to end
 _NICE = 10  # members come first
-_BOOTSTRAP = """
-import json, sys
-hello = json.loads(sys.argv[1])
-sys.path[:] = hello["path"]
-from synkhronos.training._record.exporters.process import serve
-sys.exit(serve(hello["run"], hello["to"]))
-"""
 
 log = logging.getLogger("synkhronos")
 
@@ -58,16 +51,16 @@ def exported(run: Path, to: str) -> Iterator[None]:
     """
     said = run / "log" / f"export-{to}.log"
     said.parent.mkdir(exist_ok=True)
-    hello = json.dumps({"path": sys.path, "run": str(run.resolve()), "to": to})
     with open(files.appending(said), "ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOTSTRAP, hello],
+        process = start_interpreter(
+            __name__,
+            {"run": str(run.resolve()), "to": to},
+            lifeline=None,  # it takes the last lines after the death of this process
+            environ=os.environ | environment(1),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env=os.environ | environment(1),
-            start_new_session=True,  # Ctrl-C at a terminal is for the run
         )
     try:
         yield
@@ -96,6 +89,11 @@ def _end(process: subprocess.Popen[bytes], to: str, said: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def main(task: dict[str, str]) -> None:
+    """In the process of the exporter: serve, and end with an exit code."""
+    sys.exit(serve(task["run"], task["to"]))
 
 
 def serve(run: str, to: str) -> int:
