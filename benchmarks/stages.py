@@ -19,7 +19,7 @@ from common import describe_machine, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.call import Call
-from synkhronos._transport.channels.local import LocalChannel, LocalEnd
+from synkhronos._transport.channels.one_node import OneNodeChannel, OneNodeEnd
 
 STAGES = (  # by the number of their word
     "the master begins to post",
@@ -59,11 +59,11 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.02, help="seconds")
     options = parser.parse_args()
     describe_machine()
-    stamped(LocalChannel, "post", lambda *_: 0, lambda *_: 1)
-    stamped(LocalEnd, "next", lambda *_: None, lambda *_: 2)
+    stamped(OneNodeChannel, "post", lambda *_: 0, lambda *_: 1)
+    stamped(OneNodeEnd, "next", lambda *_: None, lambda *_: 2)
     stamped(Call, "run", lambda _, m: 3 if m.rank else None, lambda _, m: 4 if m.rank else 6)
-    stamped(LocalEnd, "report", lambda *_: None, lambda *_: 5)
-    stamped(LocalChannel, "collect", lambda *_: None, lambda *_: 7)
+    stamped(OneNodeEnd, "report", lambda *_: None, lambda *_: 5)
+    stamped(OneNodeChannel, "collect", lambda *_: None, lambda *_: 7)
     x = pt.fvector("x")
     with synk.Group(2, start="fork"):
         f = synk.function([x], (x.sum(), "sum"))

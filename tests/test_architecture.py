@@ -191,6 +191,44 @@ def test_messages_that_contributors_look_up() -> None:
     assert not [text for text in quoted if text not in said]
 
 
+# Words of the glossary, and the rooms in which classes and modules may have them in their names.
+TRAINING = ("_errors", "rules", "extensions", "training", "testing.simulation")
+MEANINGS = {
+    "turn": TRAINING,
+    "part": ("_engine.commands.call", "_api.timed_parts", "extensions"),
+    "meeting": TRAINING,
+    "round": (*TRAINING, "cli._doctor.mpi_round_trip"),
+    "local": TRAINING,
+    "apart": TRAINING,
+    "run": (*TRAINING, "cli.run", "cli._run", "cli._report"),
+    "rule": (*TRAINING, "nn._inference_rules"),
+    "worker": ("_errors", "_transport", "_engine"),
+    "exchange": ("_engine.graph_exchanges", *TRAINING),
+    "slice": ("_plan", "_engine", "_api", "pymc._likelihood"),
+    "command": ("_engine", "_transport", "extensions", "cli._command_line"),
+    "channel": ("_transport.channels",),
+    "communicator": ("_transport.communicators",),
+    "verdict": ("_engine", "_transport"),
+    "centre": TRAINING,
+    "arena": ("_host",),
+    "replica": ("_errors", "_engine"),
+}
+
+
+def test_words_of_the_glossary_have_one_meaning() -> None:
+    """A name with one of these words is in a room where the word means what the glossary says."""
+    terms = section("docs/architecture.rst", "Terms")
+    for name, tree in modules().items():
+        classes = [n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+        named = [(name, name.split(".")[-1]), *((f"{name}.{c}", c) for c in classes)]
+        for place, last in named:
+            parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|[a-z]+", last)
+            for word in {p.lower().removesuffix("s") for p in parts} & MEANINGS.keys():
+                assert re.search(rf"(?m)^{word}  ", terms), f"{word} is not in the glossary"
+                rooms = [r for r in MEANINGS[word] if f"{place}.".startswith(f"{r}.")]
+                assert rooms, f"{place}: {word} has another meaning in the glossary"
+
+
 ROOMS = "Each room imports only itself and the rooms before it."
 
 

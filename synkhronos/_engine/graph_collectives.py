@@ -28,7 +28,7 @@ from pytensor.scalar.basic import int64 as turn_type
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import ScanArgs, expand_empty
 
-from synkhronos._engine.meetings import all_reduced
+from synkhronos._engine.graph_exchanges import all_reduced
 from synkhronos._errors import InputError
 from synkhronos._plan.inference.walk import over_members
 from synkhronos._plan.reductions import Reduction

@@ -53,7 +53,7 @@ from synkhronos._host.first_process import end_by_signals
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.channel import Failure, Left
-from synkhronos._transport.channels.local import await_killed
+from synkhronos._transport.channels.one_node import await_killed
 from synkhronos._transport.processes.child_process import END_SECONDS
 from synkhronos._transport.words.status import Status
 from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed

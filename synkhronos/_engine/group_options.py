@@ -19,7 +19,7 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
 from synkhronos._host.launch_settings import LaunchSettings
-from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._transport.channels.one_node import OneNodeChannel
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
 _PROFILE_SECONDS = 10.0  # the same where each writes a profile, on a busy machine
@@ -155,9 +155,9 @@ class GroupOptions:
             return _cores.MasterCores(self.cores[self.master])
         return None  # alone, the master has all cores
 
-    def start_workers(self, arena: Arena) -> LocalChannel:
+    def start_workers(self, arena: Arena) -> OneNodeChannel:
         """Start the workers of this node."""
-        channel = LocalChannel(
+        channel = OneNodeChannel(
             arena,
             self.cores,
             main,

@@ -37,7 +37,6 @@ from synkhronos._host.devices import Device
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._transport.channels.channel import ReceivingEnd
 from synkhronos._transport.channels.leader_tree import Leaders
-from synkhronos._transport.channels.local import LocalChannel
 from synkhronos._transport.channels.multi_node import (
     CommandReceiver,
     MultiNodeChannel,
@@ -45,6 +44,7 @@ from synkhronos._transport.channels.multi_node import (
     read_message,
     reports_of,
 )
+from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.gpus import with_gpus
@@ -230,7 +230,7 @@ def _settings() -> dict[str, str]:
 
 def _info(
     start: GroupOptions | None,
-    channel: LocalChannel | None,
+    channel: OneNodeChannel | None,
     settings: dict[str, str],
     trouble: str = "",
 ) -> NodeInfo:
@@ -284,7 +284,7 @@ def _labels(infos: list[NodeInfo]) -> list[str]:
 def _member(
     process: MpiProcess,
     start: GroupOptions,
-    channel: LocalChannel,
+    channel: OneNodeChannel,
     infos: list[NodeInfo],
     master_cores: MasterCores | None,
 ) -> Member:
@@ -313,7 +313,7 @@ def _member(
     return member
 
 
-def _watch(process: MpiProcess, channel: LocalChannel) -> None:
+def _watch(process: MpiProcess, channel: OneNodeChannel) -> None:
     waiter, check = channel.node.waiter, process.leaders.check_transfer
     waiter.naps_ms = _NAPS_MS
     process.leaders.wait_with(waiter.wait)
@@ -321,7 +321,7 @@ def _watch(process: MpiProcess, channel: LocalChannel) -> None:
 
 
 def lead_all(
-    start: GroupOptions, channel: LocalChannel, master_cores: MasterCores | None
+    start: GroupOptions, channel: OneNodeChannel, master_cores: MasterCores | None
 ) -> tuple[MultiNodeChannel, Member]:
     """In the first process, after its own workers have started: join the other nodes."""
     try:
@@ -414,7 +414,7 @@ class Started:
 
     start: GroupOptions
     arena: Arena
-    channel: LocalChannel
+    channel: OneNodeChannel
     undo: contextlib.ExitStack
 
 
@@ -485,7 +485,7 @@ def _serve_group(
     return alike
 
 
-def _serve(member: Member, channel: LocalChannel, end: LeaderEnd) -> None:
+def _serve(member: Member, channel: OneNodeChannel, end: LeaderEnd) -> None:
     member.above = end
     try:
         Transactions(member, channel).serve(end)
@@ -498,7 +498,7 @@ class LeaderEnd(ReceivingEnd):
     """The end of the tree of leaders in a node that is not the master's."""
 
     def __init__(
-        self, leaders: Leaders, channel: LocalChannel, ranks: range, received: CommandReceiver
+        self, leaders: Leaders, channel: OneNodeChannel, ranks: range, received: CommandReceiver
     ) -> None:
         self._leaders = leaders
         self._channel = channel

@@ -14,7 +14,7 @@ from synkhronos._host.arena import Arena
 from synkhronos._host.cores import bind_worker
 from synkhronos._host.files import replace
 from synkhronos._transport.channels.inline import InlineChannel
-from synkhronos._transport.channels.local import LocalEnd
+from synkhronos._transport.channels.one_node import OneNodeEnd
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.processes.worker import Wiring
@@ -47,7 +47,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
         wiring.rank, wiring.size, wiring.master, comm, node.views, waiter.interrupts, node
     )
     with _profiled(wiring):
-        end = LocalEnd(node)
+        end = OneNodeEnd(node)
         end.ready()
         Transactions(member, InlineChannel()).serve(end)
     member.leave()

@@ -19,7 +19,7 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
 from synkhronos._engine.graph_collectives import FIRST_TURN, CollectiveOp
-from synkhronos._engine.meetings import mean_over_members
+from synkhronos._engine.graph_exchanges import mean_over_members
 from synkhronos.ops import all_reduce
 
 

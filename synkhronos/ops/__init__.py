@@ -46,7 +46,7 @@ import pytensor.tensor as pt
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._backends.late_imports import import_late
 from synkhronos._checks import check_integer, shown
-from synkhronos._engine.meetings import PLAIN, Weighing
+from synkhronos._engine.graph_exchanges import PLAIN, Weighing
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.reductions import COMBINE, Reduction, check_adds, parse
 from synkhronos.ops import _collectives as _ops

@@ -1,7 +1,7 @@
 """The operations: their types, values and gradients.
 
 A *linear* one is a map of all members' values, given by a matrix X. It has a weighing (see
-`_engine.meetings`): with the diagonal matrix W of the members' shares of the rows it may be
+`_engine.graph_exchanges`): with the diagonal matrix W of the members' shares of the rows it may be
 X, X W, W^-1 X or W^-1 X W. The loss of the group is the mean of the members' losses, weighted by
 these shares. So the gradient through a map M is W^-1 M^T W g, where g has the members' gradients by
 its value. For M = W^-b X W^a this is W^(a-1) X^T W^(1-b): the transposed map, with
@@ -20,9 +20,9 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import _vectorize_node
 from pytensor.scalar.basic import int64 as turn_type
 
-from synkhronos._engine import meetings
+from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import FIRST_TURN, CollectiveOp
-from synkhronos._engine.meetings import PLAIN, Weighing
+from synkhronos._engine.graph_exchanges import PLAIN, Weighing
 from synkhronos._plan.reductions import Reduction, result_dtype
 
 SUM, PROD = Reduction.SUM, Reduction.PROD
@@ -93,7 +93,7 @@ class AllReduce(_Combining):
         return [shapes[0], ()]
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        return meetings.all_reduced(given[0], self.op, self.weighing)
+        return graph_exchanges.all_reduced(given[0], self.op, self.weighing)
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
         if self.op is SUM:
@@ -118,7 +118,7 @@ class AllGather(_Combining):
         return kind.clone(shape=(None, *kind.shape[1:]))
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        return meetings.gathered(given[0], self.weighing)
+        return graph_exchanges.gathered(given[0], self.weighing)
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
         return OwnRows(self.weighing.transposed)(found, given)[0]
@@ -137,7 +137,7 @@ class OwnRows(_Combining):
         return kind.clone(shape=(None, *kind.shape[1:]))
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        return meetings.scattered(given[0], SUM, self.weighing, len(given[1]))
+        return graph_exchanges.scattered(given[0], SUM, self.weighing, len(given[1]))
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
         return AllGather(self.weighing.transposed)(found, given)[0]
@@ -162,7 +162,7 @@ class ReduceScatter(_Combining):
         return kind.clone(dtype=dtype, shape=(None, *kind.shape[1:]))
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        return meetings.scattered(given[0], self.op, self.weighing)
+        return graph_exchanges.scattered(given[0], self.op, self.weighing)
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
         if self.op is SUM:
@@ -184,7 +184,7 @@ class Broadcast(_Combining):
         return [shapes[0], ()]
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        return meetings.of_root(given[0], self.root)
+        return graph_exchanges.of_root(given[0], self.root)
 
     def gradient(self, given: Any, output: Any, found: Any) -> Any:
         return pt.switch(pt.eq(Rank()()[0], self.root), _total(found), 0)
@@ -204,8 +204,8 @@ class Rank(CollectiveOp):
         return [(), ()]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """No meeting."""
-        output_storage[0][0] = np.array(meetings.place()[0], np.int64)
+        """No exchange."""
+        output_storage[0][0] = np.array(graph_exchanges.place()[0], np.int64)
         output_storage[1][0] = inputs[0]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import io_callback
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._engine import meetings
+from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import SameSteps, same_steps
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import edges
@@ -36,11 +36,11 @@ def met(
 ) -> Any:
     """What all members together make of their values, by a call of Python."""
     dtype = values.dtype if dtype is None else dtype
-    if not meetings.is_collective():
+    if not graph_exchanges.is_collective():
         return values.astype(dtype)
 
     def called(given: Any) -> np.ndarray:
-        found = meetings.deferring_errors(meet, np.asarray(given), shape)
+        found = graph_exchanges.deferring_errors(meet, np.asarray(given), shape)
         return np.asarray(found, dtype)
 
     return io_callback(called, jax.ShapeDtypeStruct(tuple(shape), dtype), values, ordered=True)
@@ -54,7 +54,7 @@ def _declared(node: Any, values: Any) -> Any:
 @jax_funcify.register(AllReduce)
 def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    meet = functools.partial(meetings.all_reduced, op=op.op, weighing=op.weighing)
+    meet = functools.partial(graph_exchanges.all_reduced, op=op.op, weighing=op.weighing)
 
     def all_reduce(values: Any, turn: Any) -> Any:
         values = _declared(node, values)
@@ -66,12 +66,12 @@ def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> Callable[..., Any]:
 @jax_funcify.register(AllGather)
 def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    meet = functools.partial(meetings.gathered, weighing=op.weighing)
+    meet = functools.partial(graph_exchanges.gathered, weighing=op.weighing)
 
     def all_gather(values: Any, *like_and_turn: Any) -> Any:
         values = _declared(node, values)
         *like, turn = like_and_turn
-        rows = len(like[0]) if like else meetings.place()[1] * len(values)
+        rows = len(like[0]) if like else graph_exchanges.place()[1] * len(values)
         return met(meet, values, (rows, *values.shape[1:])), turn
 
     return all_gather
@@ -84,7 +84,7 @@ def _own_rows(op: OwnRows, node: Any, **kwargs: Any) -> Callable[..., Any]:
     def own_rows(values: Any, like: Any, turn: Any) -> Any:
         values, mine = _declared(node, values), len(like)
         meet = functools.partial(
-            meetings.scattered, op=Reduction.SUM, weighing=op.weighing, mine=mine
+            graph_exchanges.scattered, op=Reduction.SUM, weighing=op.weighing, mine=mine
         )
         return met(meet, values, (mine, *values.shape[1:])), turn
 
@@ -94,11 +94,11 @@ def _own_rows(op: OwnRows, node: Any, **kwargs: Any) -> Callable[..., Any]:
 @jax_funcify.register(ReduceScatter)
 def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    meet = functools.partial(meetings.scattered, op=op.op, weighing=op.weighing)
+    meet = functools.partial(graph_exchanges.scattered, op=op.op, weighing=op.weighing)
 
     def reduce_scatter(values: Any, turn: Any) -> Any:
         values = _declared(node, values)
-        rank, size = meetings.place()
+        rank, size = graph_exchanges.place()
         at = edges(len(values), size)
         shape = (at[rank + 1] - at[rank], *values.shape[1:])
         return met(meet, values, shape, node.outputs[0].type.dtype), turn
@@ -109,7 +109,7 @@ def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> Callable[...
 @jax_funcify.register(Broadcast)
 def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
-    meet = functools.partial(meetings.of_root, root=op.root)
+    meet = functools.partial(graph_exchanges.of_root, root=op.root)
 
     def broadcast(values: Any, turn: Any) -> Any:
         values = _declared(node, values)
@@ -121,7 +121,7 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> Callable[..., Any]:
 @jax_funcify.register(Rank)
 def _rank(op: Rank, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del op, node, kwargs
-    return lambda turn: (jnp.asarray(meetings.place()[0], "int64"), turn)
+    return lambda turn: (jnp.asarray(graph_exchanges.place()[0], "int64"), turn)
 
 
 @jax_funcify.register(SameSteps)

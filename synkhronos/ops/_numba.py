@@ -18,7 +18,14 @@ from pytensor.link.numba.dispatch.basic import (
 )
 
 from synkhronos._engine.graph_collectives import SameSteps, same_steps
-from synkhronos._engine.meetings import Weighing, all_reduced, gathered, of_root, place, scattered
+from synkhronos._engine.graph_exchanges import (
+    Weighing,
+    all_reduced,
+    gathered,
+    of_root,
+    place,
+    scattered,
+)
 from synkhronos._plan.reductions import Reduction
 from synkhronos.ops._collectives import (
     AllGather,

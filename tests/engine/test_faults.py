@@ -475,14 +475,14 @@ def test_children_reaped_by_someone_else() -> None:
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_a_command_of_too_many_meetings(group2: synk.Group) -> None:
+def test_a_command_of_too_many_exchanges(group2: synk.Group) -> None:
     node = group2.channel.node
     node.begin(node.number)
     node.step()
-    node._base += (1 << 26) - 12  # the meetings of a very long program
+    node._base += (1 << 26) - 12  # the exchanges of a very long program
     node.step()
     assert node._base >> 26 == node.number
-    with pytest.raises(synk.GroupError, match="meetings"):
+    with pytest.raises(synk.GroupError, match="exchanges"):
         node.step()
 
 

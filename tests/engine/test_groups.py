@@ -39,7 +39,7 @@ from synkhronos._host import cores as _cores
 from synkhronos._host import thread_pools
 from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores, share_out
-from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._transport.processes import fork_safety
 from synkhronos._transport.processes.interpreter import _bound_to
 from synkhronos._transport.words.control_words import ControlWords
@@ -641,9 +641,9 @@ class Nap(Command):
 def test_close_during_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """The call raises GroupClosed, and no descriptor is closed below its feet."""
     group, path = synk.Group(2), tmp_path / "asleep"
-    closed, close = [], LocalChannel._close_descriptors
+    closed, close = [], OneNodeChannel._close_descriptors
 
-    def watched(channel: LocalChannel) -> None:
+    def watched(channel: OneNodeChannel) -> None:
         closed.append(group._running)
         close(channel)
 
@@ -652,7 +652,7 @@ def test_close_during_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ho
             time.sleep(0.001)
         group.close()
 
-    monkeypatch.setattr(LocalChannel, "_close_descriptors", watched)
+    monkeypatch.setattr(OneNodeChannel, "_close_descriptors", watched)
     before = signal.signal(signal.SIGALRM, lambda *_: act())
     thread = threading.Thread(target=act)
     if how == "thread":

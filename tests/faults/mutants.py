@@ -46,7 +46,7 @@ class Mutant:
         return self.source().replace(self.text, self.instead)
 
 
-GUARDS, LOCAL = "_transport/processes/guards.py", "_transport/channels/local.py"
+GUARDS, LOCAL = "_transport/processes/guards.py", "_transport/channels/one_node.py"
 NODE = "_transport/words/node.py"
 WAITING, PROCESSES = "_transport/words/waiting.py", "_transport/processes/child_process.py"
 FORKS = "tests/faults/test_forks.py"

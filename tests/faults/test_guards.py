@@ -14,25 +14,25 @@ from user_scripts import run_script
 import synkhronos as synk
 from synkhronos._host import arena
 from synkhronos._host.memory_limits import Limit
-from synkhronos._transport.channels import local
+from synkhronos._transport.channels import one_node
 from synkhronos._transport.words import waiting
 
 
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:
     text = """
         import os, synkhronos as synk
-        from synkhronos._transport.channels import local
+        from synkhronos._transport.channels import one_node
         from synkhronos._transport.processes import guards
         guard = guards.guard
         def seen(**given):
             guard(**given)
             os.write(1, b"serves")
         guards.guard = seen
-        wiring = local.LocalChannel._wiring
+        wiring = one_node.OneNodeChannel._wiring
         def orphan(self, *args):
             made = wiring(self, *args)
             return type(made)(**{**vars(made), "parent": made.parent + 1})
-        local.LocalChannel._wiring = orphan
+        one_node.OneNodeChannel._wiring = orphan
         try:
             synk.fork(2, start="fork")
         except synk.WorkerDied as exc:
@@ -55,8 +55,8 @@ def test_the_end_wakes_all_who_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "READY_SECONDS", 0.3)
-    monkeypatch.setattr(local.LocalEnd, "ready", lambda self: time.sleep(600))
+    monkeypatch.setattr(one_node, "READY_SECONDS", 0.3)
+    monkeypatch.setattr(one_node.OneNodeEnd, "ready", lambda self: time.sleep(600))
     with pytest.raises(synk.GroupError, match=r"ranks \[1, 2\] did not start within"):
         synk.Group(3, start="fork")
 

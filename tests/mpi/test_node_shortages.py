@@ -18,7 +18,7 @@ import synkhronos as synk
 from synkhronos._backends import mpi as _mpi
 from synkhronos._host.arena import Arena
 from synkhronos._transport.channels import multi_node
-from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 
@@ -83,7 +83,7 @@ assert f(d) == 200_000
 
 d[:] = 3.0
 largest = synk.function([x], x.max())  # a command that is new
-once(LocalChannel, "_write", no_room)
+once(OneNodeChannel, "_write", no_room)
 try:
     largest(d)
 except MemoryError:

@@ -511,7 +511,7 @@ class Strict(pytensor.graph.op.Op):
 
 
 @pytest.mark.parametrize("bad", [0, 1])
-def test_a_member_that_fails_between_two_meetings(group2: synk.Group, bad: int) -> None:
+def test_a_member_that_fails_between_two_exchanges(group2: synk.Group, bad: int) -> None:
     """The others leave with its error; nothing has changed, and the next call is right."""
     x, w = pt.vector("x", dtype="float64"), pytensor.shared(0.0, name="w")
     once = ops.all_reduce(x.sum(), "max")

@@ -122,7 +122,7 @@ def test_the_process_draws_what_pymc_draws() -> None:
 
 def test_the_process_is_killed() -> None:
     with ChainsProcess(packed(), 0, available()) as process:
-        process._worker.kill()
+        process._child.kill()
         assert process.wait(LIMIT)
         with pytest.raises(SynkhronosError, match=r"samples this node's chains .*SIGKILL"):
             process.answer()

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Variable
 from synkhronos._backends.compile_cache import compiles_at_call, uncacheable, while_compiling
 from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
-from synkhronos._engine.meetings import collective
+from synkhronos._engine.graph_exchanges import collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant, is_dense
 from synkhronos._engine.variables import NewValues

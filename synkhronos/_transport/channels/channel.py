@@ -65,7 +65,7 @@ class ReceivingEnd(ABC):
         """
 
     def leave(self) -> None:
-        """Tell the other members that this one comes to no further meeting of the command."""
+        """Tell the other members that this one comes to no further exchange of the command."""
 
 
 class TimeLimits:

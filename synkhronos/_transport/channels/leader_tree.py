@@ -32,7 +32,7 @@ ENTER, FAIL, REPORT, PROGRESS = range(6, 10)
 # that go both ways
 EXCHANGE_FAILED = 10
 
-_HEADER = struct.Struct("<qqqq")  # kind, command's number, meeting, value
+_HEADER = struct.Struct("<qqqq")  # kind, command's number, exchange, value
 _RECORD = struct.Struct("<qq")  # a leader's number, the length of its payload
 DIFFERENT = -(1 << 63)  # the value agreed on, where leaders brought different ones
 
@@ -60,7 +60,7 @@ class MessageTransport(Protocol):
 class _FromChild:
     """The latest messages of a child, each with the number of its command."""
 
-    entered: tuple[int, int] = (0, 0)  # the command and the meeting
+    entered: tuple[int, int] = (0, 0)  # the command and the exchange
     value: int = 0
     payload: bytes = b""
     failed: int = 0
@@ -123,8 +123,8 @@ class Leaders:
         self._meeting = 0
         self._failed = 0  # the latest command that this leader has left
         self._exchange_failed = 0  # the latest command in which one failed
-        self._exchange = (0, 0)  # of GPUs, or a transfer: the one waited for, by its meeting
-        self._collects = False  # this leader has come to all meetings of the command
+        self._exchange = (0, 0)  # of GPUs, or a transfer: the one waited for, by its number
+        self._collects = False  # this leader has come to all exchanges of the command
         self._received = 0  # messages so far; the state changes only with another one
         self._root_comes = True
 
@@ -149,28 +149,28 @@ class Leaders:
             return False
         self._received += 1
         source, message = found
-        kind, number, meeting, value = _HEADER.unpack_from(message)
+        kind, number, exchange, value = _HEADER.unpack_from(message)
         payload = message[_HEADER.size :]
         if kind == EXCHANGE_FAILED:
             self._spread(number, bool(value), source)
         elif kind <= LEAVE:
             for child in self._children:
                 self._transport.send(child, message)
-            self._take_from_root(kind, number, meeting, value, payload)
+            self._take_from_root(kind, number, exchange, value, payload)
         else:
             self._take_from_child(
-                self._from_children[source], source, kind, number, meeting, value, payload
+                self._from_children[source], source, kind, number, exchange, value, payload
             )
         return True
 
     def _take_from_root(
-        self, kind: int, number: int, meeting: int, value: int, payload: bytes
+        self, kind: int, number: int, exchange: int, value: int, payload: bytes
     ) -> None:
         root = self._from_root
         if kind == COMMAND:
             root.commands.append((number, payload))
         elif kind == GO:
-            root.go, root.value, root.payload = (number, meeting), value, payload
+            root.go, root.value, root.payload = (number, exchange), value, payload
         elif kind == LEAVE:
             root.left = max(root.left, number)
         elif kind == VERDICT:
@@ -190,12 +190,12 @@ class Leaders:
         source: int,
         kind: int,
         number: int,
-        meeting: int,
+        exchange: int,
         value: int,
         payload: bytes,
     ) -> None:
         if kind == ENTER:
-            branch.entered, branch.value, branch.payload = (number, meeting), value, payload
+            branch.entered, branch.value, branch.payload = (number, exchange), value, payload
         elif kind == FAIL:
             branch.failed = number
         elif kind == REPORT:
@@ -204,16 +204,18 @@ class Leaders:
             self._counts[source] = number, payload
 
     def _send(
-        self, to: int, kind: int, meeting: int = 0, value: int = 0, payload: bytes = b""
+        self, to: int, kind: int, exchange: int = 0, value: int = 0, payload: bytes = b""
     ) -> None:
-        self._transport.send(to, _HEADER.pack(kind, self.number, meeting, value) + payload)
+        self._transport.send(to, _HEADER.pack(kind, self.number, exchange, value) + payload)
 
-    def _send_down(self, kind: int, meeting: int = 0, value: int = 0, payload: bytes = b"") -> None:
+    def _send_down(
+        self, kind: int, exchange: int = 0, value: int = 0, payload: bytes = b""
+    ) -> None:
         for child in self._children:
-            self._send(child, kind, meeting, value, payload)
+            self._send(child, kind, exchange, value, payload)
 
     def begin(self, number: int) -> None:
-        """Start counting the meetings of a new command."""
+        """Start counting the exchanges of a new command."""
         self.number = number
         self._meeting = 0
         self._collects = False
@@ -369,13 +371,13 @@ class Leaders:
                 return
 
     def _broken(self) -> bool:
-        """Whether a leader will not come to further meetings of this command."""
+        """Whether a leader will not come to further exchanges of this command."""
         number = self.number
         gone = [b for b in self._from_children.values() if number in (b.failed, b.reported)]
         return bool(gone) or self._from_root.left >= number
 
     def leave(self) -> None:
-        """Tell all leaders, once, that this one comes to no further meeting of the command."""
+        """Tell all leaders, once, that this one comes to no further exchange of the command."""
         if self._failed == self.number:
             return
         self._failed = self.number
@@ -470,7 +472,7 @@ class Leaders:
         self._wait(reported)
 
     def _dismiss(self, children: list[int]) -> None:
-        """Free the children that wait at a meeting to which this leader will not come."""
+        """Free the children that wait at an exchange to which this leader will not come."""
         for child in children:
             branch = self._from_children[child]
             if branch.entered[0] == self.number != branch.dismissed and self._over(branch):
@@ -494,7 +496,7 @@ class Leaders:
         return rank == child
 
     def _over(self, branch: _FromChild) -> bool:
-        """Whether the branch waits at a meeting that this leader does not reach."""
+        """Whether the branch waits at an exchange that this leader does not reach."""
         return branch.entered[1] > self._meeting or self._failed == self.number
 
     def count(self, payload: bytes) -> None:

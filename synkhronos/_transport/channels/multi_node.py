@@ -19,7 +19,7 @@ from synkhronos._host.devices import Device
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, Gone
 from synkhronos._transport.channels.leader_tree import Leaders
-from synkhronos._transport.channels.local import LocalChannel
+from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
 from synkhronos._transport.channels.replication import Broadcast, apply_changes, pack_changes
@@ -35,7 +35,7 @@ class MultiNodeChannel(Channel):
 
     Parameters
     ----------
-    local : LocalChannel
+    here : OneNodeChannel
         The channel to the members of this node.
     leaders : Leaders
     placement : Placement
@@ -51,7 +51,7 @@ class MultiNodeChannel(Channel):
 
     def __init__(
         self,
-        local: LocalChannel,
+        here: OneNodeChannel,
         leaders: Leaders,
         placement: Placement,
         pids: list[int],
@@ -61,7 +61,7 @@ class MultiNodeChannel(Channel):
         devices: tuple[Device, ...],
     ) -> None:
         self._closed = closed
-        self._local = local
+        self._here = here
         self._leaders = leaders
         self._placement = placement
         self._pids = pids
@@ -71,29 +71,29 @@ class MultiNodeChannel(Channel):
         self._sent = SentCommands()
         self._all_reported = True
         self._broken = ""
-        self.node = local.node
+        self.node = here.node
         self.node.arena.track_changes()
-        self.interrupts = local.interrupts
-        self.inspector = local.inspector
-        local.inspector.elsewhere = self._elsewhere
-        self.workers = local.workers
-        self.started = f"{local.started} on {len(placement.sizes)} nodes"
+        self.interrupts = here.interrupts
+        self.inspector = here.inspector
+        here.inspector.elsewhere = self._elsewhere
+        self.workers = here.workers
+        self.started = f"{here.started} on {len(placement.sizes)} nodes"
 
     @property
     def broken(self) -> str:
         failed = "a transfer between nodes did not end" if self._leaders.transfer_failed else ""
-        return self._local.broken or self._broken or failed
+        return self._here.broken or self._broken or failed
 
     @property
     def number(self) -> int:
-        return self._local.number
+        return self._here.number
 
     def wake(self) -> None:
-        self._local.wake()
+        self._here.wake()
 
     def post(self, command: Any, what: str = "a command") -> int:
         if not self._all_reported:
-            self._await_reports(self._local.number, self._local.what)
+            self._await_reports(self._here.number, self._here.what)
         sent = self._sent.get(id(command))
         if sent is not None:
             message = _NUMBER.pack(sent[0])
@@ -105,7 +105,7 @@ class MultiNodeChannel(Channel):
             message = bytes(packed)
         with self.interrupts:  # after the message all leaders enter the broadcasts
             changes, beside = pack_changes(self.node.arena)
-            number = self._local.post(command, what, lambda: self._send(changes + message))
+            number = self._here.post(command, what, lambda: self._send(changes + message))
             try:
                 for array in beside:
                     self._broadcast(array)
@@ -120,14 +120,14 @@ class MultiNodeChannel(Channel):
 
     def _await_reports(self, number: int, during: str) -> dict[int, bytes]:
         try:
-            return self._leaders.collect(lambda: self._local.reported(number))
+            return self._leaders.collect(lambda: self._here.reported(number))
         except (PeerDied, GroupEnded):
             raise self.loss(during) from None
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
-        payloads = self._await_reports(number, self._local.what)
+        payloads = self._await_reports(number, self._here.what)
         self._all_reported = True
-        found = self._local.collect(number, lent)
+        found = self._here.collect(number, lent)
         objects: list[tuple[int, Any]] = []  # reports that are not only floats
         for payload in payloads.values():
             outcomes = read_reports(payload)
@@ -151,7 +151,7 @@ class MultiNodeChannel(Channel):
     def _died(self, gone: dict[int, Gone]) -> WorkerDied:
         self._broken = WORKER_DIED
         error = WorkerDied.of(
-            {r: (g.pid, self.device(r), g.how) for r, g in gone.items()}, self._local.what
+            {r: (g.pid, self.device(r), g.how) for r, g in gone.items()}, self._here.what
         )
         for g in gone.values():
             for note in g.notes:
@@ -159,34 +159,34 @@ class MultiNodeChannel(Channel):
         return error
 
     def loss(self, during: str) -> WorkerDied | GroupClosed:
-        return self._local.loss(during)
+        return self._here.loss(during)
 
     def commit(self, number: int) -> None:
         self._leaders.send_verdict(True)
-        self._local.commit(number)
+        self._here.commit(number)
 
     def committed(self) -> bool:
-        return self._local.committed()
+        return self._here.committed()
 
     def abandon(self) -> None:
         self._leaders.send_verdict(self.committed())
         self._leaders.leave()
-        self._local.abandon()
+        self._here.abandon()
         self._sent.clear()
 
     def stop(self, number: int) -> None:
         self._leaders.stop()
-        self._local.stop(number)
+        self._here.stop(number)
 
     def progress(self, number: int) -> list[int]:
-        found = self._local.progress(number) + [0] * (self._placement.size - self._local.node.size)
+        found = self._here.progress(number) + [0] * (self._placement.size - self._here.node.size)
         for node, counts in self._leaders.counted().items():
             ranks = self._placement.ranks(node)
             found[ranks.start : ranks.stop] = np.frombuffer(counts, np.int64).tolist()
         return found
 
     def compiling(self) -> list[int]:
-        return self._local.compiling()
+        return self._here.compiling()
 
     def pid(self, rank: int) -> int:
         return self._pids[rank]
@@ -196,11 +196,11 @@ class MultiNodeChannel(Channel):
 
     def quit(self, grace: float, patience: float = END_SECONDS) -> None:
         self._leaders.quit()
-        self._local.quit(grace, patience)
+        self._here.quit(grace, patience)
 
     def close(self) -> None:
-        self._local.close()
-        self._local.inspector.elsewhere = None  # breaks a cycle, as in LocalChannel.close
+        self._here.close()
+        self._here.inspector.elsewhere = None  # breaks a cycle, as in OneNodeChannel.close
         self._closed()
 
 

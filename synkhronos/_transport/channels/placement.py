@@ -13,7 +13,7 @@ class Placement:
     """The number of members on each node.
 
     >>> p = Placement((2, 1, 3))
-    >>> p.size, p.node_of(2), p.ranks(2), p.local(2, (0, 3, 5)), p.first
+    >>> p.size, p.node_of(2), p.ranks(2), p.within(2, (0, 3, 5)), p.first
     (6, 1, range(3, 6), (0, 2), (0, 2, 3))
     """
 
@@ -33,7 +33,7 @@ class Placement:
     def ranks(self, node: int) -> range:
         return range(self.first[node], self.first[node] + self.sizes[node])
 
-    def local(self, node: int, members: Iterable[int] | None) -> tuple[int, ...]:
+    def within(self, node: int, members: Iterable[int] | None) -> tuple[int, ...]:
         """The ranks within a node of those members that are on it; None stands for all members."""
         ranks = self.ranks(node)
         if members is None:

@@ -34,7 +34,7 @@ class Communicator(ABC):
 
     Every member calls the same methods in the same order. `members`, a tuple of ranks in ascending
     order, names those who take part; the others call too, and get None, so that all count the same
-    meetings. Results are bit-equal in all members that get them: partial values are combined in
+    exchanges. Results are bit-equal in all members that get them: partial values are combined in
     the order of ranks.
 
     Attributes
@@ -68,9 +68,9 @@ class Communicator(ABC):
         return contextlib.nullcontext()
 
     def without_master(self) -> AbstractContextManager[None]:
-        """Run a command that the master takes no part in: a meeting with it raises GroupError.
+        """Run a command that the master takes no part in: an exchange with it raises GroupError.
 
-        On several nodes every meeting does, since all nodes agree on one with the master's.
+        On several nodes every exchange does, since all nodes agree on one with the master's.
         """
         return contextlib.nullcontext()
 

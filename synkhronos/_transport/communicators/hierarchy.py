@@ -1,6 +1,6 @@
 """The communicator of several nodes: shared memory on each node, MPI between the nodes' leaders.
 
-The leader is the first member of its node. It takes part in its node's meetings even where
+The leader is the first member of its node. It takes part in its node's exchanges even where
 `members` does not name it, since it sends and receives for the node.
 """
 
@@ -40,7 +40,7 @@ class Hierarchy(Communicator):
 
     Parameters
     ----------
-    local : SharedMemory
+    within : SharedMemory
         The node's communicator.
     placement : Placement
     node : int
@@ -50,36 +50,36 @@ class Hierarchy(Communicator):
     """
 
     def __init__(
-        self, local: SharedMemory, placement: Placement, node: int, between: BetweenNodes | None
+        self, within: SharedMemory, placement: Placement, node: int, between: BetweenNodes | None
     ) -> None:
-        self._local = local
+        self._within = within
         self._placement = placement
         self._node = node
         self._between = between
         self._single = max(placement.sizes) == 1  # the same in all nodes, which must act alike
         self.segment_bytes = SEGMENT_BYTES
-        self.rank = placement.ranks(node)[local.rank]
+        self.rank = placement.ranks(node)[within.rank]
         self.size = placement.size
         self.nodes = len(placement.sizes)
         self.leader = _LEADER
 
     @property
     def home(self) -> SharedMemory:
-        return self._local
+        return self._within
 
     @property
     def interrupts(self) -> contextlib.AbstractContextManager[None]:
-        return self._local.interrupts
+        return self._within.interrupts
 
     def attend(self, done: Callable[[], bool]) -> None:
         """See Communicator; leaders watch the other nodes, too."""
         if self._between is None:
-            self._local.attend(done)
+            self._within.attend(done)
         else:
-            self._local.attend(done, self._between.check)
+            self._within.attend(done, self._between.check)
 
     def fail_exchange(self) -> None:
-        self._local.fail_exchange()
+        self._within.fail_exchange()
         if self._between is not None:
             self._between.fail_exchange()
 
@@ -100,7 +100,7 @@ class Hierarchy(Communicator):
         segments = list(_segments(flat, sys.maxsize if self._single else self.segment_bytes))
         pipeline = _Pipeline(between, [flat[i][lo:hi] for i, lo, hi in segments], rounding)
         with contextlib.nullcontext() if between is None else between.interrupts:
-            self._local.enter(None, before_release)
+            self._within.enter(None, before_release)
             with pipeline:
                 self._fill_and_send(segments, fill, pipeline)
 
@@ -118,22 +118,22 @@ class Hierarchy(Communicator):
                 except Exception as exc:  # the others go through all segments
                     failed = exc
             pipeline.send(k)
-            self._local.barrier()
+            self._within.barrier()
         if failed is not None:
             raise failed
 
     def _filler(self, k: int) -> tuple[int, int]:
         """This member's place among those that fill a segment, and their number (0: not it)."""
-        here, size = self._local.rank, self._local.size
+        here, size = self._within.rank, self._within.size
         if k == 0 or size == 1:
             return here, size
         return here - 1, 0 if here == _LEADER else size - 1
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        return self._local.empty(shape, dtype)
+        return self._within.empty(shape, dtype)
 
     def expose(self, arrays: Arrays) -> list[list[np.ndarray]]:
-        return self._local.expose(arrays)
+        return self._within.expose(arrays)
 
     @contextlib.contextmanager
     def without_master(self) -> Iterator[None]:
@@ -142,18 +142,18 @@ class Hierarchy(Communicator):
             if self._between is not None:
                 stack.enter_context(self._between.without_master())
             elif self._node == 0:  # the master's: elsewhere the leader refuses
-                stack.enter_context(self._local.without_master())
+                stack.enter_context(self._within.without_master())
             yield
 
     def barrier(self, members: Members = None) -> None:
         with_leader = self._with_leader(self._here(members))
         if with_leader is None or with_leader:
-            self._local.enter(with_leader, self._agree)
+            self._within.enter(with_leader, self._agree)
         else:
             self._agree()
 
     def enter(self) -> None:
-        self._local.enter(None, self._agree)
+        self._within.enter(None, self._agree)
 
     def _agree(self) -> None:
         """In a leader, whose node has come: wait until all leaders are here."""
@@ -161,13 +161,13 @@ class Hierarchy(Communicator):
             self._between.agree()
 
     def _here(self, members: Members) -> tuple[int, ...]:
-        """The local ranks of the members that are on this node."""
-        return self._placement.local(self._node, members)
+        """The ranks within this node of the members that are on it."""
+        return self._placement.within(self._node, members)
 
     def _with_leader(self, here: tuple[int, ...]) -> Members:
-        """The local ranks with the leader's, if there are any; None for the whole node."""
+        """The ranks within the node, and the leader's if there are any; None for the whole node."""
         found = tuple(sorted({_LEADER, *here})) if here else ()
-        return None if len(found) == self._local.size else found
+        return None if len(found) == self._within.size else found
 
     def _takes_part(self, members: Members) -> bool:
         return members is None or self.rank in members
@@ -184,12 +184,12 @@ class Hierarchy(Communicator):
         source = self._place(root)
         found: Any = arrays
         if source is not None:
-            found = self._local.broadcast(arrays, source, with_leader)
+            found = self._within.broadcast(arrays, source, with_leader)
         if self._between is not None:
             found = self._between.broadcast(found, self._placement.node_of(root))
         if source is None:
             mine = found if self._between is not None else None
-            found = self._local.broadcast(mine, _LEADER, with_leader)
+            found = self._within.broadcast(mine, _LEADER, with_leader)
         if self.rank == root:
             return list(arrays or ())
         return list(found) if found is not None and self._takes_part(members) else None
@@ -199,7 +199,7 @@ class Hierarchy(Communicator):
     ) -> list[np.ndarray] | None:
         here = self._here(members)
         with_leader = self._with_leader(here)
-        parts = self._local.collect(arrays, _LEADER, with_leader)
+        parts = self._within.collect(arrays, _LEADER, with_leader)
         found: Any = None
         if self._between is not None:
             mine = parts or []
@@ -216,19 +216,19 @@ class Hierarchy(Communicator):
         place = self._place(root)
         if place is None:
             return None
-        joined = None if parts is None else self._local.join(parts, join)
+        joined = None if parts is None else self._within.join(parts, join)
         if place == _LEADER:
             return joined
-        found = self._local.broadcast(joined, _LEADER, with_leader)
+        found = self._within.broadcast(joined, _LEADER, with_leader)
         return found if self.rank == root else None
 
     def all_gather(self, arrays: Arrays, join: Join = "concatenate") -> list[np.ndarray]:
-        parts = self._local.collect(arrays, _LEADER)
+        parts = self._within.collect(arrays, _LEADER)
         joined = None
         if self._between is not None:
             nodes = self._between.all_gather(parts)
-            joined = self._local.join([part for node in nodes for part in node], join)
-        found = self._local.broadcast(joined, _LEADER)
+            joined = self._within.join([part for node in nodes for part in node], join)
+        found = self._within.broadcast(joined, _LEADER)
         assert found is not None
         return found
 
@@ -236,7 +236,7 @@ class Hierarchy(Communicator):
         source = self._place(root)
         found: Any = arrays
         if source is not None:
-            found = self._local.broadcast(arrays, source)
+            found = self._within.broadcast(arrays, source)
         if self._between is not None:
             parts = None
             if source is not None:
@@ -246,7 +246,7 @@ class Hierarchy(Communicator):
         ranks = self._placement.ranks(self._node)
         borders = [edges[r] - edges[ranks.start] for r in range(ranks.start, ranks.stop + 1)]
         given = found if self._between is not None else None
-        return self._local.scatter(given, _LEADER, borders)
+        return self._within.scatter(given, _LEADER, borders)
 
     def reduce(
         self,
@@ -297,12 +297,12 @@ class Hierarchy(Communicator):
         total = None
         if here:
             mine = self._weights(weights, members, here)
-            total = self._local.reduce(arrays, op, here[0], mine, here)
+            total = self._within.reduce(arrays, op, here[0], mine, here)
             if here[0] != _LEADER:  # the leader does not take part
-                total = self._local.broadcast(total, here[0], with_leader)
+                total = self._within.broadcast(total, here[0], with_leader)
         if self._between is not None:
             total = self._between.reduce(total, op, self._node_weights(weights, members))
-        found = self._local.broadcast(total, _LEADER, with_leader) if here else None
+        found = self._within.broadcast(total, _LEADER, with_leader) if here else None
         return found if self._takes_part(members) else None
 
     def _weights(
@@ -364,13 +364,13 @@ class Hierarchy(Communicator):
         starting: Callable[[], None] | None,
     ) -> None:
         """Sums and means of large arrays of floats, segment by segment."""
-        leads = self._local.rank == _LEADER
+        leads = self._within.rank == _LEADER
         made = [self.empty(a.shape, a.dtype) for a in arrays] if leads else []
-        parts, totals = self._local.show(arrays, made, _LEADER)
+        parts, totals = self._within.show(arrays, made, _LEADER)
         first = self._placement.ranks(self._node).start
         given = [1.0] * self.size if weights is None else list(weights)
         counts = normalized(given) if op is Reduction.AVG else [1.0] * self.size
-        mine = counts[first : first + self._local.size]
+        mine = counts[first : first + self._within.size]
 
         def fill(i: int, lo: int, hi: int) -> None:
             out = totals[i].reshape(-1)[lo:hi]
@@ -390,7 +390,7 @@ class Hierarchy(Communicator):
             starting()
         for array, total in zip(arrays, totals, strict=True):
             array[...] = total
-        self._local.barrier()  # until then others read the leader's totals
+        self._within.barrier()  # until then others read the leader's totals
 
     def reduce_scatter(
         self,

@@ -1,13 +1,13 @@
 """The communicator of one machine: members read each other's arrays where they are.
 
-In a meeting each member publishes a manifest (the offsets, dtypes and shapes of its arrays), and
+In an exchange each member publishes a manifest (the offsets, dtypes and shapes of its arrays), and
 all come to a barrier. Each member does its part of the work on the arrays of all, and a second
-barrier ends the meeting. Arrays in the arena are published where they are; others are first copied
+barrier ends the exchange. Arrays in the arena are published where they are; others are first copied
 to a staging buffer. A reduction is cut into chunks: member r reduces chunk r of all arrays, in the
 order of ranks, and writes it to the arrays of all members.
 
 Arrays of up to 4 KB together are copied to one of two small buffers, and every member reduces all
-of them itself. That takes one barrier, since the next small meeting uses the other buffer.
+of them itself. That takes one barrier, since the next small exchange uses the other buffer.
 """
 
 from __future__ import annotations

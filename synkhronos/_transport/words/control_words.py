@@ -14,7 +14,7 @@ from synkhronos._host.arena import Arena
 REPORTED = 0  # latest command that this member has reported on
 BARRIER = 1  # latest barrier that it has reached
 ASLEEP = 2  # 1 while it sleeps in poll, so that a change must be signalled by its eventfd
-MANIFEST = 3  # number of its arrays in the meeting under way; 0: none
+MANIFEST = 3  # number of its arrays in the exchange under way; 0: none
 PROGRESS = 4  # of a long command: see progress_word
 READY = 5  # 1 when it waits for commands
 PID = 6

@@ -20,8 +20,8 @@ from synkhronos._transport.words.control_words import (
 )
 from synkhronos._transport.words.waiting import PeerFailed, Waiter
 
-# Bits of a barrier's number for the meetings of a command, and for the barriers of a meeting (two
-# at most). The rest of 63 bits counts commands: enough for two weeks of calls without a pause.
+# Bits of a barrier's number for the exchanges of a command, and for the barriers of an exchange
+# (two at most). The rest of 63 bits counts commands: enough for two weeks of calls without a pause.
 _STEP_BITS, _COUNT_BITS = 24, 2
 _NUMBER_AT = _STEP_BITS + _COUNT_BITS
 _LAST_STEP = (1 << _NUMBER_AT) - (1 << _COUNT_BITS)
@@ -76,18 +76,18 @@ class Node:
         self._base = number << _NUMBER_AT
 
     def step(self) -> int:
-        """Start a new meeting of the command; members that do not take part count it, too.
+        """Start a new exchange of the command; members that do not take part count it, too.
 
-        Returns 0 and 1 in turn from meeting to meeting.
+        Returns 0 and 1 in turn from exchange to exchange.
         """
         if self._base & _LAST_STEP == _LAST_STEP:
             raise GroupError(
-                f"a command of more than {(1 << _STEP_BITS) - 1:,} meetings of the members: divide "
-                "it into several"
+                f"a command of more than {(1 << _STEP_BITS) - 1:,} exchanges of the members: "
+                "divide it into several"
             )
-        meeting = (self._base >> _COUNT_BITS) + 1
-        self._base = meeting << _COUNT_BITS
-        return meeting & 1
+        exchange = (self._base >> _COUNT_BITS) + 1
+        self._base = exchange << _COUNT_BITS
+        return exchange & 1
 
     @property
     def stopping(self) -> bool:
@@ -182,7 +182,7 @@ class Node:
 
     @contextlib.contextmanager
     def without_master(self) -> Iterator[None]:
-        """Run a command that the master takes no part in: a meeting with it raises GroupError."""
+        """Run a command that the master takes no part in: an exchange with it raises GroupError."""
         self.watch_others()
         peers, self._peers, self._master_comes = self._peers, {}, False
         try:

@@ -1,4 +1,4 @@
-"""The other members as a long command sees them: members wait for one another without meeting."""
+"""The other members as a long command sees them: members wait for one another without exchange."""
 
 from __future__ import annotations
 

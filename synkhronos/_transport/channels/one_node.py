@@ -71,11 +71,11 @@ log = logging.getLogger("synkhronos")
 
 READY_SECONDS = 60.0  # a worker started by exec imports PyTensor first
 
-_alive: weakref.WeakSet[LocalChannel] = weakref.WeakSet()
-_dying: set[LocalChannel] = set()  # closed, with killed workers that are not gone
+_alive: weakref.WeakSet[OneNodeChannel] = weakref.WeakSet()
+_dying: set[OneNodeChannel] = set()  # closed, with killed workers that are not gone
 
 
-class LocalChannel(Channel):
+class OneNodeChannel(Channel):
     """The master's end; it owns the workers and the descriptors, but not the arena."""
 
     inspector: Inspector
@@ -464,7 +464,7 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
-class LocalEnd(ReceivingEnd):
+class OneNodeEnd(ReceivingEnd):
     """A worker's end."""
 
     def __init__(self, node: Node) -> None:

@@ -106,7 +106,7 @@ def bench(options: argparse.Namespace) -> int:
         raise BackendMissing("matplotlib", "report")
     sizes = sorted(set(options.members or default_sizes(cores.physical())))
     try:
-        found = [m for some in turns(sizes, options.devices) for m in measured(some, options)]
+        found = [m for some in at_once(sizes, options.devices) for m in measured(some, options)]
     except Failed as exc:
         complain(f"synk bench: {options.function} has failed {exc}")
         return exc.code
@@ -130,7 +130,7 @@ def default_sizes(most: int) -> list[int]:
     return sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)})
 
 
-def turns(sizes: Sequence[int], devices: str | None) -> list[list[int]]:
+def at_once(sizes: Sequence[int], devices: str | None) -> list[list[int]]:
     """The numbers of members whose processes live at the same time; on GPUs one, for its memory."""
     return [[size] for size in sizes] if devices not in (None, "cpu") else [list(sizes)]
 

@@ -1,8 +1,8 @@
 """Meetings of all members inside a compiled function: they combine the values of an operation.
 
 All members compute a function with such operations at the same time, each on its part, and come to
-the same meetings in the same order (`_engine.graph_collectives`). Outside of a call, and in a group
-of one, each operation returns the value of the one member.
+the same exchanges in the same order (`_engine.graph_collectives`). Outside of a call, and in a
+group of one, each operation returns the value of the one member.
 
 Members without rows come too. They contribute nothing, and get what the others get.
 
@@ -47,7 +47,7 @@ class Weighing(NamedTuple):
 PLAIN = Weighing()
 
 
-class _Meetings:
+class _Exchanges:
     """The members that meet during a call, and the first error.
 
     Parameters
@@ -160,7 +160,7 @@ class _Meetings:
 
 
 _lock = threading.RLock()  # two groups' functions may run in two threads
-_running: list[_Meetings] = []
+_running: list[_Exchanges] = []
 _buffers: dict[Any, np.ndarray] = {}
 
 
@@ -186,7 +186,7 @@ def collective(
     count the same).
     """
     with _lock:
-        running = _Meetings(communicator, weights, members)
+        running = _Exchanges(communicator, weights, members)
         _running.append(running)
         try:
             yield
@@ -213,12 +213,12 @@ def all_reduced(
     values: np.ndarray, op: Reduction = Reduction.SUM, weighing: Weighing = PLAIN
 ) -> np.ndarray:
     """The members' values, reduced."""
-    return _meet(_Meetings.all_reduced, values, op, weighing)
+    return _exchanged(_Exchanges.all_reduced, values, op, weighing)
 
 
 def gathered(values: np.ndarray, weighing: Weighing = PLAIN) -> np.ndarray:
     """The members' values, joined along axis 0 in the order of ranks."""
-    return _meet(_Meetings.gathered, values, weighing)
+    return _exchanged(_Exchanges.gathered, values, weighing)
 
 
 def scattered(
@@ -228,13 +228,13 @@ def scattered(
     mine: int | None = None,
 ) -> np.ndarray:
     """This member's rows of the reduced values: as parts are cut, or `mine` of them."""
-    found = _meet(_Meetings.scattered, values, op, weighing, mine)
+    found = _exchanged(_Exchanges.scattered, values, op, weighing, mine)
     return found.astype(result_dtype(values.dtype, Reduction.AVG if weighing.given else op))
 
 
 def of_root(values: np.ndarray, root: int) -> np.ndarray:
     """The value of one member."""
-    return _meet(_Meetings.of_root, values, root)
+    return _exchanged(_Exchanges.of_root, values, root)
 
 
 def mean_over_members(values: np.ndarray) -> np.ndarray:
@@ -242,7 +242,7 @@ def mean_over_members(values: np.ndarray) -> np.ndarray:
     return all_reduced(values, Reduction.AVG)
 
 
-def _meet(combine: Callable[..., np.ndarray], values: np.ndarray, *how: Any) -> np.ndarray:
+def _exchanged(combine: Callable[..., np.ndarray], values: np.ndarray, *how: Any) -> np.ndarray:
     if not _running:
         return np.array(values)
     running = _running[-1]
