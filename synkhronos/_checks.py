@@ -164,7 +164,7 @@ class Checked:
         return f"{type(self).__name__}: {field}", getattr(self, field)
 
 
-# What other libraries call an option, and what it is called here.
+# Names of options in other libraries, and here.
 _NAMES = {
     "acc": ("accuracy",),
     "batch_size": ("size", "batch"),

@@ -1,1 +1,1 @@
-"""What uses JAX, MPI and NCCL, and numba for compiled loops: one file for each."""
+"""Users of JAX, MPI and NCCL, and of numba for compiled loops: one file for each."""

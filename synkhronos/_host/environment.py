@@ -20,7 +20,7 @@ from synkhronos._host import cores, memory_limits, thread_pools
 from synkhronos._host.devices import get_n_gpu, visible_gpus
 from synkhronos._host.system import trouble
 
-# What decides results and speed: this package, what it is built on, and what it can use.
+# All that decides results and speed: this package, its libraries, and the machine.
 PACKAGES = (
     *("synkhronos", "pytensor", "numpy", "scipy", "numba", "llvmlite", "threadpoolctl"),
     *("cloudpickle", "jax", "jaxlib", "mpi4py", "nccl4py", "pymc", "nutpie", "pytensor-ml"),

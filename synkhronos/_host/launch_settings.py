@@ -3,7 +3,7 @@
 They are for one process: the script, and on other nodes its processes. A process that the script
 starts inherits the environment, and must not follow it: its groups are its own matter. So the first
 process that imports this package writes its pid beside the settings, and others ignore them.
-What the user has exported by hand is a default for all processes, as other variables are.
+Variables that the user has exported by hand are defaults for all processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = (_MEMBERS, _DEVICES, _TIMEOUT, _LOG_DIR, _RESUME, _NODES, _START)
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """What a script is started with.
+    """The options that a script is started with.
 
     Attributes
     ----------

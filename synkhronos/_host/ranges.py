@@ -61,7 +61,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class _Changes:
-    """What was written and freed since the latest message, and what that message contains."""
+    """Ranges written and freed since the latest message, and those that it contains."""
 
     written: Ranges
     freed: Ranges

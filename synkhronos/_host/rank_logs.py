@@ -13,8 +13,8 @@ from synkhronos._host.files import appending
 class RankLogs:
     """Appends lines to a file for each rank, with the time in front.
 
-    The folder and the files are made with the first line. What cannot be written is left out: the
-    run goes on.
+    The folder and the files are made with the first line. Lines that cannot be written are left
+    out: the run goes on.
     """
 
     def __init__(self, folder: Path) -> None:

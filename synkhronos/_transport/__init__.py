@@ -1,4 +1,4 @@
-"""What moves between processes: commands on channels, arrays on communicators.
+"""All that moves between processes: commands on channels, arrays on communicators.
 
 Each room imports only itself and the rooms before it.
 

@@ -4,5 +4,5 @@ A verb's file has a docstring, ``arguments(parser)``, and ``run(options)``, whic
 code: 0, or 1 if what was asked has failed. The docstring is the verb's help; its first line stands
 in the list of verbs. A tuple ``ALIASES`` gives it further names. Only the file of the chosen verb
 is imported, and its module imports only what reads arguments: help imports no numpy. ``run``
-imports the rest. What only the verb ``v`` needs lies in ``_v/``; other files serve several verbs.
+imports the rest. Modules of only the verb ``v`` lie in ``_v/``; other files serve several verbs.
 """

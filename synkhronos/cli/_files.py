@@ -33,7 +33,7 @@ _LIBRARIES = tuple(
 
 
 def sentence(error: OSError) -> str | None:
-    """What has failed, and what to do; None if the traceback is needed.
+    """A sentence on the failure and its cure; None if the traceback is needed.
 
     It is needed for errors that are not about files, and for those of the user's own code.
     """

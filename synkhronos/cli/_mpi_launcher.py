@@ -18,7 +18,7 @@ def launcher() -> str | None:
 
 
 def version_of(command: str) -> str:
-    """What a launcher says of its version."""
+    """The version that a launcher prints."""
     done = subprocess.run(
         [command, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False
     )

@@ -116,7 +116,7 @@ def _hint(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Verb:
-    """What is known of a verb without an import of its file."""
+    """A verb, as far as it is known without an import of its file."""
 
     name: str
     text: str

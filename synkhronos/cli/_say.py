@@ -1,4 +1,4 @@
-"""What the verbs of ``synk`` write for people: names in it cannot steer a terminal."""
+"""Lines of the verbs of ``synk`` for people: names in them cannot steer a terminal."""
 
 from __future__ import annotations
 

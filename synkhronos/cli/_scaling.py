@@ -52,7 +52,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Point:
-    """What several rounds say of one number of members.
+    """The result of several rounds for one number of members.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Curve:
 
     @property
     def title(self) -> str:
-        """What was measured."""
+        """The function and the kind of scaling."""
         of = " of each member" if self.scaling == WEAK else ""
         return f"{self.function}, {self.scaling} scaling, batch {self.batch:,}{of}"
 

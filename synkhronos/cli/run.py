@@ -140,7 +140,7 @@ def _add_ends(add: Callable[..., Any]) -> None:
 
 
 def _add_program(add: Callable[..., Any]) -> None:
-    """What is run, and its environment."""
+    """The program, and its environment."""
     add(
         *("-x", "--export"),
         dest="exported",

@@ -252,7 +252,7 @@ def _cut(made: Any, before: int, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
 def _called(
     made: Any, rows: Sequence[Any], weights: Any, state: Any, words: Any, training: bool
 ) -> tuple[Any, Any]:
-    """What the model makes of rows, and its variables after that."""
+    """The outputs of the model for rows, and its variables after that."""
     import jax.numpy as jnp
 
     left, others, number = iter(state), [], 0

@@ -24,7 +24,7 @@ import_late("interop", "jax")
 
 
 class Model(Protocol):
-    """What computes: two equal ones compute the same."""
+    """A model that computes: two equal ones compute the same."""
 
     def function(self, what: str) -> Callable[..., Any]:
         """The function of JAX of this name, from all inputs of the operation to one array."""

@@ -34,7 +34,7 @@ from synkhronos.ops._collectives import (
 def met(
     meet: Callable[[np.ndarray], np.ndarray], values: Any, shape: Sequence[int], dtype: Any = None
 ) -> Any:
-    """What all members together make of their values, by a call of Python."""
+    """The combined values of all members, by a call of Python."""
     dtype = values.dtype if dtype is None else dtype
     if not graph_exchanges.is_collective():
         return values.astype(dtype)

@@ -1,4 +1,4 @@
-"""What the process of a node's chains runs: `synk.pymc.sample`, on the cores of the node."""
+"""The process of a node's chains: it runs `synk.pymc.sample` on the cores of the node."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ def parallel(
     """Divide a model: each member evaluates the likelihood of its rows.
 
     The likelihood is that of observed variables, and of Potentials that are sums over rows of data.
-    What cannot be divided stays in the master; a line of the log says why.
+    Terms that cannot be divided stay in the master; a line of the log says why.
 
     Use it as a context manager. Inside, `pm.sample` (PyMC's NUTS, nutpie, numpyro), `pm.find_MAP`,
     `pm.fit`, `pm.sample_smc`, `model.compile_logp` and similar functions get value and gradient

@@ -206,8 +206,8 @@ class Reader:
         """Stop at a place that is much smaller than the parameters with rows in its graph.
 
         Example: the product of a covariance's square root (n x n) with a vector. Scattering the
-        product moves n numbers, scattering its inputs n * n. What has rows of data in its graph is
-        divided all the same: it may be the density.
+        product moves n numbers, scattering its inputs n * n. A variable with rows
+        of data in its graph is divided all the same: it may be the density.
         """
         below: dict[Place, tuple[frozenset[Place], bool]] = {}
         for place in self._order(root, below):
@@ -600,7 +600,7 @@ def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
 
 
 def _advice(node: Apply) -> str:
-    """What to do about an operation of the user's."""
+    """The advice about an operation of the user's."""
     kind = type(node.op)
     if kind.__module__.partition(".")[0] in ("pytensor", "pymc", "synkhronos"):
         return ""

@@ -57,7 +57,7 @@ class GoSGD(FreeRule):
     def chooser(self, rank: int) -> Callable[..., int | None]:
         """A function that says, after each step, to which of the others a member sends; or None.
 
-        Its arguments are the others, and another probability. What it says follows from the seed,
+        Its arguments are the others, and another probability. The answer follows from the seed,
         the rank, and how often it has been called.
         """
         bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(rank,)))

@@ -1,4 +1,4 @@
-"""What the process of a trial runs: the objective, once or for each fold, and a last message."""
+"""The work of a trial's process: the objective, once or for each fold, and a last message."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def tell_failed(study: Any, trial: Any, why: str) -> Any:
 
 
 def values_or_why(study: Any, values: Any) -> tuple[list[float], str]:
-    """What an objective has returned as numbers; or why these are none."""
+    """The numbers that an objective has returned; or why these are none."""
     found = values if isinstance(values, list) else [values]
     wanted = len(study.directions)
     if len(found) != wanted:

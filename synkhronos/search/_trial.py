@@ -15,7 +15,7 @@ from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 
 
 class Trial:
-    """What an objective gets: it draws values, reports, and hears whether to stop early.
+    """The argument of an objective: it draws values, reports, and hears whether to stop early.
 
     The methods have the names and arguments of Optuna's. They ask the parent over a pipe, which
     takes about a millisecond with SQLite.

@@ -26,7 +26,7 @@ _LOOK_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials of a search have in common.
+    """The settings that all trials of a search have in common.
 
     `objective` and `lifeline` are descriptors: a file in memory with the pickled function, and the
     read end of a pipe whose write end only the parent holds. `log_dir` is a folder for what trials
@@ -110,7 +110,7 @@ class TrialProcess:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """What becomes readable: at a message, and at the end of the process."""
+        """The descriptors that become readable: at a message, and at the end of the process."""
         return self._from, self._child.pidfd
 
     def messages(self) -> Iterator[dict[str, Any]]:

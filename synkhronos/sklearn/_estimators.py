@@ -26,7 +26,7 @@ _FLOATS = (np.float64, np.float32)
 
 
 class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators do."""
+    """The common base of both estimators."""
 
     _function: Callable[..., Any] | None = None
 
@@ -56,7 +56,7 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: no compiled function, and no group."""
+        """The pickled state: no compiled function, and no group."""
         return {k: v for k, v in super().__getstate__().items() if k != "_function"}
 
     def _made(self, columns: int, outputs: int, dtype: str, draw: np.random.RandomState) -> Net:

@@ -134,7 +134,7 @@ class _Count(Command):
 
 @dataclass(frozen=True)
 class _Interface(Command):
-    """What the engine uses of a communicator apart from moving and reducing arrays."""
+    """The rest that the engine uses of a communicator: all but moving and reducing arrays."""
 
     def run(self, member: Member) -> None:
         comm, home = member.communicator, member.communicator.home

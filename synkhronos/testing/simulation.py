@@ -54,7 +54,7 @@ class Exchange(NamedTuple):
 
 @dataclass
 class Simulation:
-    """What a simulation has found.
+    """The findings of a simulation.
 
     Attributes
     ----------

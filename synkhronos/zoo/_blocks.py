@@ -138,7 +138,7 @@ def drop(name: str, x: Any, rate: float, seed: int | None) -> Any:
 
 
 def known(depths: Mapping[int, Any], depth: int) -> Any:
-    """What belongs to a depth, or raise."""
+    """The entry for a depth, or raise."""
     if depth not in depths:
         there = ", ".join(map(str, depths))
         raise InputError(f"depth={shown(depth)}: there are {there}")

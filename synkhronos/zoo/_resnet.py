@@ -116,7 +116,7 @@ def _narrow(name: str, x: Any, inner: int, stride: int) -> Any:
 
 
 def _projected(name: str, x: Any, new: int, stride: int) -> Any:
-    """What a block adds to; a convolution of 1 x 1 where its shape is another."""
+    """The input that a block adds to; a convolution of 1 x 1 where its shape is another."""
     if stride == 1 and x.type.shape[3] == new:
         return x
     return conv_norm(f"{name}_beside", x, new, 1, stride)

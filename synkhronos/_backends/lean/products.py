@@ -162,7 +162,7 @@ class _Product:
         cgutils.memset(self.builder, data, self.builder.mul(cells, self.size), 0)
 
     def _flag(self, by_rows: Any) -> Any:
-        """What BLAS is told of an operand whose transpose it needs."""
+        """The letter for BLAS: "n" where `by_rows` holds, or "t" for the transpose."""
         return self.builder.select(by_rows, _letter("n"), _letter("t"))
 
     def _slot(self, value: Any) -> Any:

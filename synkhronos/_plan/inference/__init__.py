@@ -51,7 +51,7 @@ class Proof:
     zero: bool = False
 
     def refutes(self, reduction: str | None) -> str:
-        """What the output is, if the parts' own values, so reduced, are something else; else "".
+        """The kind of the output, if the parts' own values, so reduced, are something else; or "".
 
         "gather" and None ask for the parts' own values, and are never refuted.
 

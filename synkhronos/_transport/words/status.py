@@ -1,4 +1,4 @@
-"""What other processes of the same user read of a group while it works: `synk top`.
+"""A group's state, for other processes of the same user while it works: `synk top`.
 
 The memory of a node has no name, but the kernel shows the memfd of a process to processes of the
 same user, under /proc/PID/fd. They read it with `pread`, which allocates no page of it, and hold it
@@ -84,7 +84,7 @@ class Status:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """What the memory says of one member.
+    """The state of one member, as the memory has it.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """What the memory says of the members of one node.
+    """The state of the members of one node, as the memory has it.
 
     Attributes
     ----------

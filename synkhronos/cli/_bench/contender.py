@@ -1,7 +1,7 @@
 """A process that makes steps of a user's function in a group of its own, on request.
 
 Its first line on standard output tells of the process, as JSON; then for each line of its standard
-input it makes steps, and tells how many, and how long they took. What the user's code prints goes
+input it makes steps, and tells how many, and how long they took. Output of the user's code goes
 to standard error.
 """
 

@@ -379,7 +379,7 @@ def _mpi() -> Iterator[Finding]:
 
 
 def next_steps(findings: Sequence[Finding], works: bool) -> list[str]:
-    """What to do next: mend what is bad, then look at the notes, then start."""
+    """The next steps: mend what is bad, then look at the notes, then start."""
     steps = [
         f"{f.name}: {f.fix}"
         for state in (BAD, NOTE)

@@ -1,4 +1,4 @@
-"""What a report says of a run, read from its folder; nothing there is taken for granted."""
+"""The facts of a report about a run, read from its folder; all of them may be missing there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Run:
-    """What a report says of one run.
+    """The facts of a report about one run.
 
     Attributes
     ----------

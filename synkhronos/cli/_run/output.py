@@ -18,8 +18,8 @@ _MOST_WAITING = 1 << 20  # bytes that a reader has not taken; at more, the scrip
 class Output:
     """The way of the script's standard output and error output to those of this process.
 
-    What is not relayed from a worker belongs to rank 0. No write waits for a reader: a signal would
-    have to wait for him, too.
+    Lines that are not relayed from a worker belong to rank 0. No write waits for a reader: a signal
+    would have to wait, too.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ _LOCAL = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan has to know of this machine.
+    """The properties of this machine that decide a plan.
 
     Attributes
     ----------
@@ -294,7 +294,7 @@ def _hidden(given: Sequence[str]) -> frozenset[str]:
 
 
 def _program(options: argparse.Namespace) -> list[str]:
-    """What stands behind the interpreter."""
+    """The words behind the interpreter."""
     rest = options.program
     if options.module:
         return ["-m", *options.module, *rest]

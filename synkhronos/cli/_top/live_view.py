@@ -52,7 +52,7 @@ def watch(pid: int | None, interval: float) -> int:
 
 
 def headline(group: WatchedGroup) -> list[str]:
-    """What is known of the whole group, in lines."""
+    """The facts about the whole group, in lines."""
     rates = [
         f"{count(group.rates[name])} {name}/s"
         for name in ("rows", "steps", "commands")

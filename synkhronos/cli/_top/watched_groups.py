@@ -37,7 +37,7 @@ WINDOW_SECONDS = 5.0  # over which rates and shares are taken
 LATE_SECONDS = 5.0  # that a member computes while all others wait, from which on it is "late"
 _MEMORY = "/memfd:synkhronos (deleted)"
 _DOING = {-1: "scatter", SCATTER: "compute", COMPUTE: "copy", COPY: "wait"}
-# What a share is called, and its phases
+# The name of a share, and its phases
 SHARES = {
     "compute": ("scatter", "compute"),
     "exchange": ("copy", "reduce", "update"),
@@ -103,7 +103,7 @@ class WatchedGroup:
 
 @dataclass
 class _Seen:
-    """What earlier looks at a group have found."""
+    """The findings of earlier looks at a group."""
 
     looks: deque[tuple[float, GroupStatus]] = field(default_factory=deque)
     states: dict[int, tuple[object, float]] = field(default_factory=dict)  # and since when
@@ -220,7 +220,7 @@ def _reported(status: GroupStatus, m: MemberStatus) -> bool:
 def _state(
     status: GroupStatus, m: MemberStatus, waits: list[bool], now: float
 ) -> tuple[str, float | None]:
-    """What a member does, and since when, if that is known."""
+    """The work of a member, and since when, if that is known."""
     if _has_ended(m.pid):
         return "ended", None
     if m.compiling:

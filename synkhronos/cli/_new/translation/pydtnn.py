@@ -244,7 +244,7 @@ def _pixels(out: Translation, old: argparse.Namespace, rows: Rows, images: bool)
 
 
 def _loss_names(old: argparse.Namespace) -> list[str]:
-    """What loss_func names: in version 1.0 a list, with the metrics."""
+    """The names in loss_func: in version 1.0 a list, with the metrics."""
     usual = "accuracy,categorical_cross_entropy" if old.first else "categorical_cross_entropy"
     text = usual if old.loss_func is None else old.loss_func
     return [name for name in text.replace(" ", "").split(",") if name]
@@ -325,7 +325,7 @@ def _optimizer(out: Translation, old: argparse.Namespace, members: int) -> None:
 
 
 def _schedulers(out: Translation, old: argparse.Namespace, batch: int, rows: Rows) -> None:
-    """What watched the loss, and changed the rate."""
+    """Callbacks that watched the loss, and changed the rate."""
     wanted = [name for name in old.lr_schedulers.replace(" ", "").split(",") if name]
     for name in [n for n in wanted if n not in _WATCHING and n not in _TIMED]:
         out.leave(f"--lr_schedulers {name}", "not known")

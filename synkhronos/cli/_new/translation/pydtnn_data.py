@@ -15,7 +15,7 @@ _MEAN, _SPREAD = [125.3, 123.0, 113.9], [63.0, 62.1, 66.7]
 
 
 class Rows(NamedTuple):
-    """What is known of the rows.
+    """The known facts about the rows.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ _NUMBERS = (*SETTINGS, "momentum", "weight_decay")
 
 @dataclass(frozen=True)
 class OldModel:
-    """What a model file says.
+    """The contents of a model file.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class OldModel:
 
 
 def model_in(module: str, name: str) -> OldModel:
-    """What the file of a module says of a class.
+    """The contents of a class in the file of a module.
 
     Files of Python 2 that Python 3 cannot parse are as files that are not there.
     """
