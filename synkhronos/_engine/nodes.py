@@ -317,7 +317,7 @@ def _watch(process: MpiProcess, channel: OneNodeChannel) -> None:
     waiter, check = channel.node.waiter, process.leaders.check_transfer
     waiter.naps_ms = _NAPS_MS
     process.leaders.wait_with(waiter.wait)
-    process.world.wait_with(lambda done: waiter.accompany(done, check))
+    process.world.wait_with(lambda done: waiter.wait_for_mpi(done, check))
 
 
 def lead_all(

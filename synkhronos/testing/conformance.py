@@ -155,7 +155,7 @@ class _Interface(Command):
         assert values.tolist() == [comm.size * (comm.size + 1) / 2] * 3
         assert comm.native([1.0, 2.0]).tolist() == [1.0, 2.0]
         looks = iter([False, True])
-        comm.attend(lambda: next(looks, True))
+        comm.wait_for_gpu(lambda: next(looks, True))
         with comm.without_master():
             pass
         comm.barrier()

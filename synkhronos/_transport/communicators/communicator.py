@@ -166,7 +166,7 @@ class Communicator(ABC):
 
     # Exchanges of GPUs run without the host. So a member that waits for one watches the others.
 
-    def attend(self, done: Callable[[], bool]) -> None:
+    def wait_for_gpu(self, done: Callable[[], bool]) -> None:
         """Return once `done()` is true: an exchange of GPUs that all members have begun.
 
         Raises
@@ -178,7 +178,7 @@ class Communicator(ABC):
             time.sleep(_POLL_SECONDS)
 
     def fail_exchange(self) -> None:
-        """Tell the members that wait in `attend` that this member's part failed."""
+        """Tell the members that wait in `wait_for_gpu` that this member's part failed."""
 
     def native(self, value: Any) -> Any:
         """A value in the form in which it moves: an array of numpy, or of JAX on a GPU."""

@@ -99,8 +99,8 @@ class Gpus(Communicator):
     def interrupts(self) -> AbstractContextManager[None]:
         return self._host.interrupts
 
-    def attend(self, done: Callable[[], bool]) -> None:
-        self._host.attend(done)
+    def wait_for_gpu(self, done: Callable[[], bool]) -> None:
+        self._host.wait_for_gpu(done)
 
     @property
     def is_linked(self) -> bool:
@@ -198,7 +198,7 @@ class Gpus(Communicator):
     def _connect(self, name: np.ndarray) -> str:
         """Connect this member; returns the reason if NCCL cannot."""
         try:
-            gpu, watch = jax_backend.ordinal(), self._host.attend
+            gpu, watch = jax_backend.ordinal(), self._host.wait_for_gpu
             self._link = Link(name, self.rank, self.size, self._shared, gpu, watch)
         except NotServed as exc:
             self.fail_exchange()

@@ -71,12 +71,12 @@ class Hierarchy(Communicator):
     def interrupts(self) -> contextlib.AbstractContextManager[None]:
         return self._within.interrupts
 
-    def attend(self, done: Callable[[], bool]) -> None:
+    def wait_for_gpu(self, done: Callable[[], bool]) -> None:
         """See Communicator; leaders watch the other nodes, too."""
         if self._between is None:
-            self._within.attend(done)
+            self._within.wait_for_gpu(done)
         else:
-            self._within.attend(done, self._between.check)
+            self._within.wait_for_gpu(done, self._between.check)
 
     def fail_exchange(self) -> None:
         self._within.fail_exchange()

@@ -131,9 +131,11 @@ class SharedMemory(Communicator):
     def interrupts(self) -> AbstractContextManager[None]:
         return self._node.waiter.interrupts
 
-    def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
-        """See Communicator, and `Node.attend` for `beyond`."""
-        self._node.attend(done, beyond)
+    def wait_for_gpu(
+        self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None
+    ) -> None:
+        """See Communicator, and `Node.wait_for_gpu` for `beyond`."""
+        self._node.wait_for_gpu(done, beyond)
 
     def fail_exchange(self) -> None:
         self._node.fail_exchange()

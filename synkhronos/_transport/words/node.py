@@ -143,7 +143,9 @@ class Node:
             self.waiter.ring((leader,))
             self._await(self.words.of[leader], here)
 
-    def attend(self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None) -> None:
+    def wait_for_gpu(
+        self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait for an exchange of GPUs that all members have entered; it sets no word.
 
         `beyond` raises if another node has failed.
@@ -161,7 +163,7 @@ class Node:
                 raise PeerFailed
             beyond()
 
-        self.waiter.attend(done, check)
+        self.waiter.wait_for_gpu(done, check)
 
     def fail_exchange(self) -> None:
         """Tell the others that this member's part of an exchange of GPUs failed."""

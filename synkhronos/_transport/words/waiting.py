@@ -261,7 +261,7 @@ class Waiter:
                 self.keep_place()
             self._since = now
 
-    def attend(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
+    def wait_for_gpu(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
         """Return once `done()` is true, which no eventfd signals: the work of a GPU.
 
         `check` may raise to end the wait. Interrupts are delayed until the end, so that members
@@ -287,7 +287,7 @@ class Waiter:
                 began = clock()
                 self._look_after()
 
-    def accompany(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
+    def wait_for_mpi(self, done: Callable[[], bool], check: Callable[[], None]) -> None:
         """Return once `done()` is true: MPI moves data only within such calls.
 
         All members have come, so a death does not keep it from ending; the next wait raises it.
@@ -424,11 +424,11 @@ class _Parted(Waiter):
         """See `glance`."""
         raise GroupEnded
 
-    def attend(self, done: Callable[[], bool], check: Callable[[], None]) -> NoReturn:
+    def wait_for_gpu(self, done: Callable[[], bool], check: Callable[[], None]) -> NoReturn:
         """See `glance`."""
         raise GroupEnded
 
-    def accompany(self, done: Callable[[], bool], check: Callable[[], None]) -> NoReturn:
+    def wait_for_mpi(self, done: Callable[[], bool], check: Callable[[], None]) -> NoReturn:
         """See `glance`."""
         raise GroupEnded
 
