@@ -14,6 +14,7 @@ import re
 import sys
 import tomllib
 import traceback
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -448,7 +449,7 @@ OPEN_FILES = {
     "_transport.processes.guards": OF_THE_KERNEL,
     "_transport.channels.stalls": OF_THE_KERNEL,
     "_transport.words.waiting": OF_THE_KERNEL,
-    "cli._bench.contender": OF_THE_KERNEL,
+    "cli._bench.bench_process": OF_THE_KERNEL,
     "cli._command_line": OF_THE_KERNEL,
     "cli._doctor.examination": "a name with the pid, in a folder of the user",
     "cli._parser": OF_THE_PACKAGE,
@@ -532,6 +533,27 @@ def test_words_that_translations_leave() -> None:
     for path in [*sources(), *sorted(docs.rglob("*.rst"))]:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert not TRANSLATED.search(line), f"{path}, line {number}: {line.strip()}"
+
+
+def sentences(text: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split()))
+
+
+def test_no_sentence_begins_with_a_clause() -> None:
+    """A question may, and a heading, which has no full stop."""
+    texts = {p.name: p.read_text() for p in sorted((ROOT / "docs").rglob("*.rst"))}
+    texts |= {name: (ROOT / name).read_text() for name in ("CONTRIBUTING.rst", "CHANGELOG.rst")}
+    for name, tree in modules().items():
+        if name.split(".")[0] in ("extensions", "training"):
+            continue
+        documented = ast.Module | ast.ClassDef | ast.FunctionDef
+        found = [ast.get_docstring(n) for n in ast.walk(tree) if isinstance(n, documented)]
+        texts[name] = "\n\n".join(filter(None, found))
+    for name, text in texts.items():
+        for sentence in sentences(text):
+            clause = re.match(r"(?:[*-] )*(What|Who) \w.*[.:]$", sentence)
+            assert not clause, f"{name}: {sentence}"
 
 
 def test_no_leftovers() -> None:

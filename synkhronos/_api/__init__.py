@@ -1,1 +1,1 @@
-"""What the user holds: functions, Data, collectives, checks of consistency."""
+"""Objects of the user: functions, Data, collectives, checks of consistency."""

@@ -1,4 +1,4 @@
-"""What a user passes to a call of a function: bound to its inputs, checked, and divided."""
+"""Arguments of a call of a function: bound to its inputs, checked, and divided."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _kind(kind: Any) -> str:
 
 
 def _why(kind: Any, value: Any, exc: Exception | None = None, allow: str = "") -> str:
-    """What is wrong with an argument of this type, and what to do."""
+    """The fault of an argument of this type, and its cure."""
     unusable = why_unusable(value)
     if unusable:
         return unusable
@@ -247,7 +247,7 @@ def _why(kind: Any, value: Any, exc: Exception | None = None, allow: str = "") -
 
 
 def _plain(value: Any) -> Any:
-    """What PyTensor takes: arrays of other libraries become those of numpy."""
+    """Arrays as PyTensor takes them: those of other libraries become those of numpy."""
     foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
     return np.asarray(value) if foreign else value
 

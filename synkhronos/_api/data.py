@@ -44,7 +44,7 @@ class Data:
     After the end of the group, Data can be read and written; methods that change the shape raise
     GroupClosed.
 
-    `pickle` and the like write the array. What they read is Data of the current group; without one
+    `pickle` and the like write the array. They read Data of the current group; without one
     they raise NotForked. A copy by `copy` is Data of the same group, with an array of its own.
 
     Attributes

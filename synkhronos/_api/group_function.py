@@ -177,7 +177,7 @@ class GroupFunction:
         return self.outputs.structured(values, subset)
 
     def returned(self, call: Call, values: list[Any]) -> Any:
-        """What a call of all outputs returns, of their reduced values."""
+        """The result of a call of all outputs, of their reduced values."""
         subset = self.outputs.all
         then = self.outputs.finishing(call.outputs, subset)
         found = self.outputs.chosen(call.outputs, subset, values) if then is None else then(values)

@@ -218,7 +218,7 @@ class Report:
 
 
 class Measurements:
-    """What the clocks of one function have counted, and the reports on it.
+    """Counts of the clocks of one function, and the reports on them.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class Staging:
     def staged(
         self, call: Call, order: Sequence[int], args: Sequence[Any], batch: Any
     ) -> Staged | None:
-        """What a repetition of `call` must write; None where that is not Data, arrays and rows.
+        """Places that a repetition of `call` must write; None unless all are Data, arrays, rows.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class Staged:
-    """What a call has left for the members; a repetition of the call overwrites it.
+    """Memory that a call has filled for the members; a repetition of the call overwrites it.
 
     Attributes
     ----------

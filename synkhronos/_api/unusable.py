@@ -27,7 +27,7 @@ def aligned(value: Any) -> Any:
 
 
 def why_unusable(value: Any) -> str:
-    """What is wrong with a value, and what to do; empty if it may be an array of numbers."""
+    """The fault of a value, and its cure; empty if it may be an array of numbers."""
     given = value
     if isinstance(value, list | tuple):
         with contextlib.suppress(ValueError):  # a ragged one

@@ -430,7 +430,7 @@ def _check_replaced(olds: list[Variable], inputs: Sequence[Variable]) -> None:
 
 
 def _given(old: Variable, new: Any, strict: bool) -> Variable:
-    """What replaces a variable."""
+    """The replacement of a variable."""
     if isinstance(new, Variable):
         return new
     try:
@@ -468,7 +468,7 @@ def _described(value: Any) -> str:
 
 
 class Substitution:
-    """What replaces variables in all graphs of a function, at once.
+    """The replacements of variables in all graphs of a function, at once.
 
     Parameters
     ----------
@@ -661,7 +661,7 @@ def _streams(roots: list[Variable], changes: list[Change], rows: list[Variable])
     return [Stream(s, after.get(s), s in after and depends_on(after[s], rows)) for s in found]
 
 
-# What PyTensor calls an output that can be computed from means.
+# The name that PyTensor gives to an output that can be computed from means.
 _FROM_MEANS = {
     "std": ", or compute pt.sqrt((z**2).mean() - z.mean() ** 2), which is exact",
     "var": ", or compute (z**2).mean() - z.mean() ** 2, which is exact",

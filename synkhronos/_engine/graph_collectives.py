@@ -183,7 +183,7 @@ class _Order:
         return [new.get(v, v) for v in roots]
 
     def _outputs(self, node: Apply, inputs: list[Variable]) -> Sequence[Variable] | None:
-        """What replaces a node's outputs; None: the node stays."""
+        """The replacements of a node's outputs; None: the node stays."""
         op = node.op
         if isinstance(op, CollectiveOp):
             outputs = node.clone_with_new_inputs([*inputs[:-1], self.turn]).outputs

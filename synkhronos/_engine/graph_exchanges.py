@@ -143,7 +143,7 @@ class _Exchanges:
         return np.array(found[0])
 
     def _sent_on(self, arrays: Any) -> list[np.ndarray]:
-        """What the first member with rows has, in all members."""
+        """The arrays of the first member with rows, in all members."""
         assert self._members is not None
         first = self._members[0]
         found = self._communicator.broadcast(arrays if self.rank == first else None, first)

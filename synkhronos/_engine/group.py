@@ -854,7 +854,7 @@ _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
 def _settings() -> LaunchSettings:
-    """What a new group follows; a second group beside a living one is the script's own matter."""
+    """Settings of a new group; a second one beside a living one is the script's own matter."""
     if any(group.alive for group in list(_groups)):
         return LaunchSettings()
     return launch_settings()

@@ -86,7 +86,7 @@ class EndLaunch:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a leader tells the others about its node; `members_per_gpu` as in GroupOptions."""
+    """The message of a leader about its node; `members_per_gpu` as in GroupOptions."""
 
     host: str
     pids: list[int]

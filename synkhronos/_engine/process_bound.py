@@ -1,4 +1,4 @@
-"""What belongs to a process and its group, and can be neither copied nor pickled."""
+"""Objects that belong to a process and its group, and can be neither copied nor pickled."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def stop_telling() -> None:
 
 
 class _Told:
-    """What the thread tells."""
+    """The text of the thread."""
 
     def __init__(self, text: str, compiling: Callable[[], Sequence[int]]) -> None:
         self.text = text

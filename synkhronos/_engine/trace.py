@@ -26,7 +26,7 @@ _OTHERS = {RUN: "command", COLLECT: "collect reports", COMPILE: "compile"}
 
 @dataclass(frozen=True)
 class Alignment:
-    """What members' clocks showed more than the master's, at one time of the latter.
+    """By how much members' clocks were ahead of the master's, at one time of the latter.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class MemberTrace:
 
 
 class Trace:
-    """What each member of a group did, and when; made by `Group.trace`.
+    """The work of each member of a group, with times; made by `Group.trace`.
 
     Attributes
     ----------

@@ -69,6 +69,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and print a table for each batch."""
-    from synkhronos.cli._bench.contenders import bench
+    from synkhronos.cli._bench.comparison import bench
 
     return bench(options)

@@ -17,8 +17,8 @@ from measurements import measurement
 
 import synkhronos as synk
 from synkhronos._transport.processes import interpreter
-from synkhronos.cli._bench import contender, contenders
-from synkhronos.cli._bench.contender import Stopwatch, step_of
+from synkhronos.cli._bench import bench_process, comparison
+from synkhronos.cli._bench.bench_process import Stopwatch, step_of
 from synkhronos.cli._command_line import main
 from synkhronos.cli._scaling import curves_of, read_csv, write_csv
 
@@ -161,7 +161,7 @@ def scaling_columns() -> list[str]:
 def test_weak_scaling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The rows of each member are the same."""
 
-    class Fake(contenders.Contender):
+    class Fake(comparison.BenchProcess):
         def __init__(
             self, function: str, members: int, devices: str | None, lifeline: int | None
         ) -> None:
@@ -177,8 +177,8 @@ def test_weak_scaling(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
             assert seconds == 0.5
             return {"steps": 10, "seconds": 2.0}
 
-    monkeypatch.setattr(contenders, "Contender", Fake)
-    monkeypatch.setattr(contenders, "header", lambda where: "ready")
+    monkeypatch.setattr(comparison, "BenchProcess", Fake)
+    monkeypatch.setattr(comparison, "header", lambda where: "ready")
     options = ["--weak", "-b", "40", "-n", "3", "1", "--seconds", "1", "--rounds", "2"]
     assert main(["bench", "m:f", *options]) == 0
     head, _, title, _, *lines, _ = capsys.readouterr().out.splitlines()
@@ -197,10 +197,10 @@ def served(
     """What the process of a bench does, in this one: its exit code and its answers."""
     replies = io.StringIO()
     requests = io.StringIO(lines)
-    monkeypatch.setattr(contender, "_own_streams", lambda: (requests, replies))
+    monkeypatch.setattr(bench_process, "_own_streams", lambda: (requests, replies))
     monkeypatch.setattr(synk, "fork", fork)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    code = contender.serve(name, 1, None)
+    code = bench_process.serve(name, 1, None)
     sys.modules.pop("functions", None)
     return code, [json.loads(line) for line in replies.getvalue().splitlines()]
 
@@ -245,7 +245,7 @@ def test_exit_codes(
 ) -> None:
     """3: a group could not start; 4: a death; also after the process had been ready."""
     ready = "sys.stdout.write('{\"cores\": {}}\\n'); sys.stdout.flush(); sys.stdin.readline();"
-    monkeypatch.setattr(contenders, "header", lambda where: "ready")
+    monkeypatch.setattr(comparison, "header", lambda where: "ready")
     for before in ("", ready):
         monkeypatch.setattr(interpreter, "_BOOTSTRAP", f"import os, sys; {before} {ends}")
         assert main(["bench", "m:f", "-n", "2"]) == code
@@ -255,11 +255,11 @@ def test_exit_codes(
 def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends it at once; without one it ends with its input."""
     monkeypatch.setattr(interpreter, "_BOOTSTRAP", "import time; time.sleep(100)")
-    with pytest.raises(KeyboardInterrupt), contenders.Contender("m:f", 1, None, None) as sleeps:
+    with pytest.raises(KeyboardInterrupt), comparison.BenchProcess("m:f", 1, None, None) as sleeps:
         raise KeyboardInterrupt
     assert sleeps._process.returncode == -9
     monkeypatch.setattr(interpreter, "_BOOTSTRAP", "import sys; sys.stdin.read()")
-    with contenders.Contender("m:f", 1, None, None) as reads:
+    with comparison.BenchProcess("m:f", 1, None, None) as reads:
         pass
     assert reads._process.returncode == 0
 
@@ -284,22 +284,22 @@ def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixt
 
 def test_processes_take_turns_where_they_can() -> None:
     assert (
-        contenders.at_once([1, 2, 4], None) == contenders.at_once([1, 2, 4], "cpu") == [[1, 2, 4]]
+        comparison.at_once([1, 2, 4], None) == comparison.at_once([1, 2, 4], "cpu") == [[1, 2, 4]]
     )
-    assert contenders.at_once([1, 2], "cuda") == [[1], [2]]
-    assert contenders.default_sizes(1) == [1]
-    assert contenders.default_sizes(8) == [1, 2, 4, 8]
+    assert comparison.at_once([1, 2], "cuda") == [[1], [2]]
+    assert comparison.default_sizes(1) == [1]
+    assert comparison.default_sizes(8) == [1, 2, 4, 8]
 
 
 def test_what_makes_figures_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
     [curve] = curves_of([measurement(1, 1, 10.0), measurement(4, 1, 35.0)])
-    calm = contenders.verdict(curve, physical=4, load=0.0)
+    calm = comparison.verdict(curve, physical=4, load=0.0)
     assert calm == "4 members make the most rows per second, 3.50 times those of 1."
     [slower] = curves_of([measurement(1, 1, 10.0), measurement(2, 1, 9.0)])
-    assert contenders.verdict(slower, 4, 0.0) == "More members do not make more rows per second."
+    assert comparison.verdict(slower, 4, 0.0) == "More members do not make more rows per second."
     [alone] = curves_of([measurement(1, 1, 10.0)])
-    assert contenders.verdict(alone, 4, 0.0) == ""
-    text = contenders.verdict(curve, physical=2, load=1000.0)
+    assert comparison.verdict(alone, 4, 0.0) == ""
+    text = comparison.verdict(curve, physical=2, load=1000.0)
     assert "With more than 2 members, they share cores." in text
     assert "Other work keeps the machine busy" in text
     where = {
@@ -310,8 +310,8 @@ def test_what_makes_figures_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
         "variables": {"OPENBLAS_CORETYPE": "Haswell"},
         "blas": [{"name": "openblas", "core_type": "Haswell"}],
     }
-    assert contenders.header(where).startswith("4 cores, 2 of them physical, x86_64")
-    assert contenders.header(where).endswith(
+    assert comparison.header(where).startswith("4 cores, 2 of them physical, x86_64")
+    assert comparison.header(where).endswith(
         "openblas Haswell, mode JAX, OPENBLAS_CORETYPE=Haswell"
     )
 

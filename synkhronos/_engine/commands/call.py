@@ -261,7 +261,7 @@ def compute_call(
 
 
 def _without_rows(answer: Answer) -> Answer:
-    """What a member keeps that has computed for a row of another one."""
+    """The answer to keep in a member that has computed for a row of another one."""
     kept = [(u, v) for u, v in answer.updates if not u.everywhere and (u.alike or not u.by_rows)]
     return Answer([], kept, answer.streams)
 

@@ -40,7 +40,7 @@ class StartTrace(Command):
         return aligned(member)
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Alignment:
-        """What the master has measured."""
+        """The measurements of the master."""
         return own
 
 

@@ -38,7 +38,7 @@ class Failed(Exception):
         self.code = code if code > 0 else DEATH
 
 
-class Contender:
+class BenchProcess:
     """The process of one number of members; a context that ends it."""
 
     def __init__(
@@ -46,14 +46,14 @@ class Contender:
     ) -> None:
         self.members = members
         self._process = start_interpreter(
-            "synkhronos.cli._bench.contender",
+            "synkhronos.cli._bench.bench_process",
             {"function": function, "members": members, "devices": devices},
             lifeline=lifeline,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
 
-    def __enter__(self) -> Contender:
+    def __enter__(self) -> BenchProcess:
         return self
 
     def __exit__(self, kind: Any, *exc: Any) -> None:
@@ -139,19 +139,19 @@ def measured(sizes: Sequence[int], options: argparse.Namespace) -> Iterator[Meas
     """Start a process for each number of members, and let them take turns."""
     scaling = WEAK if options.weak else STRONG
     with lifeline() as held, ExitStack() as stack:
-        contenders = []
+        processes = []
         for size in sizes:  # one after the other: the first one compiles for all
-            made = stack.enter_context(Contender(options.function, size, options.devices, held))
+            made = stack.enter_context(BenchProcess(options.function, size, options.devices, held))
             where = made.ready()
-            contenders.append(made)
-            if len(contenders) == 1:
+            processes.append(made)
+            if len(processes) == 1:
                 say(header(where))
                 total = len(sizes) * len(options.batch) * options.seconds
                 say(f"measuring {options.function} for about {total:.0f} s")
                 sys.stdout.flush()
         for number in range(1, options.rounds + 1):
             for batch in options.batch:
-                for each in contenders:
+                for each in processes:
                     rows = batch * each.members if options.weak else batch
                     got = each.measure(rows, options.seconds / options.rounds)
                     yield Measurement(
