@@ -513,6 +513,26 @@ def test_module_variables() -> None:
         assert names <= ({"_current"} if name == "_engine.group" else set()), (name, names)
 
 
+def test_terminals_are_steered_in_one_module() -> None:
+    """Names in messages cannot do it, and lines that are drawn over and over do it in one way."""
+    found = set()
+    for name, tree in modules().items():
+        documented = ast.Module | ast.ClassDef | ast.FunctionDef
+        texts = {
+            id(n.body[0].value)
+            for n in ast.walk(tree)
+            if isinstance(n, documented) and ast.get_docstring(n)
+        }
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Constant)
+                and "\x1b" in str(node.value)
+                and id(node) not in texts
+            ):
+                found.add(name)
+    assert found == {"_host.terminal"}
+
+
 def test_sizes() -> None:
     """Functions stay small enough to be read."""
     for path in sources():

@@ -6,8 +6,10 @@ import os
 import unicodedata
 from typing import Any, TextIO
 
-ERASE = "\r\x1b[2K"  # ECMA-48: carriage return, erase in line
-_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"  # ECMA-48: select graphic rendition
+# ECMA-48
+ERASE = "\r\x1b[2K"  # carriage return, erase in line
+CLEAR = "\x1b[2J\x1b[H"  # erase in page, cursor to the first line
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"  # select graphic rendition
 
 
 class Line:

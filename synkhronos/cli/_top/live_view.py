@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from synkhronos._host.terminal import CLEAR
 from synkhronos.cli._say import say
 from synkhronos.cli._top.watched_groups import SHARES, Watch, WatchedGroup
 
@@ -36,10 +37,10 @@ def watch(pid: int | None, interval: float) -> int:
     """Draw again and again until Ctrl-C."""
     looks = Watch()
     if importlib.util.find_spec("rich") is None:
-        while True:  # clear the screen, and go to its first line
+        while True:
             groups = looks.look(pid)
             text = "\n\n".join(map(plain, groups)) or "no group of this user is running here"
-            sys.stdout.write("\x1b[2J\x1b[H")
+            sys.stdout.write(CLEAR)
             say(text)
             sys.stdout.flush()
             time.sleep(interval)
