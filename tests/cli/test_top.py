@@ -147,7 +147,7 @@ def test_memory_of_that_name_with_other_contents(
         try:
             os.ftruncate(memory, os.fstat(group2.arena.fd).st_size)
             os.write(memory, raw)
-            status, seen = read_status(memory), watched_groups._Seen()
+            status, seen = read_status(memory), watched_groups._EarlierLooks()
         finally:
             os.close(memory)
         for _ in range(2 if status else 0):

@@ -21,7 +21,7 @@ import synkhronos as synk
 from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
 from synkhronos._transport.words.status import read_status
 from synkhronos.cli._top.live_view import drawn, plain
-from synkhronos.cli._top.watched_groups import _Seen, _watched
+from synkhronos.cli._top.watched_groups import _EarlierLooks, _watched
 from synkhronos.extensions import make_train_function, updates
 
 HEAD_BYTES = STATUS + STATUS_BYTES
@@ -68,7 +68,7 @@ def memory_cases(draw: st.DrawFn) -> Tree:
 
 def read_memory(folder: Path) -> None:
     size, good = memory()
-    seen = _Seen()
+    seen = _EarlierLooks()
     for look in ("before", "after"):
         fd = os.memfd_create("synkhronos")
         try:

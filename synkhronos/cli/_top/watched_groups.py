@@ -102,7 +102,7 @@ class WatchedGroup:
 
 
 @dataclass
-class _Seen:
+class _EarlierLooks:
     """The findings of earlier looks at a group."""
 
     looks: deque[tuple[float, GroupStatus]] = field(default_factory=deque)
@@ -113,7 +113,7 @@ class Watch:
     """Looks at the groups of this user again and again."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._earlier: dict[int, _EarlierLooks] = {}
 
     def look(self, only: int | None = None) -> list[WatchedGroup]:
         """The groups that are alive now.
@@ -131,9 +131,11 @@ class Watch:
             if status is None:
                 continue
             alive.add(inode)
-            seen = self._seen.setdefault(inode, _Seen())
-            found.append(_watched(status, seen))
-        self._seen = {inode: seen for inode, seen in self._seen.items() if inode in alive}
+            earlier = self._earlier.setdefault(inode, _EarlierLooks())
+            found.append(_watched(status, earlier))
+        self._earlier = {
+            inode: earlier for inode, earlier in self._earlier.items() if inode in alive
+        }
         return sorted(found, key=lambda group: group.pid)
 
 
@@ -175,9 +177,9 @@ def _status(path: str) -> GroupStatus | None:
         os.close(fd)
 
 
-def _watched(status: GroupStatus, seen: _Seen) -> WatchedGroup:
+def _watched(status: GroupStatus, earlier: _EarlierLooks) -> WatchedGroup:
     now = time.perf_counter()  # as the members' clocks: CLOCK_MONOTONIC
-    looks = seen.looks
+    looks = earlier.looks
     looks.append((now, status))
     while len(looks) > 2 and looks[1][0] <= now - WINDOW_SECONDS:
         looks.popleft()
@@ -196,10 +198,10 @@ def _watched(status: GroupStatus, seen: _Seen) -> WatchedGroup:
     waits = [_reported(status, m) for m in status.members]
     for i, m in enumerate(status.members):
         state, since = _state(status, m, waits, now)
-        key, first = seen.states.get(m.rank, (None, now))
+        key, first = earlier.states.get(m.rank, (None, now))
         if key != (state, status.posted if state != "idle" else 0):
             first = now
-            seen.states[m.rank] = (state, status.posted if state != "idle" else 0), now
+            earlier.states[m.rank] = (state, status.posted if state != "idle" else 0), now
         lasting = now - (first if since is None else min(first, since))
         others = [done for k, done in enumerate(waits) if k not in (i, status.master)]
         late = not waits[i] and all(others) and state != "idle" and lasting > LATE_SECONDS
