@@ -2,14 +2,14 @@
 
 A member that came to another operation than the others would combine values that do not belong
 together, or wait. PyTensor's compilers promise no order of operations that do not depend on each
-other. So each such operation has one more input and output, its *turn*: a number. When a member
-compiles, `ordered` lets each operation's turn depend on that of the one before. The order follows
-only from the structure of the graph, which all members have from the master. The last turn is an
+other. So each such operation has one more input and output, its *token*: a number. When a member
+compiles, `ordered` lets each operation's token depend on that of the one before. The order follows
+only from the structure of the graph, which all members have from the master. The last token is an
 output of the compiled function. So no rewriting drops, merges or swaps operations in one member
 only: each depends on all before it, and the output on all of them. Nothing of it is computed from
 constants either, so an operation of constants is not replaced by its value.
 
-Loops (`Scan`) carry the turn from step to step. They check that all members make as many steps.
+Loops (`Scan`) carry the token from step to step. They check that all members make as many steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import ScalarConstant
-from pytensor.scalar.basic import int64 as turn_type
+from pytensor.scalar.basic import int64 as token_type
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import ScanArgs, expand_empty
 
@@ -33,13 +33,13 @@ from synkhronos._errors import InputError
 from synkhronos._plan.inference.walk import over_members
 from synkhronos._plan.reductions import Reduction
 
-FIRST_TURN = ScalarConstant(turn_type, np.int64(0))
+FIRST_TOKEN = ScalarConstant(token_type, np.int64(0))
 
 
 class CollectiveOp(Op):
     """An operation that combines values of all members; all compute it in the same order.
 
-    Its last input and last output are its turn.
+    Its last input and last output are its token.
 
     Attributes
     ----------
@@ -61,8 +61,8 @@ class SameSteps(CollectiveOp):
     __props__ = ()
 
     def make_node(self, *inputs: Any) -> Apply:
-        [steps, turn] = inputs
-        return Apply(self, [steps, turn], [steps.type(), turn_type()])
+        [steps, token] = inputs
+        return Apply(self, [steps, token], [steps.type(), token_type()])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         output_storage[0][0] = same_steps(np.asarray(inputs[0]))
@@ -160,18 +160,18 @@ def _equal(op: Any) -> bool | None:
 
 
 def ordered(variables: Sequence[Variable]) -> tuple[list[Variable], Variable]:
-    """The same variables, with all collectives in one order; and a variable of the last turn."""
-    order = _Order(FIRST_TURN)
+    """The same variables, with all collectives in one order; and a variable of the last token."""
+    order = _Order(FIRST_TOKEN)
     found = order.follow(variables, {})
-    turn: Any = pt.tensor_from_scalar(order.turn)
-    return found, turn
+    token: Any = pt.tensor_from_scalar(order.token)
+    return found, token
 
 
 class _Order:
     """Rebuilds graphs so that each collective depends on the one before."""
 
-    def __init__(self, turn: Any) -> None:
-        self.turn = turn
+    def __init__(self, token: Any) -> None:
+        self.token = token
 
     def follow(self, roots: Sequence[Variable], new: dict[Variable, Variable]) -> list[Variable]:
         """The roots, rebuilt; `new` holds what replaces variables."""
@@ -186,8 +186,8 @@ class _Order:
         """The replacements of a node's outputs; None: the node stays."""
         op = node.op
         if isinstance(op, CollectiveOp):
-            outputs = node.clone_with_new_inputs([*inputs[:-1], self.turn]).outputs
-            self.turn = outputs[-1]
+            outputs = node.clone_with_new_inputs([*inputs[:-1], self.token]).outputs
+            self.token = outputs[-1]
             return outputs
         if isinstance(op, OpFromGraph) and has_collectives(op.inner_outputs):
             inner = op.fgraph.bind(inputs)
@@ -199,24 +199,24 @@ class _Order:
         return node.clone_with_new_inputs(inputs).outputs
 
     def _loop(self, node: Apply) -> list[Variable]:
-        """A loop with the turn as one more state."""
+        """A loop with the token as one more state."""
         steps: Any = node.inputs[0]
         if not isinstance(steps, Constant):
-            check: Any = SameSteps()(steps, self.turn)
-            steps, self.turn = check
+            check: Any = SameSteps()(steps, self.token)
+            steps, self.token = check
             node = node.clone_with_new_inputs([steps, *node.inputs[1:]])
         args, before = ScanArgs.from_node(node, clone=True), pt.lscalar()
         inside = _Order(pt.scalar_from_tensor(before))
         given = args.inner_outputs
         made = inside.follow(given, {v: v for v in [*args.inner_inputs, before]})
-        first: Any = pt.tensor_from_scalar(self.turn)
+        first: Any = pt.tensor_from_scalar(self.token)
         args.outer_in_sit_sot.append(expand_empty(first[None], steps))
         args.inner_in_sit_sot.append(before)
         place = len(args.outer_out_mit_mot + args.outer_out_mit_sot + args.outer_out_sit_sot)
         inner = sum(map(len, args.inner_out_mit_mot)) + len(
             args.inner_out_mit_sot + args.inner_out_sit_sot
         )
-        after: Any = pt.tensor_from_scalar(inside.turn)
+        after: Any = pt.tensor_from_scalar(inside.token)
         made.insert(inner, after)
         old: Any = node.op
         loop = Scan(
@@ -229,6 +229,6 @@ class _Order:
             allow_gc=old.allow_gc,
         )
         outputs = list(loop.make_node(*args.outer_inputs).outputs)
-        turns: Any = outputs.pop(place)
-        self.turn = pt.scalar_from_tensor(turns[-1])
+        tokens: Any = outputs.pop(place)
+        self.token = pt.scalar_from_tensor(tokens[-1])
         return outputs

@@ -18,7 +18,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synkhronos._engine.graph_collectives import FIRST_TURN, CollectiveOp
+from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import mean_over_members
 from synkhronos.ops import all_reduce
 
@@ -45,10 +45,10 @@ class Moments(CollectiveOp):
 
     def make_node(self, *inputs: Any) -> Apply:
         given = [pt.as_tensor(v) for v in inputs[:3]]
-        turn = inputs[3] if len(inputs) > 3 else FIRST_TURN
+        token = inputs[3] if len(inputs) > 3 else FIRST_TOKEN
         kind = pt.TensorType(given[0].dtype, (given[0].type.shape[-1],))
-        found = [kind(), kind(), given[1].type(), given[2].type(), turn.type()]
-        return Apply(self, [*given, turn], found)
+        found = [kind(), kind(), given[1].type(), given[2].type(), token.type()]
+        return Apply(self, [*given, token], found)
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
         channels = (shapes[0][-1],)
@@ -56,7 +56,7 @@ class Moments(CollectiveOp):
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Compute the sums in float64."""
-        values, *running, turn = inputs
+        values, *running, token = inputs
         axes = tuple(range(values.ndim - 1))
         mean = values.mean(axes, dtype=np.float64)
         variance = values.var(axes, dtype=np.float64)
@@ -64,7 +64,7 @@ class Moments(CollectiveOp):
         new = [*found, *self.run_on(found, running)]
         for storage, value in zip(output_storage, new, strict=False):
             storage[0] = np.array(value)
-        output_storage[-1][0] = turn
+        output_storage[-1][0] = token
 
     def run_on(self, found: Any, running: Sequence[Any]) -> list[Any]:
         m = self.momentum

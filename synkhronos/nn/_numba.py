@@ -458,7 +458,7 @@ def _moments(op: Moments, node: Any, **kwargs: Any) -> tuple[Any, int]:
     kind = numba.types.Array(numba.float64, 2, "C")
 
     @numba_njit
-    def moments(values: Any, mean: Any, variance: Any, turn: Any) -> Any:
+    def moments(values: Any, mean: Any, variance: Any, token: Any) -> Any:
         channels = values.shape[-1]
         rows = np.ascontiguousarray(values).reshape((values.size // channels, channels))
         local = np.zeros((2, channels))
@@ -475,6 +475,6 @@ def _moments(op: Moments, node: Any, **kwargs: Any) -> tuple[Any, int]:
         means, variances = found[0].astype(values.dtype), found[1].astype(values.dtype)
         next_mean = (momentum * found[0] + (1 - momentum) * mean).astype(mean.dtype)
         next_variance = (momentum * found[1] + (1 - momentum) * variance).astype(variance.dtype)
-        return means, variances, next_mean, next_variance, turn
+        return means, variances, next_mean, next_variance, token
 
     return moments, _VERSION

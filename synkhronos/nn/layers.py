@@ -271,8 +271,8 @@ def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
 def _predicted(fgraph: Any, node: Any) -> list[Any]:
     """Replace the batch's mean and variance by the running values."""
     del fgraph
-    _, mean, variance, turn = node.inputs
-    return [mean, variance, mean, variance, turn]
+    _, mean, variance, token = node.inputs
+    return [mean, variance, mean, variance, token]
 
 
 predict_db.register("synkhronos_moments", _predicted, "basic")

@@ -18,10 +18,10 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import _vectorize_node
-from pytensor.scalar.basic import int64 as turn_type
+from pytensor.scalar.basic import int64 as token_type
 
 from synkhronos._engine import graph_exchanges
-from synkhronos._engine.graph_collectives import FIRST_TURN, CollectiveOp
+from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import PLAIN, Weighing
 from synkhronos._plan.reductions import Reduction, result_dtype
 
@@ -32,11 +32,11 @@ class _Combining(CollectiveOp):
     """An operation on one value, and perhaps on one more that only gives a length."""
 
     def made(self, given: Sequence[Any], output: Any) -> Apply:
-        """A node, before it has its turn."""
-        return Apply(self, [*given, FIRST_TURN], [output, turn_type()])
+        """A node, before it has its token."""
+        return Apply(self, [*given, FIRST_TOKEN], [output, token_type()])
 
     def make_node(self, *inputs: Any) -> Apply:
-        given = [pt.as_tensor(v) for v in inputs if getattr(v, "type", None) != turn_type]
+        given = [pt.as_tensor(v) for v in inputs if getattr(v, "type", None) != token_type]
         node = self.made(given, self.output_type(given[0].type)())
         if len(inputs) > len(given):
             node.inputs[-1] = inputs[-1]
@@ -52,9 +52,9 @@ class _Combining(CollectiveOp):
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Meet the others."""
-        *given, turn = inputs
+        *given, token = inputs
         output_storage[0][0] = self.value([np.asarray(v) for v in given])
-        output_storage[1][0] = turn
+        output_storage[1][0] = token
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Only the first input has a gradient."""
@@ -197,8 +197,8 @@ class Rank(CollectiveOp):
     equal = False
 
     def make_node(self, *inputs: Any) -> Apply:
-        turn = inputs[0] if inputs else FIRST_TURN
-        return Apply(self, [turn], [pt.lscalar(), turn_type()])
+        token = inputs[0] if inputs else FIRST_TOKEN
+        return Apply(self, [token], [pt.lscalar(), token_type()])
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
         return [(), ()]
@@ -238,6 +238,6 @@ def _slope(op: Reduction, given: Any, output: Any) -> Any:
 
 @_vectorize_node.register(AllReduce)
 @_vectorize_node.register(Broadcast)
-def _of_batch(op: _Combining, node: Apply, values: Any, turn: Any) -> Any:
+def _of_batch(op: _Combining, node: Apply, values: Any, token: Any) -> Any:
     """Over a batch of values the operation is the same, since it is element by element."""
     return op.make_node(values, node.inputs[-1])

@@ -56,9 +56,9 @@ def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     meet = functools.partial(graph_exchanges.all_reduced, op=op.op, weighing=op.weighing)
 
-    def all_reduce(values: Any, turn: Any) -> Any:
+    def all_reduce(values: Any, token: Any) -> Any:
         values = _declared(node, values)
-        return met(meet, values, values.shape), turn
+        return met(meet, values, values.shape), token
 
     return all_reduce
 
@@ -68,11 +68,11 @@ def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     meet = functools.partial(graph_exchanges.gathered, weighing=op.weighing)
 
-    def all_gather(values: Any, *like_and_turn: Any) -> Any:
+    def all_gather(values: Any, *like_and_token: Any) -> Any:
         values = _declared(node, values)
-        *like, turn = like_and_turn
+        *like, token = like_and_token
         rows = len(like[0]) if like else graph_exchanges.place()[1] * len(values)
-        return met(meet, values, (rows, *values.shape[1:])), turn
+        return met(meet, values, (rows, *values.shape[1:])), token
 
     return all_gather
 
@@ -81,12 +81,12 @@ def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> Callable[..., Any]:
 def _own_rows(op: OwnRows, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
 
-    def own_rows(values: Any, like: Any, turn: Any) -> Any:
+    def own_rows(values: Any, like: Any, token: Any) -> Any:
         values, mine = _declared(node, values), len(like)
         meet = functools.partial(
             graph_exchanges.scattered, op=Reduction.SUM, weighing=op.weighing, mine=mine
         )
-        return met(meet, values, (mine, *values.shape[1:])), turn
+        return met(meet, values, (mine, *values.shape[1:])), token
 
     return own_rows
 
@@ -96,12 +96,12 @@ def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> Callable[...
     del kwargs
     meet = functools.partial(graph_exchanges.scattered, op=op.op, weighing=op.weighing)
 
-    def reduce_scatter(values: Any, turn: Any) -> Any:
+    def reduce_scatter(values: Any, token: Any) -> Any:
         values = _declared(node, values)
         rank, size = graph_exchanges.place()
         at = edges(len(values), size)
         shape = (at[rank + 1] - at[rank], *values.shape[1:])
-        return met(meet, values, shape, node.outputs[0].type.dtype), turn
+        return met(meet, values, shape, node.outputs[0].type.dtype), token
 
     return reduce_scatter
 
@@ -111,9 +111,9 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     meet = functools.partial(graph_exchanges.of_root, root=op.root)
 
-    def broadcast(values: Any, turn: Any) -> Any:
+    def broadcast(values: Any, token: Any) -> Any:
         values = _declared(node, values)
-        return met(meet, values, values.shape), turn
+        return met(meet, values, values.shape), token
 
     return broadcast
 
@@ -121,15 +121,15 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> Callable[..., Any]:
 @jax_funcify.register(Rank)
 def _rank(op: Rank, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del op, node, kwargs
-    return lambda turn: (jnp.asarray(graph_exchanges.place()[0], "int64"), turn)
+    return lambda token: (jnp.asarray(graph_exchanges.place()[0], "int64"), token)
 
 
 @jax_funcify.register(SameSteps)
 def _same_steps(op: SameSteps, node: Any, **kwargs: Any) -> Callable[..., Any]:
     del op, kwargs
 
-    def check(steps: Any, turn: Any) -> Any:
+    def check(steps: Any, token: Any) -> Any:
         met(same_steps, _declared(node, steps), ())
-        return steps, turn  # as a number that JAX knows while it compiles, which loops need
+        return steps, token  # as a number that JAX knows while it compiles, which loops need
 
     return check

@@ -79,10 +79,10 @@ def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> tuple[Any, int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def all_reduce(values: Any, turn: Any) -> Any:
+    def all_reduce(values: Any, token: Any) -> Any:
         with numba.objmode(found=kind):
             found = _all_reduced(how, values)
-        return found, turn
+        return found, token
 
     return all_reduce, _VERSION
 
@@ -92,14 +92,14 @@ def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> tuple[Any, int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def all_gather(values: Any, turn: Any) -> Any:
+    def all_gather(values: Any, token: Any) -> Any:
         with numba.objmode(found=kind):
             found = _gathered(how, values)
-        return found, turn
+        return found, token
 
     @numba_njit
-    def all_gather_like(values: Any, like: Any, turn: Any) -> Any:
-        return all_gather(values, turn)
+    def all_gather_like(values: Any, like: Any, token: Any) -> Any:
+        return all_gather(values, token)
 
     return all_gather if len(node.inputs) == 2 else all_gather_like, _VERSION
 
@@ -109,11 +109,11 @@ def _rows(op: OwnRows, node: Any, **kwargs: Any) -> tuple[Any, int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def own_rows(values: Any, like: Any, turn: Any) -> Any:
+    def own_rows(values: Any, like: Any, token: Any) -> Any:
         mine = len(like)
         with numba.objmode(found=kind):
             found = _own_rows(how, values, mine)
-        return found, turn
+        return found, token
 
     return own_rows, _VERSION
 
@@ -123,10 +123,10 @@ def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> tuple[Any, i
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def reduce_scatter(values: Any, turn: Any) -> Any:
+    def reduce_scatter(values: Any, token: Any) -> Any:
         with numba.objmode(found=kind):
             found = _scattered(how, values)
-        return found, turn
+        return found, token
 
     return reduce_scatter, _VERSION
 
@@ -136,10 +136,10 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> tuple[Any, int]:
     root, kind = op.root, _array(node)
 
     @numba_njit
-    def broadcast(values: Any, turn: Any) -> Any:
+    def broadcast(values: Any, token: Any) -> Any:
         with numba.objmode(found=kind):
             found = of_root(values, root)
-        return found, turn
+        return found, token
 
     return broadcast, _VERSION
 
@@ -147,10 +147,10 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> tuple[Any, int]:
 @register_funcify_default_op_cache_key(Rank)  # type: ignore[untyped-decorator]
 def _rank(op: Rank, node: Any, **kwargs: Any) -> tuple[Any, int]:
     @numba_njit
-    def rank(turn: Any) -> Any:
+    def rank(token: Any) -> Any:
         with numba.objmode(found="int64"):
             found = place()[0]
-        return np.array(found), turn
+        return np.array(found), token
 
     return rank, _VERSION
 
@@ -160,9 +160,9 @@ def _same_steps(op: SameSteps, node: Any, **kwargs: Any) -> tuple[Any, int]:
     kind = _array(node)
 
     @numba_njit
-    def check(steps: Any, turn: Any) -> Any:
+    def check(steps: Any, token: Any) -> Any:
         with numba.objmode(found=kind):
             found = same_steps(steps)
-        return found, turn
+        return found, token
 
     return check, _VERSION

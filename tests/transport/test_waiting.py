@@ -1,4 +1,4 @@
-"""Waits beside busy processes: noticed by a slow turn, forgotten when cores are free again."""
+"""Waits beside busy processes: noticed by a slow yield, forgotten when cores are free again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._transport.words import waiting
-from synkhronos._transport.words.waiting import SLOW_TURN_SECONDS, Rivals
+from synkhronos._transport.words.waiting import SLOW_YIELD_SECONDS, Rivals
 from synkhronos.testing.faults import Fault
 
 pytestmark = pytest.mark.alone
@@ -24,7 +24,7 @@ class Machine:
         monkeypatch.setattr(waiting, "runnable", lambda: self.runnable)
         monkeypatch.setattr(waiting.os, "cpu_count", lambda: 2)
 
-    def turn(self, rivals: Rivals, seconds: float) -> None:
+    def yields(self, rivals: Rivals, seconds: float) -> None:
         began, self.now = self.now, self.now + seconds
         rivals.timed(began)
 
@@ -34,16 +34,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def test_quick_turns_go_on_yielding(machine: Machine) -> None:
+def test_quick_yields_go_on(machine: Machine) -> None:
     rivals = Rivals()
     for _ in range(100):
-        machine.turn(rivals, SLOW_TURN_SECONDS / 2)
+        machine.yields(rivals, SLOW_YIELD_SECONDS / 2)
     assert not rivals.present(machine.now)
 
 
-def test_a_slow_turn_ends_yielding_until_cores_are_free(machine: Machine) -> None:
+def test_a_slow_yield_ends_yielding_until_cores_are_free(machine: Machine) -> None:
     rivals, machine.runnable = Rivals(), 3
-    machine.turn(rivals, 2 * SLOW_TURN_SECONDS)
+    machine.yields(rivals, 2 * SLOW_YIELD_SECONDS)
     for _ in range(50):  # far beyond the first pause: as long as three want two cores
         assert rivals.present(machine.now)
         machine.now += 0.015
@@ -54,12 +54,12 @@ def test_a_slow_turn_ends_yielding_until_cores_are_free(machine: Machine) -> Non
 
 def test_members_that_outnumber_cores_are_not_rivals(machine: Machine) -> None:
     rivals, machine.runnable = Rivals(members=4), 4
-    machine.turn(rivals, 2 * SLOW_TURN_SECONDS)
+    machine.yields(rivals, 2 * SLOW_YIELD_SECONDS)
     assert rivals.present(machine.now)
     machine.now += 1.0
     assert not rivals.present(machine.now)
     machine.runnable = 5
-    machine.turn(rivals, 2 * SLOW_TURN_SECONDS)
+    machine.yields(rivals, 2 * SLOW_YIELD_SECONDS)
     machine.now += 1.0
     assert rivals.present(machine.now)
 
@@ -69,7 +69,7 @@ def test_pauses_grow_where_the_number_of_runnable_processes_does_not_tell(machin
     rivals, tries = Rivals(), 0
     for _ in range(10_000):  # 10 s
         if not rivals.present(machine.now):
-            machine.turn(rivals, 0.004)
+            machine.yields(rivals, 0.004)
             tries += 1
         machine.now += 0.001
     assert 5 < tries < 20

@@ -4,10 +4,10 @@ A waiter polls three kinds of descriptors: its own eventfd, by which others wake
 eventfd, which is never read, so that it ends all waits at once when the group ends; and the pidfds
 of the members it depends on.
 
-While it spins it yields the core at each turn, since another member may need it: plain spinning
+While it spins it yields the core in each pass, since another member may need it: plain spinning
 costs milliseconds where members outnumber cores. But a yield gives the core to any other process,
-too, for a whole slice of the scheduler (3 to 4 ms). So a waiter that sees a turn take longer than
-SLOW_TURN_SECONDS sleeps at once for a while. The scheduler prefers a sleeper that is woken to busy
+too, for a whole slice of the scheduler (3 to 4 ms). So a waiter that sees a pass take longer than
+SLOW_YIELD_SECONDS sleeps at once for a while. The scheduler prefers a sleeper that is woken to busy
 processes, within about 20 us. The master then stays on the core where the scheduler puts it: two
 members that take turns on one core meet sooner than two that each wait for a busy process. Tiny
 calls of 2 members beside 1 to 3 busy processes on 2 cores take 40 us; with 20 us of spinning before
@@ -46,10 +46,10 @@ _POLL_SECONDS = 50e-6  # between two looks at an event that no eventfd signals
 # looks at a word before the first yield, which takes 0.5 us, with and without other processes that
 # want the core; 200 looks take about 8 us
 _LOOKS, _LOOKS_ALONE = 20, 200
-YIELDS_WHERE_CROWDED = 40  # turns before sleeping where members outnumber cores
+YIELDS_WHERE_CROWDED = 40  # yields before sleeping where members outnumber cores
 
-SLOW_TURN_SECONDS = 200e-6  # a yield among members that wait takes about 1 us
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds without yields after a slow turn
+SLOW_YIELD_SECONDS = 200e-6  # a yield among members that wait takes about 1 us
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds without yields after a slow one
 WORTH_A_MOVE = 100e-6  # seconds of a member's work; a move to another core takes about 10 us
 
 # x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
@@ -82,9 +82,9 @@ class PeerFailed(Exception):
 
 
 class Rivals:
-    """Busy processes beside the members, noticed by a turn of a spin that takes long.
+    """Busy processes beside the members, noticed by a pass of a spin that takes long.
 
-    A yield to one of them costs a slice. So after such a turn the waiter does not yield for a
+    A yield to one of them costs a slice. So after such a pass the waiter does not yield for a
     while, and not after that either as long as more processes are runnable than there are cores,
     or members where these outnumber cores.
     """
@@ -112,9 +112,9 @@ class Rivals:
         return True
 
     def timed(self, began: float) -> float:
-        """End a turn that began then; returns the time now."""
+        """End a pass that began then; returns the time now."""
         now = clock()
-        if now - began > SLOW_TURN_SECONDS:
+        if now - began > SLOW_YIELD_SECONDS:
             again = now - self._seen < 6 * self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE) if again else _SHORTEST_PAUSE
             self._seen, self._until = now, now + self._pause
@@ -179,7 +179,7 @@ class Waiter:
         self._words = words.of
         self._bells = bells
         self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
-        self._least_turns = 0 if self._spin else YIELDS_WHERE_CROWDED
+        self._least_yields = 0 if self._spin else YIELDS_WHERE_CROWDED
         self._first_looks = _LOOKS if self._spin else 1
         self._most_looks = _LOOKS_ALONE if self._spin else _LOOKS
         self.looks = self._most_looks
@@ -345,16 +345,16 @@ class Waiter:
         self._waits += 1
         if self.keep_place is not None and self._waits % _PLACE_EVERY == 0:
             self.keep_place()
-        until, turns = now + self._spin, 0
-        while now < until or turns < self._least_turns:
+        until, yields = now + self._spin, 0
+        while now < until or yields < self._least_yields:
             os.sched_yield()
             now = rivals.timed(now)
             if ready():
                 return True
             if rivals.present(now):
                 break
-            turns += 1
-            if not turns & 63:
+            yields += 1
+            if not yields & 63:
                 self.interrupts.check()
         self.interrupts.check()
         return False
