@@ -26,6 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from user_scripts import alive, start_script
 
 import synkhronos as synk
+from synkhronos._transport.processes import interpreter
 from synkhronos.extensions import updates
 from synkhronos.training import Recorder, fit
 from synkhronos.training._record import recorder
@@ -367,7 +368,7 @@ def test_it_ends_though_a_fork_holds_its_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a worker does that was started anew during the run."""
-    monkeypatch.setattr(process, "_BOOTSTRAP", "import sys; sys.stdin.buffer.read(1)")
+    monkeypatch.setattr(interpreter, "_BOOTSTRAP", "import sys; sys.stdin.buffer.read(1)")
     monkeypatch.setattr(process, "_LIMIT", 20.0)
     with exported(tmp_path, "csv"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of JAX, if another test has imported it
@@ -394,7 +395,7 @@ def test_a_failure_fails_no_run(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(process, "_BOOTSTRAP", code)
+    monkeypatch.setattr(interpreter, "_BOOTSTRAP", code)
     if "sleep" in code:
         monkeypatch.setattr(process, "_LIMIT", 0.2)
     with exported(run, "csv"):
