@@ -1,4 +1,4 @@
-"""What is built on the group's functions and collectives: training.
+"""Training, built on the group's functions and collectives.
 
 `updates`       update rules, split into gradient and update
 `train`         makes the functions that train

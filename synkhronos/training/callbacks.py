@@ -1,4 +1,4 @@
-"""What stops a run, keeps its best values, or lowers its rate: callbacks with a state.
+"""Callbacks with a state: they stop a run, keep its best values, or lower its rate.
 
 These rules hold here:
 

@@ -230,7 +230,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
 
 _DATES = (datetime.datetime, datetime.date, datetime.time)
 
-# What can be given for a value, by its key.
+# The values that can be given, by the key.
 GIVE = dict([*words_of_keys(Config), *words_of_keys(Optimizer, "optimizer.")])
 
 
@@ -379,7 +379,7 @@ _PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`", re.DOTALL)
 
 
 def _explained(text: str, table: Any, path: str, usual: str) -> str:
-    """What is wrong, by the path of the value, what was found, and what can be given."""
+    """The fault, by the path of the value, what was found, and what can be given."""
     match = _PLACE.fullmatch(text)
     message, inner = match.groups() if match else (text, "")
     here, known = (f"{start}{inner}".removeprefix(".") for start in (path, usual))

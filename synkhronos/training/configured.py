@@ -255,7 +255,7 @@ def _stops(config: Config) -> tuple[list[EarlyStopping], list[Target]]:
 
 
 def _exchange(config: Config) -> Exchange | None:
-    """What nodes send of gradients; the key compress had one kind of it."""
+    """The exchange of gradients between nodes; the key compress had one kind of it."""
     if config.compress is None:
         return exchange_of(config.exchange, "exchange")
     if config.exchange is not None:
@@ -269,7 +269,7 @@ def _exchange(config: Config) -> Exchange | None:
 
 
 def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:
-    """What is trained on, and what is validated with, if anything."""
+    """The data of the training, and those of the validation, if any."""
     rows = _fitting_rows(config, "train", net)
     apart = rule is not None and rule.counts_batches_by == "member"
     if apart and not all(isinstance(v, np.ndarray) for v in rows):

@@ -1,3 +1,3 @@
-"""What a run gives back."""
+"""The result of a run."""
 
 from synkhronos.training._record.history import History as History

@@ -1,3 +1,3 @@
-"""What a run leaves in its folder."""
+"""The folder of a run."""
 
 from synkhronos.training._record.recorder import Recorder as Recorder

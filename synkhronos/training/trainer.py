@@ -6,8 +6,8 @@ These rules hold here:
   changed nothing.
 * A trainer outlives its runs. Its `RunState` and its place in the batches stay, so a further `fit`
   goes on after the last whole step, after an exception too.
-* What belongs to one run ends with it, however it ends: feeds, the lock of the folder, handlers of
-  signals, the precision of products. All of it is in contexts that `fit` enters.
+* All that belongs to one run ends with it, however it ends: feeds, the lock of the folder, handlers
+  of signals, the precision of products. All of it is in contexts that `fit` enters.
 * With other data than before, the number of the epoch stays, and the epoch begins anew: a place in
   other rows means nothing.
 * `epochs` counts all epochs, of earlier calls and of the run that is resumed. So a script that is

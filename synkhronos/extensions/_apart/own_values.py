@@ -259,7 +259,7 @@ class Local(Kept):
                 shared.container.storage[0] = np.array(value)
 
     def _swapped_values(self) -> list[np.ndarray]:
-        """What members swap: parameters and states."""
+        """The vectors that members swap: parameters and states."""
         count = len(self._own) - len(self._recipe.statistics)
         return [*self._own[:count], *self._states]
 

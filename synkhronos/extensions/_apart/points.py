@@ -82,7 +82,7 @@ class Point:
                 storage[0] = value
 
     def summary(self) -> dict[str, Any]:
-        """What a run's history keeps of it."""
+        """The row for a run's history."""
         return {k: getattr(self, k) for k in ("rows", "epoch", "seconds", "version", "loss")}
 
 

@@ -21,8 +21,8 @@ from synkhronos.extensions._step.resident import Resident
 class ResidentLocal(Local):
     """The same, with the values of parameters, states and statistics in arrays of JAX.
 
-    Meetings treat this member's own vectors, in the host's memory. What a meeting reads is copied
-    there first. What it has changed is copied to JAX's memory by the next step.
+    Meetings treat this member's own vectors, in the host's memory. Values that a meeting reads are
+    copied there first. The next step copies those that it has changed to JAX's memory.
     """
 
     def __init__(self, *args: Any) -> None:

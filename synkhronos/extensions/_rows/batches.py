@@ -204,7 +204,7 @@ class Batches:
         )
 
     def _state_of_blocks(self) -> dict[str, Any]:
-        """What a state says of the blocks: a digest of their lengths, which may be many."""
+        """The blocks as a state has them: a digest of their lengths, which may be many."""
         if self.blocks is None:
             return {}
         digest = hashlib.sha256(np.asarray(self.blocks, "<i8").tobytes()).hexdigest()

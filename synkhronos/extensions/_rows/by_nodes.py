@@ -133,7 +133,7 @@ class ReadAhead(Command):
 
 @dataclass
 class NodePart:
-    """What a member keeps of a loader; only the node's leader has a reader."""
+    """The state of a loader in a member; only the node's leader has a reader."""
 
     reader: NodeReader | None
     sets: tuple[tuple[int, ...], ...]

@@ -166,8 +166,8 @@ class Partition:
     states: tuple[tuple[SharedVariable, Variable], ...]
 
 
-# What is known of a variable: that it holds one value for each element of a unit (the unit's
-# number), that it is the same for all elements (_FIXED), or neither (_OTHER).
+# A variable holds one value for each element of a unit (then it has the unit's number), or is the
+# same for all elements (_FIXED), or neither (_OTHER).
 _FIXED = -1
 _OTHER = -2
 

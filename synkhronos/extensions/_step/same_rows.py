@@ -79,7 +79,7 @@ class SameRows:
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """What returns the object while it exists; arrays are not kept alive."""
+    """A function that returns the object while it exists; arrays are not kept alive."""
     try:
         return weakref.ref(value)
     except TypeError:  # lists and numbers

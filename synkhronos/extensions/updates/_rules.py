@@ -5,7 +5,8 @@ params, learning_rate, ..., weight_decay, decoupled``. Its docstring has a Cost,
 Examples. Common to all:
 
 * Each new value is elementwise in the gradient, the parameter and its states, beside which there
-  are only 0-d scalars. What is the same for all parameters (a count of steps) is one 0-d variable.
+  are only 0-d scalars. A state that is the same for all parameters (a count of steps) is one 0-d
+  variable.
 * A parameter's arithmetic and its states have its dtype, whatever the dtypes of hyper-parameters
   and of floatX. Scalars are worked out before they are rounded to it.
 * Hyper-parameters are numbers, 0-d shared variables, or 0-d inputs of the call. The latter two may

@@ -1,4 +1,4 @@
-"""What can be given for a key of a config, in words that follow from its type."""
+"""The values that a key of a config takes, in words that follow from its type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def words_of_keys(struct: type, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def what_to_give(kind: Any) -> str:
-    """What can be given for a type: its own description, or one that follows from its bounds.
+    """The values of a type: its own description, or one that follows from its bounds.
 
     >>> what_to_give(Literal["keep", "drop"] | None), what_to_give(bool)
     ('keep or drop', 'true or false')

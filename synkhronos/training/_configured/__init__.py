@@ -1,1 +1,1 @@
-"""What a config names: functions, optimizers, rules, metrics, rows."""
+"""Objects that a config names: functions, optimizers, rules, metrics, rows."""

@@ -66,7 +66,7 @@ def _is_of(module: Any, file: Path) -> bool:
 
 
 def called(function: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> Any:
-    """What a function returns for arguments of a table.
+    """The result of a function for arguments of a table.
 
     Raises
     ------

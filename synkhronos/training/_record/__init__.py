@@ -1,1 +1,1 @@
-"""What a run leaves: its history, its folder, its lines on the terminal, exports of it."""
+"""The traces of a run: its history, its folder, its lines on the terminal, exports of it."""

@@ -1,9 +1,10 @@
-"""What a person sees of a run: a few lasting lines, and one line that tells how far it is.
+"""The screen of a run: a few lasting lines, and one line that tells how far it is.
 
 At a terminal the progress line is drawn over and over, at most twice a second. The cursor then
-stands at its beginning, as `_engine.progress` leaves it, so that each erases the line of the other.
-What else is printed through ``sys.stdout`` and ``sys.stderr``, or logged there, erases the line
-first. Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
+stands at its beginning (`_host.terminal.Line`), so that it and `_engine.progress` erase the line of
+each other.
+Other texts for ``sys.stdout`` and ``sys.stderr``, and the logs there, erase the line first.
+Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
 
 There is no thread, and nothing is drawn between two calls.
 """

@@ -156,7 +156,7 @@ class History:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a file of comma-separated values in UTF-8, with a line of names first.
 
-        What a row lacks is an empty field; numbers keep all their digits.
+        A value that a row lacks is an empty field; numbers keep all their digits.
         """
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns)

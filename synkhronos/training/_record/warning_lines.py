@@ -17,8 +17,8 @@ def kept_warnings(keep: Callable[[str, str], None]) -> Iterator[None]:
     """A context in which a function is told of each warning, which is shown as before.
 
     Its arguments are what has warned (the category of Python's warning, the level of a log record)
-    and the text. What it cannot keep is left out, as in a fork of this process: a warning fails no
-    run.
+    and the text. It leaves out warnings that it cannot keep, as in a fork of this process: a
+    warning fails no run.
     """
 
     def tell(what: str, text: Callable[[], str]) -> None:

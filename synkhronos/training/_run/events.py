@@ -16,7 +16,7 @@ KINDS = ("start", "step", "epoch", "validated", "saved", "end")
 
 
 class RunControl(ABC):
-    """What callbacks may ask of a trainer between two steps; `Trainer` documents it."""
+    """The trainer as callbacks see it between two steps; `Trainer` documents it."""
 
     train: TrainingFunction
 
@@ -49,7 +49,7 @@ class RunControl(ABC):
 
 @dataclass(frozen=True)
 class Event:
-    """What has happened in a run.
+    """An event of a run.
 
     Attributes
     ----------

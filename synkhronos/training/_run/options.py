@@ -1,4 +1,4 @@
-"""What a run is asked for, as its trainer has checked it."""
+"""The options of a run, as its trainer has checked them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Options:
-    """What holds for all runs of a trainer."""
+    """The options of all runs of a trainer."""
 
     folder: Path | None
     keep: int | None

@@ -38,7 +38,7 @@ class PhaseTimes:
         self._waited = feed.waited
 
     def epoch(self) -> dict[str, Any]:
-        """What the line of an epoch says of its time; nothing if members have no clocks.
+        """The time in the line of an epoch; nothing if members have no clocks.
 
         ``phases``: seconds of each member by phase, which together are the seconds of the epoch.
         One of them is ``compile``, in an epoch with a step that compiles.
@@ -74,7 +74,7 @@ def phases_of(before: Seconds, now: Seconds, seconds: float) -> dict[str, list[f
 
 
 def _since(before: Sequence[float], now: Sequence[float]) -> list[float]:
-    """What has been added; all of it if the clocks are new, as after a restart of workers."""
+    """The addition; all of it if the clocks are new, as after a restart of workers."""
     if len(before) != len(now) or any(b > n for b, n in zip(before, now, strict=True)):
         return list(now)
     return [n - b for b, n in zip(before, now, strict=True)]

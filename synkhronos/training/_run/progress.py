@@ -1,4 +1,4 @@
-"""What a person reads of a run: its begin, its progress, each epoch, and where time went."""
+"""Lines about a run for its user: its begin, its progress, each epoch, and where time went."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _fits(found: Shape, wanted: Sequence[int | None]) -> bool:
 
 
 def _cure(found: Shape, wanted: Sequence[int | None], dtype: str) -> str:
-    """What makes such rows of those."""
+    """The cure: a transposition, or another network."""
     orders = itertools.permutations(range(len(found))) if len(found) <= _FEW_AXES else ()
     for order in orders:
         if _fits(tuple(found[i] for i in order), wanted):
@@ -157,7 +157,7 @@ def _text(shape: Sequence[int | None]) -> str:
 
 
 def _turned(outputs: Sequence[Variable], rows: Mapping[Variable, Shape]) -> str:
-    """What to do: transpose rows of images, if they then go through the network."""
+    """The cure: transpose rows of images, if they then go through the network."""
     for variable, shape in rows.items():
         for order in ((2, 0, 1), (1, 2, 0)) if len(shape) == 3 else ():
             turned = tuple(shape[i] for i in order)
@@ -167,7 +167,7 @@ def _turned(outputs: Sequence[Variable], rows: Mapping[Variable, Shape]) -> str:
 
 
 def _fault(outputs: Sequence[Variable], rows: Mapping[Variable, Shape]) -> str | None:
-    """What an operation says of values of the shapes that follow from those of rows."""
+    """The complaint of an operation about the shapes that follow from those of rows."""
     ended = time.monotonic() + SECONDS
     typed: dict[Variable, Variable] = {
         v: v.type.clone(shape=(v.type.shape[0], *shape))(v.name) for v, shape in rows.items()

@@ -32,7 +32,7 @@ _KINDS = "biufc"  # of dtypes that Data can hold
 
 @dataclass(frozen=True)
 class Described:
-    """What a file holds: rows in each block, the shape of a row, the dtype."""
+    """The contents of a file: rows in each block, the shape of a row, the dtype."""
 
     blocks: tuple[int, ...]
     row: tuple[int, ...]
@@ -73,7 +73,7 @@ class Format(ABC):
 
     @abstractmethod
     def describe(self, path: str) -> Described:
-        """What a file holds; nothing stays open."""
+        """The contents of a file; nothing stays open."""
 
     def open(self, path: str) -> Any:
         """Open a file: the argument of `read`."""
@@ -94,7 +94,7 @@ class Format(ABC):
 
 @dataclass(frozen=True)
 class Options(Checked):
-    """What all readers of files take; `sources` explains them."""
+    """The arguments of all readers of files; `sources` explains them."""
 
     cache: str | os.PathLike[str] | None = None
     skip: bool = False
@@ -360,7 +360,7 @@ _of_parents: list[_Opened] = []
 
 
 class _Opened:
-    """What one process has open of a source, and has decoded."""
+    """The files of a source that one process has open, and the blocks that it has decoded."""
 
     def __init__(self, damaged: dict[int, str] | None = None) -> None:
         self.pid = os.getpid()
@@ -393,7 +393,7 @@ def _text(cache: Any) -> str | None:
 def _described(
     kind: Format, paths: Sequence[str], options: Options
 ) -> tuple[dict[str, Described], dict[str, str], tuple[str, ...]]:
-    """What each file holds, where copies of remote ones are, and the files that are left out."""
+    """Contents of each file, places of copies of remote ones, and the files that are left out."""
     found: dict[str, Described] = {}
     copies: dict[str, str] = {}
     left_out: list[str] = []

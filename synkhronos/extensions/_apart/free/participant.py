@@ -40,7 +40,7 @@ BLOCK = 1 << 16  # elements; what an exchange reads and writes of them stays in 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What all members of a run do.
+    """The work of all members of a run.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Assignment:
 
 @dataclass
 class Slot:
-    """What one member shows the others: its parameters, then statistics.
+    """The page of one member for the others: its parameters, then statistics.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Slot:
 
 @dataclass
 class Shared:
-    """What a member has in common with the others, and its own vectors.
+    """The vectors in common with the others, and those of a member.
 
     Attributes
     ----------
@@ -265,13 +265,13 @@ class Participant:
         """Take in what others have sent, and answer requests; before a step, and while it waits."""
 
     def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
-        """What follows a step."""
+        """The work after a step."""
 
     def _flush(self) -> None:
         """Exchange what has not been exchanged yet."""
 
     def _last(self) -> None:
-        """What follows the last step of the run."""
+        """The work after the last step of the run."""
 
     def _call(self, rows: np.ndarray) -> Call:
         """The call for rows of this member only; for as many rows as before, the same object."""

@@ -177,7 +177,7 @@ class Run(PointSource):
         return counted, loss
 
     def progress(self) -> list[dict[str, Any]]:
-        """What each member has done: one dict for each rank.
+        """The work of each member: one dict for each rank.
 
         Keys: steps, rows, exchanges, staleness (mean), stalest, waited (share of the time), idle
         (seconds since its latest step), refused and put_off (exchanges), present, alive.

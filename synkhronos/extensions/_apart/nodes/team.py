@@ -22,7 +22,7 @@ from synkhronos.extensions._step.update import FlatUpdate, Inputs, weights_of
 
 
 class Team(Local):
-    """What a member keeps where its node trains as one: parameters and states are the node's.
+    """The state of a member whose node trains as one: parameters and states are the node's.
 
     Parameters
     ----------

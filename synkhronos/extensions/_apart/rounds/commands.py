@@ -48,7 +48,7 @@ class InstallLocal(Install):
 def _lent(
     arrays: LocalArrays, recipe: LocalRecipe, own: list[np.ndarray], comm: Any
 ) -> list[np.ndarray]:
-    """What the leader allocates for its node: centre, outer vectors, first states, means."""
+    """The leader's memory for its node: centre, outer vectors, first states, means."""
     centre = arrays.empty(comm)
     outer = arrays.like_parameters(comm, own)
     first = []

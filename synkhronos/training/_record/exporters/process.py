@@ -47,7 +47,7 @@ def exported(run: Path, to: str) -> Iterator[None]:
     """A context beside which a process exports the run; it ends after the last line.
 
     It also ends after the death of this process, by the end of a pipe. A failure of it fails no
-    run: a warning is logged. What it says is in ``log/export-TARGET.log``.
+    run: a warning is logged. Its output is in ``log/export-TARGET.log``.
     """
     said = run / "log" / f"export-{to}.log"
     said.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What takes the lines of a run."""
+"""A program that takes the lines of a run."""
 
 from __future__ import annotations
 
