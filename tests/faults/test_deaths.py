@@ -18,7 +18,7 @@ import pytest
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._plan.reductions import Reduction
-from synkhronos._transport.processes.child_process import Worker
+from synkhronos._transport.processes.worker import Worker
 from synkhronos.testing.faults import KINDS, Fault
 
 pytestmark = pytest.mark.alone
