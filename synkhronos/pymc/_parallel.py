@@ -448,7 +448,7 @@ def parallel(
         processes. Default: 1.
     chains : int, optional
         Plan how this many chains share the cores: with `members_per_chain` if given, else as is
-        predicted to be fastest. The plan is printed and kept as `plan`; `sample` follows it.
+        predicted to be fastest. The plan is logged and kept as `plan`; `sample` follows it.
     mode : str or Mode, optional
         The mode that members compile for. Default: PyTensor's mode.
     min_speedup : float, optional

@@ -175,7 +175,6 @@ def sample(
     >>> idata = synk.pymc.sample(
     ...     model, chains=2, cores=1, members_per_chain=1, mode="FAST_COMPILE", **given
     ... )
-    synkhronos: 2 chains, one after another, with 1 member
     >>> idata.posterior["mu"].shape
     (2, 5)
     """
