@@ -77,7 +77,7 @@ def convert(path: str, dialect: Dialect, target: Path) -> None:
 
 
 def version_of(path: str) -> tuple[int, int]:
-    """What changes when a file is written."""
+    """The stamp that changes when a file is written."""
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
 

@@ -92,7 +92,7 @@ def blocks_of(path: str, dialect: Dialect) -> Iterator[Texts]:
 
 
 def separator_of(path: str) -> str:
-    """What is between the fields of a file, as its ending says."""
+    """The text between the fields of a file, as its ending says."""
     plain = path.lower().removesuffix(".gz").removesuffix(".zst")
     return "\t" if plain.endswith((".tsv", ".tab")) else ","
 
