@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synkhronos._transport.channels.fork_safety import reasons_against_fork
 
 import synkhronos as synk
+from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos.training import sources
 from synkhronos.training.sources import _lines
 
