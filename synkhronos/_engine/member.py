@@ -30,7 +30,7 @@ _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 
 class Installed:
-    """What one member keeps, by the number of a function or loader; each user knows the class.
+    """The state of one member, by the number of a function or loader; each user knows the class.
 
     Examples
     --------
@@ -51,13 +51,13 @@ class Installed:
         self._kept[number] = what
 
     def of[T](self, kind: type[T], number: int) -> T:
-        """What is kept by a number."""
+        """The state of a number."""
         found = self._kept[number]
         assert isinstance(found, kind), f"{number}: {type(found).__name__}, not {kind.__name__}"
         return found
 
     def find[T](self, kind: type[T], number: int) -> T | None:
-        """What is kept by a number; None if nothing is, as after a restart."""
+        """The state of a number; None if there is none, as after a restart."""
         return self.of(kind, number) if number in self._kept else None
 
     def forget(self, number: int) -> None:

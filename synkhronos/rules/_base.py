@@ -142,12 +142,12 @@ class RoundRule(Rule):
 
     @property
     def state(self) -> str:
-        """What becomes of the optimizer's states at a meeting: "keep", "average" or "reset"."""
+        """The fate of the optimizer's states at a meeting: "keep", "average" or "reset"."""
         return "keep"
 
     @property
     def policy(self) -> str:
-        """What a meeting does with the optimizer's states: "keep", "average" or "reset"."""
+        """The effect of a meeting on the optimizer's states: "keep", "average" or "reset"."""
         return self.state
 
     def partners(self, number: int, members: int) -> list[int]:

@@ -23,7 +23,7 @@ class Average(RoundRule):
     warmup : int
         The first steps, which are synchronous (post-local SGD).
     state : {"keep", "average", "reset"}
-        What becomes of the optimizer's states at a meeting: each member keeps its own, all take
+        The fate of the optimizer's states at a meeting: each member keeps its own, all take
         the mean, or all begin with the first ones again.
 
     Notes

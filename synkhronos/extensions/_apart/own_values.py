@@ -22,7 +22,7 @@ from synkhronos.rules._base import RoundRule
 
 
 class Local(Kept):
-    """What a member keeps of a training function whose members train apart.
+    """The state of a training function whose members train apart, in a member.
 
     The values of its parameters, states and statistics are its own vectors, in the host's memory.
 

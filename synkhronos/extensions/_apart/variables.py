@@ -18,7 +18,7 @@ from synkhronos.rules._base import RoundRule
 
 
 class OwnVariables:
-    """What each member has values of its own of; the variables hold those of the centre.
+    """Variables of which each member has a value of its own; they hold those of the centre.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class OwnVariables:
         first: Mapping[SharedVariable, np.ndarray] | None = None,
         at_centre: ElementwiseRecipe | None = None,
     ) -> LocalRecipe:
-        """What members need to train apart; the parameters are those of `LocalRecipe`."""
+        """All that members need to train apart; the parameters are those of `LocalRecipe`."""
         plan = self._planned.plan
         function = plan.function.recipe
         shapes = shapes_of(plan.partition)

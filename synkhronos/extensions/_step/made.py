@@ -1,4 +1,4 @@
-"""What a training function has done: reports of its steps, as a `Trainer` goes through an epoch."""
+"""Reports of the steps of a training function, as a `Trainer` goes through an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synkhronos.extensions._rows.batches import Batches
 
 
 class Made(NamedTuple):
-    """What has been done since the report before.
+    """The work since the report before.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """What a training function is made of.
+    """The parts of a training function.
 
     Attributes
     ----------

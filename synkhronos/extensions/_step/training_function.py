@@ -1,4 +1,4 @@
-"""What all training functions are to a Trainer, to Checkpoints, and to those who show a run.
+"""A training function as a Trainer, Checkpoints, and those who show a run know it.
 
 A class for each way of training is derived from `TrainingFunction`, and none from another one. They
 compute by `Planned` functions, which are composed and not inherited.

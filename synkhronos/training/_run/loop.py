@@ -368,6 +368,6 @@ class Loop:
 
 
 def _step_values(report: Made) -> dict[str, Any]:
-    """What callbacks are told of a step."""
+    """The event of a step, for callbacks."""
     part = {"part": report.part} if report.part else {}
     return {"loss": report.loss, "rows": report.rows, **part}

@@ -21,8 +21,8 @@ _OF_ARCHIVES = "__MACOSX"  # macOS packs copies of all names into it
 _PART = re.compile(r"(.*)-\d+-of-\d+\b.*")  # as data sets of Hugging Face name their parts
 _FEW = 5
 
-# What a line of a list may ask for. A list may come from a stranger, and other protocols read files
-# of the user, open connections by his keys, or render templates.
+# Protocols that a line of a list may name. A list may come from a stranger, and other protocols
+# read files of the user, open connections by his keys, or render templates.
 _PROTOCOLS = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 
 

@@ -88,7 +88,7 @@ class _Allocation:
         return 0 if self._recipe.at_centre is None else len(self._recipe.at_centre.scalars)
 
     def _lent(self, own: list[np.ndarray], comm: Communicator) -> list[np.ndarray]:
-        """What the leader allocates: first values, then the rest of the centre's versions."""
+        """The leader's memory: first values, then the rest of the centre's versions."""
         arrays = self._arrays
         parameters, statistics = (
             [v for v, kind in zip(own, arrays.kinds, strict=True) if kind is wanted]

@@ -1,4 +1,4 @@
-"""What a member keeps of a training function with a free rule."""
+"""The state of a training function with a free rule, in a member."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTICIPANTS: dict[Way, type[Participant]] = {
 
 
 class Free(Kept):
-    """What a member keeps of a training function with a free rule.
+    """The state of a training function with a free rule, in a member.
 
     Attributes
     ----------

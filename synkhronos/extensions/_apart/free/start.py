@@ -41,7 +41,7 @@ def assignment_of(
     fixed: bool = False,
     record: bool = False,
 ) -> Assignment:
-    """What members do in a run; they compile it here, and get all values that it needs."""
+    """The command of a run; members compile it here, and get all values that it needs."""
     group = made.group
     rows = np.arange(min(batches.n, batches.size * group.size))
     call = made.function.make(given, kwargs, batch=rows)

@@ -1,4 +1,4 @@
-"""What a member keeps of a training function whose nodes meet."""
+"""The state of a training function whose nodes meet, in a member."""
 
 from __future__ import annotations
 
