@@ -37,7 +37,7 @@ EXTRAS = (  # what each optional library does for us
     *("extensions/test_checkpoints.py", "fuzz", "interop", "nn", "ops", "search", "sklearn", "zoo"),
     *("training/sources", "training/test_config.py", "training/test_exporters.py"),
     *("training/test_history.py", "cli/test_report.py", "cli/test_train.py", "mpi/test_launch.py"),
-    *("pymc/test_fast.py", "pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
+    *("pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
 )
 LARGE = ("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py")  # PyMC, scikit-learn
 PROMISES = "tests/test_promises.py"  # it looks at all tests

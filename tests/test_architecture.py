@@ -65,10 +65,10 @@ ONLY_IN = {
         *("interop._jax", "interop._keras", "interop._onnx"),
     ),
     "numba": (
-        *("_backends.loops", "_backends.lean"),
-        *("pymc._numba", "pymc._kernels", "nn._numba", "ops._numba"),
+        *("_backends.loops", "_backends.lean", "_backends.vectorised.code"),
+        *("pymc._numba", "nn._numba", "ops._numba"),
     ),
-    "llvmlite": ("pymc._kernels", "_backends.lean"),
+    "llvmlite": ("_backends.lean", "_backends.vectorised.real"),
     "cloudpickle": ("_transport.serialization",),
     "pickle": ("_transport.serialization",),
     "pytest": ("testing.plugin",),

@@ -406,6 +406,7 @@ def function(
             givens,
             sliceable_shareds,
             group.infer,
+            group.vectorised,
             dict(kwargs),
         )
     return Function(group, made)

@@ -139,6 +139,7 @@ def plan(
     givens: Any,
     sliceable_shareds: Any,
     infer: bool,
+    vectorised: bool,
     options: dict[str, Any],
 ) -> Plan:
     """Check the arguments of `function` and make its plan."""
@@ -194,7 +195,7 @@ def plan(
         places=tuple(places),
         streams=tuple(streams),
         mode=mode,
-        config=settings(),
+        config={**settings(), "vectorised": vectorised},
         options=options,
         jax=runs_jax(mode),
         has_collectives=collectives,

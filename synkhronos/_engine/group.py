@@ -101,6 +101,9 @@ class Group(ProcessBound):
         The cores to divide among the members. Default: all that this process may use.
     infer : bool
         Whether reductions are inferred from graphs. If not, an output that names none gets "avg".
+    vectorised : bool
+        Whether elementary and special functions (exp, tanh, erf, gammaln and others) are computed
+        by vectorised code in mode NUMBA, to 2 units in the last place. If not, by PyTensor's own.
     profile_workers : bool
         Each worker writes a profile (cProfile) to synk_worker_<rank>.prof when it ends. `close`
         waits for that, up to 10 seconds.
@@ -174,6 +177,7 @@ class Group(ProcessBound):
         start: str | None = None,
         cores: Any = None,
         infer: bool = True,
+        vectorised: bool = True,
         profile_workers: bool = False,
         debug: bool = False,
         timeout: float | None = None,
@@ -209,7 +213,7 @@ class Group(ProcessBound):
         self.devices, self.cores = self._options.devices, self._options.cores
         self.size = len(self.devices)
         self.rank = self.master = master_rank
-        self.infer = infer
+        self.infer, self.vectorised = infer, vectorised
         self._forked_with: dict[str, Any] | None = None  # the user's options, if made by `fork`
         self._owner = os.getpid()
         self.lock = threading.RLock()

@@ -29,6 +29,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.lean.mode import lean, without_c
 from synkhronos._backends.machine_code import repeated
+from synkhronos._backends.vectorised.rewrite import vectorising
 from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.progress import watch
@@ -441,7 +442,7 @@ class _Compiled:
 def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options: Any) -> Any:
     """Call pytensor.function so that the result changes no variable, also by no default_update.
 
-    In mode NUMBA, operations whose own code compiles slowly are replaced.
+    In mode NUMBA, operations whose own code compiles or runs slowly are replaced.
     """
     mode = options["mode"] = lean(options.get("mode"))
     options["on_unused_input"] = "ignore"
@@ -458,11 +459,13 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
 
 @contextlib.contextmanager
 def configured(config: dict[str, Any]) -> Iterator[None]:
-    """A context with the master's PyTensor configuration when the function was made.
+    """A context with the configuration of PyTensor, and of the group, when the function was made.
 
     One thread at a time is in it, since PyTensor has one configuration for all threads.
     """
-    with _configuring.held(), pytensor.config.change_flags(**config):
+    flags = {**config}
+    vectorises = vectorising(flags.pop("vectorised", True))
+    with _configuring.held(), pytensor.config.change_flags(**flags), vectorises:
         yield
 
 

@@ -194,6 +194,7 @@ def make_train_function(
                 None,
                 None,
                 group.infer,
+                group.vectorised,
                 dict(options),
             )
             _check_used(function.inputs, [loss, *_variables(outputs)], partition)

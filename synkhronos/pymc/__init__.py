@@ -12,7 +12,6 @@
 ``_declared``          operations that the user declares to keep rows apart
 ``_likelihood``        the graph that members compute on their rows, and its inputs
 ``_rewrites``          rewrites of that graph: fewer costly functions, constants from data
-``_fast``              exponentials and logarithms that vectorise (numba code in ``_kernels``)
 ``_group_likelihood``  the likelihood in a group: each member computes its rows, the sums are added
 ``_evaluator``         which group evaluates: this process's, or that of a chain's own process
 ``_op``                the operation in the model's graph (compiled by ``_numba`` and ``_jax``)

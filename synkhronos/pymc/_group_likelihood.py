@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import synkhronos.pymc._kernels  # noqa: F401 (members compile with them)
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.make_data import data
@@ -188,6 +187,7 @@ class GroupLikelihood:
             None,
             None,
             self.group.infer,
+            self.group.vectorised,
             {"mode": mode, "name": f"logp of {', '.join(part.names)}"}
             | {"on_unused_input": "ignore"},
         )

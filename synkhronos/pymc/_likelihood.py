@@ -26,8 +26,7 @@ from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
-from synkhronos.pymc._fast import scatters_fast_function, with_fast_functions
-from synkhronos.pymc._rewrites import Hoisted, hoist, simplified
+from synkhronos.pymc._rewrites import Hoisted, hoist, scatters_costly_function, simplified
 from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
 
@@ -154,8 +153,8 @@ class DividedTerms:
         mode = mode_of(mode)
         if not isinstance(mode.linker, NumbaLinker):
             return self.outputs, mode
-        found = with_fast_functions(_rewritten(self.outputs, "specialize"))
-        if any(map(scatters_fast_function, ancestors(found))):
+        found = _rewritten(self.outputs, "specialize")
+        if any(map(scatters_costly_function, ancestors(found))):
             # numba does not vectorise a loop that adds to indexed elements
             mode = mode.excluding("fuse_indexed_into_elemwise")
         return found, mode

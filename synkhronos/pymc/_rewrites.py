@@ -21,8 +21,10 @@ from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, switch
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._backends.lean.rewrite import operands_alike
+from synkhronos._backends.vectorised.rewrite import is_replaced
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._plan.inference.values import Rows, Same
 from synkhronos._plan.inference.walk import Walk, seed
@@ -147,6 +149,24 @@ def stable(outputs: Sequence[Any]) -> list[Any]:
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
     optdb["stabilize"].query(RewriteDatabaseQuery(include=_LOGARITHMS)).rewrite(graph)
     return list(graph.outputs)
+
+
+def scatters_costly_function(variable: Variable) -> bool:
+    """Whether it is a sum by indices over values of a loop that could be vectorised."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, AdvancedIncSubtensor):
+        return False
+    stack, seen = [node.inputs[1]], set[Variable]()
+    while stack:
+        found = stack.pop()
+        inner = found.owner
+        if inner is None or found in seen or not isinstance(inner.op, Elemwise | DimShuffle):
+            continue  # a loop is fused through these operations
+        if is_replaced(found):
+            return True
+        seen.add(found)
+        stack += inner.inputs
+    return False
 
 
 @dataclass

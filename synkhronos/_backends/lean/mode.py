@@ -13,15 +13,19 @@ from pytensor.link.numba.linker import NumbaLinker
 from synkhronos._backends.compile_cache import compiles_at_call
 from synkhronos._backends.lean.linker import LeanLinker
 from synkhronos._backends.lean.rewrite import TAG, register
+from synkhronos._backends.vectorised.rewrite import tags
 
 
 def lean(mode: Any) -> Any:
-    """The mode for a function of a group: in mode NUMBA, with lean operations; else as it is."""
+    """The mode for a function of a group: in mode NUMBA, with operations of this package's own.
+
+    They are lean ones and, if the group wants them, vectorised ones. Other modes stay as they are.
+    """
     found = get_mode(mode)
     if type(found) is not Mode or type(found.linker) is not NumbaLinker:
         return mode
     register()
-    return Mode(LeanLinker(), found.provided_optimizer).including(TAG)
+    return Mode(LeanLinker(), found.provided_optimizer).including(TAG, *tags())
 
 
 @contextlib.contextmanager

@@ -1,0 +1,190 @@
+"""Makes the polynomials of synkhronos._backends.vectorised, and says the error that each reaches.
+
+    scripts/bench coefficients            the table of errors
+    scripts/bench coefficients --write    also writes the module with the coefficients
+
+Each polynomial interpolates a function at the zeros of a Chebyshev polynomial, in 50 digits, and is
+then rounded to its format. That is within a small factor of the best one (Trefethen,
+"Approximation Theory and Approximation Practice", theorem 16.1). Errors are the largest ones at
+2,000 points, in units of half a unit in the last place of 1, relative to the scale of the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+
+MODULE = Path(__file__).parent.parent / "synkhronos/_backends/vectorised/coefficients.py"
+HEAD = '''"""Coefficients of polynomials, by name and bits: `scripts/bench coefficients --write`."""
+
+COEFFICIENTS: dict[tuple[str, int], tuple[float, ...]] = {
+'''
+Number = Any
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A function, where it is approximated, and the degrees for float64 and float32.
+
+    An error is divided by the scale: it is 1 where the result is about the polynomial itself, and
+    larger where the polynomial is a small part of the result. With `constant_in_two` the first
+    coefficient is a sum of two numbers.
+    """
+
+    function: Callable[[Number], Number]
+    low: Number
+    high: Number
+    degrees: tuple[int, int]
+    scale: float = 1.0
+    constant_in_two: bool = False
+
+    def coefficients(self, degree: int) -> list[Number]:
+        """Of the interpolating polynomial, lowest power first."""
+        low, high = mp.mpf(self.low), mp.mpf(self.high)
+        angles = [mp.pi * (2 * i + 1) / (2 * degree + 2) for i in range(degree + 1)]
+        points = [(low + high) / 2 + (high - low) / 2 * mp.cos(a) for a in angles]
+        values = [self.function(p) for p in points]
+        for step in range(1, degree + 1):  # Newton's divided differences
+            for i in range(degree, step - 1, -1):
+                values[i] = (values[i] - values[i - 1]) / (points[i] - points[i - step])
+        found = [values[degree]]
+        for i in range(degree - 1, -1, -1):
+            shifted = [mp.mpf(0), *found]
+            found = [s - points[i] * f for s, f in zip(shifted, [*found, mp.mpf(0)], strict=True)]
+            found[0] += values[i]
+        return found
+
+    def error(self, coefficients: tuple[float, ...], bits: int) -> float:
+        """The largest error, in units of half a unit in the last place of 1."""
+        low, high = mp.mpf(self.low), mp.mpf(self.high)
+        points = [low + (high - low) * mp.mpf(i) / 1999 for i in range(2000)]
+        exact = [mp.mpf(c) for c in coefficients]
+        if self.constant_in_two:
+            exact[:2] = [exact[0] + exact[1]]
+        exact.reverse()
+        worst = max(abs(mp.polyval(exact, p) - self.function(p)) for p in points)
+        return float(worst / self.scale * 2 ** (53 if bits == 64 else 24))
+
+
+def unless_zero(function: Callable[[Number], Number], limit: Any) -> Callable[[Number], Number]:
+    """The function, and its limit in the immediate surroundings of 0."""
+    return lambda t: function(t) if abs(t) > mp.mpf(10) ** -25 else mp.mpf(limit)
+
+
+def of_square(function: Callable[[Number], Number], limit: Any) -> Callable[[Number], Number]:
+    """A function of x as a function of x * x."""
+    return unless_zero(lambda z: function(mp.sqrt(z)), limit)
+
+
+def erfcx(x: Number) -> Number:
+    """exp(x * x) * erfc(x)."""
+    if x < 30:
+        return mp.exp(x * x) * mp.erfc(x)
+    return mp.nsum(
+        lambda k: (-1) ** int(k) * mp.fac2(2 * int(k) - 1) / (2 * x * x) ** int(k), [0, 24]
+    ) / (x * mp.sqrt(mp.pi))
+
+
+def upper_tail(k: int, offset: float, scale: Any) -> Callable[[Number], Number]:
+    """(x + offset) * erfcx(x / scale) as a function of t = (x - k) / (x + k), from -1 to 1."""
+
+    def function(t: Number) -> Number:
+        if 1 - t < mp.mpf(10) ** -25:
+            return scale / mp.sqrt(mp.pi)
+        x = k * (1 + t) / (1 - t)
+        return (x + offset) * erfcx(x / scale)
+
+    return function
+
+
+def stirling(x: Number) -> Number:
+    """x times what Stirling's formula for the logarithm of gamma(x) leaves."""
+    return (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2) * x
+
+
+def fits() -> dict[str, Fit]:
+    """The polynomials by name."""
+    half_log_2 = mp.log(2) / 2
+    largest_s = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
+    euler, root_2 = mp.euler, mp.sqrt(2)
+    return {
+        "exp": Fit(
+            unless_zero(lambda r: (mp.expm1(r) - r) / r**2, 0.5),
+            *(-half_log_2, half_log_2, (9, 4)),
+            scale=8,
+        ),
+        "log": Fit(
+            of_square(lambda s: (2 * mp.atanh(s) / s - 2) / s**2, mp.mpf(2) / 3),
+            *(0, largest_s**2, (6, 3)),
+            scale=30,
+        ),
+        "erf": Fit(of_square(lambda x: mp.erf(x) / x - 1, 2 / mp.sqrt(mp.pi) - 1), 0, 1, (11, 6)),
+        "erfcx": Fit(upper_tail(4, 0.5, 1), -1, 1, (24, 12), scale=0.5, constant_in_two=True),
+        "normal_middle": Fit(
+            of_square(lambda x: (mp.ncdf(x) - 0.5) / x, 1 / mp.sqrt(2 * mp.pi)),
+            *(0, 0.5, (8, 4)),
+        ),
+        "normal_tail": Fit(
+            lambda t: upper_tail(6, 0.75, root_2)(t) / 2,
+            -1,
+            1,
+            (24, 12),
+            scale=0.375,
+            constant_in_two=True,
+        ),
+        "gammaln": Fit(unless_zero(lambda z: mp.loggamma(2 + z) / z, 1 - euler), 0, 1, (16, 7)),
+        "stirling": Fit(
+            of_square(lambda s: stirling(1 / s), mp.mpf(1) / 12), 0, mp.mpf(1) / 64, (6, 2), scale=8
+        ),
+        "digamma": Fit(
+            of_square(lambda s: (mp.log(1 / s) - mp.digamma(1 / s) - s / 2) / s**2, mp.mpf(1) / 12),
+            *(0, mp.mpf(1) / 16, (10, 3)),
+            scale=16,
+        ),
+        "sine": Fit(
+            of_square(lambda r: (mp.sin(mp.pi * r) / (mp.pi * r) - 1) / r**2, -(mp.pi**2) / 6),
+            *(0, mp.mpf(1) / 4, (7, 4)),
+            scale=2,
+        ),
+        "trigamma": Fit(
+            of_square(lambda s: (mp.polygamma(1, 1 / s) - s - s**2 / 2) / s**3, mp.mpf(1) / 6),
+            *(0, mp.mpf(1) / 16, (10, 3)),
+            scale=16,
+        ),
+    }
+
+
+def rounded(number: Number, bits: int) -> float:
+    return float(number) if bits == 64 else float(np.float32(float(number)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    wanted = parser.parse_args()
+    lines = []
+    with mp.workdps(50):
+        for name, fit in fits().items():
+            for bits, degree in zip((64, 32), fit.degrees, strict=True):
+                exact = fit.coefficients(degree)
+                if fit.constant_in_two:
+                    exact.insert(1, exact[0] - mp.mpf(rounded(exact[0], bits)))
+                found = tuple(rounded(c, bits) for c in exact)
+                print(f"{name:15} float{bits} degree {degree:2}  {fit.error(found, bits):6.3f}")
+                lines += [
+                    f'    ("{name}", {bits}): (',
+                    *[f"        {c!r}," for c in found],
+                    "    ),",
+                ]
+    if wanted.write:
+        MODULE.write_text(HEAD + "\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Elementary and special functions that a compiler vectorises, for graphs in mode NUMBA.
+
+libm's and SciPy's functions compute one number at a time, 5 to 60 ns each. These have neither
+branches nor calls, so that a loop around them computes as many as the registers hold.
+
+``table``          which scalar operations of PyTensor have code here
+``op``             the operation that stands in a graph for one of PyTensor's
+``rewrite``        replaces operations when a group's function is compiled
+``dispatch``       tells PyTensor's numba linker the code
+``code``           functions on numbers as numba code
+``real``           numbers of a function that is being written in LLVM code
+``exponentials``, ``logarithms``, ``normal``, ``gammas``
+                   the functions on numbers
+``coefficients``   their polynomials, which ``benchmarks/coefficients.py`` makes
+"""

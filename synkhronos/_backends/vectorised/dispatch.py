@@ -1,0 +1,59 @@
+"""Tells PyTensor's numba linker the code of vectorised operations, and of loops that have some."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pytensor.link.numba.dispatch import scalar
+from pytensor.link.numba.dispatch.basic import (
+    numba_funcify_and_cache_key,
+    numba_njit,
+    numba_typify,
+    register_funcify_and_cache_key,
+)
+from pytensor.link.utils import fgraph_to_python
+from pytensor.scalar.basic import Composite
+
+from synkhronos._backends.vectorised.code import inlined
+from synkhronos._backends.vectorised.op import Vectorised
+from synkhronos._backends.vectorised.table import TABLE
+
+VERSION = 4  # part of the key of cached machine code: change it whenever the code changes
+
+
+@register_funcify_and_cache_key(Vectorised)  # type: ignore[untyped-decorator]
+def _funcify(op: Vectorised, node: Any, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code.
+
+    Numba itself adds the dtype of the argument to the key.
+    """
+    module, name = TABLE[type(op.plain)]
+    function = getattr(import_module(f"{__package__}.{module}"), name)
+    return inlined(function), f"{__name__}.{name}.{VERSION}"
+
+
+@register_funcify_and_cache_key(Composite)  # type: ignore[untyped-decorator]
+def _funcify_composite(op: Any, node: Any, **kwargs: Any) -> tuple[Any, str | None]:
+    """Return a function that becomes part of the loop, whatever its size.
+
+    PyTensor's own is called by the loop if it is large, and a loop with a call is not vectorised.
+    It serves graphs without vectorised operations.
+    """
+    function, key = scalar.numba_funcify_Composite(op, node, **kwargs)
+    if key is None or not any(isinstance(n.op, Vectorised) for n in op.fgraph.apply_nodes):
+        return function, key
+
+    def converted(operation: Any, *, node: Any, **given: Any) -> Any:
+        return numba_funcify_and_cache_key(operation, node=node, **given)[0]
+
+    kwargs.pop("storage_map", None)
+    source = fgraph_to_python(
+        op.fgraph,
+        op_conversion_fn=converted,
+        type_conversion_fn=numba_typify,
+        fgraph_name="composite",
+        squeeze_output=True,
+        **kwargs,
+    )
+    return numba_njit(source, forceinline=True), f"{key}.inlined.{VERSION}"

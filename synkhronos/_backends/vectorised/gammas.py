@@ -1,0 +1,123 @@
+"""The gamma function's logarithm and its derivatives.
+
+Large arguments: Stirling's series (Abramowitz and Stegun, 6.1.40, 6.3.18, 6.4.12). Smaller ones are
+moved by the recurrence, negative ones by the reflection.
+"""
+
+from __future__ import annotations
+
+from synkhronos._backends.vectorised.logarithms import log_of_positive
+from synkhronos._backends.vectorised.real import Real, Truth, sum_of_two, where
+
+_LARGE = 8.0  # from here on `gammaln` uses Stirling's series
+_STEPS = 4  # of the recurrence, for the derivatives of arguments below
+_PI = 3.141592653589793
+
+
+def _positive(x: Real) -> tuple[Truth, Real]:
+    """(whether x is negative, 1 - x or x)."""
+    negative = x < 0.0
+    return negative, where(negative, 1.0 - x, x)
+
+
+def _from_integer(x: Real) -> Real:
+    """X minus the nearest integer; numbers that are too large to have a fraction give 0."""
+    bounded = where(abs(x) < 2.0 ** (x.format.fraction - 1), x, 0.0)
+    return bounded - bounded.nearest()
+
+
+def _sine(r: Real) -> Real:
+    """sin(pi r) / pi, |r| <= 1 / 2."""
+    square = r * r
+    return (r * square).fused(square.polynomial("sine"), r)
+
+
+def gammaln(x: Real) -> Real:
+    """log(|gamma(x)|): by a polynomial between 2 and 3, to which the recurrence leads."""
+    negative, y = _positive(x)
+    large = y >= _LARGE
+    z, product = y, y.like(1.0)
+    for _ in range(5):
+        above = z >= 3.0
+        z = where(above, z - 1.0, z)
+        product = where(above, product * z, product)
+    below_1, below_2 = y < 1.0, y < 2.0
+    d = where(below_1, y, where(below_2, y - 1.0, z - 2.0))
+    product = where(below_2, where(below_1, y.fused(y, y), y), product)
+    argument = where(large, y.at_most(y.format.largest), product)
+    found = log_of_positive(argument)
+    middle = d.fused(d.polynomial("gammaln"), where(below_2, -found, found))
+    inverse = 1.0 / y
+    far = (y - 0.5).fused(
+        log_of_positive(argument, -1.0),
+        inverse.fused((inverse * inverse).polynomial("stirling"), 0.4189385332046727),
+    )
+    found = where(y > 0.0, where(large, far, middle), float("inf"))
+    sine = abs(_sine(_from_integer(x)))
+    mirrored = -log_of_positive(where(negative, sine, 1.0)) - found
+    mirrored = where(sine.equals(0.0), float("inf"), mirrored)
+    found = where(negative, mirrored, found)
+    return where(x <= float("inf"), found, x)
+
+
+class _Shift:
+    """A sum of 1 / (y + k)**power over the steps k from 1, as a quotient; of y, if that is small.
+
+    Attributes
+    ----------
+    shifted, lost : Real
+        The argument of Stirling's series, and what has been rounded off.
+    inverse, inverse_tail : Real
+        1 / y as a sum of two; 0, if y is not small.
+    """
+
+    def __init__(self, y: Real, power: int) -> None:
+        small = y < float(_STEPS)
+        low = where(small, y, 1.0)
+        steps = [low + float(k) for k in range(_STEPS - 1, 0, -1)]
+        steps = [step * step if power == 2 else step for step in steps]
+        self.top, self.bottom = y.like(1.0), steps[0]
+        for step in steps[1:]:
+            self.top, self.bottom = self.top.fused(step, self.bottom), self.bottom * step
+        self.top = where(small, self.top, 0.0)
+        moved = y + float(_STEPS)
+        self.shifted = where(small, moved, y)
+        self.lost = where(small, y - (moved - float(_STEPS)), 0.0)
+        inverse = 1.0 / low
+        self.inverse = where(small, inverse, 0.0)
+        self.inverse_tail = self.inverse * (-low).fused(inverse, 1.0)
+
+
+def digamma(x: Real) -> Real:
+    """The derivative of `gammaln`: log(y), sums of reciprocals, and for negative x a cotangent."""
+    negative, y = _positive(x)
+    shift = _Shift(y, 1)
+    r = _from_integer(x)
+    sine = where(negative, _sine(r), 1.0)
+    cosine = where(negative, _sine(0.5 - abs(r)) * _PI, 0.0)
+    less = shift.top / shift.bottom + cosine / sine
+    inverse = 1.0 / shift.shifted
+    square = inverse * inverse
+    less = less + square.fused(square.polynomial("digamma"), 0.5 * inverse) + shift.inverse_tail
+    z = shift.shifted.at_most(y.format.largest)
+    found = log_of_positive(z, -shift.inverse, -less)
+    found = where(negative & r.equals(0.0), float("nan"), found)
+    found = where(x.equals(0.0), -shift.inverse, found)
+    return where(x.equals(float("inf")), x, found)
+
+
+def trigamma(x: Real) -> Real:
+    """The second derivative of `gammaln`; for negative x from pi**2 / sin(pi x)**2."""
+    negative, y = _positive(x)
+    shift = _Shift(y, 2)
+    largest = shift.inverse * shift.inverse
+    rest = shift.inverse.fused(shift.inverse, -largest) + 2.0 * shift.inverse * shift.inverse_tail
+    inverse = 1.0 / shift.shifted
+    rest = rest + inverse * ((-shift.shifted).fused(inverse, 1.0) - shift.lost * inverse)
+    square = inverse * inverse
+    series = (inverse * square).fused(square.polynomial("trigamma"), 0.5 * square)
+    part, lost = sum_of_two(shift.top / shift.bottom, inverse)
+    found = largest + (part + (series + (rest + lost)))
+    found = where(x.equals(0.0), largest, where(y.equals(float("inf")), 0.0, found))
+    sine = _sine(_from_integer(x))
+    return where(negative, 1.0 / (sine * sine) - found, found)

@@ -1,0 +1,158 @@
+"""The vectorised functions: against mpmath, at odd points, in all lengths, in machine code."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import scipy.special
+from vectorised_cases import CASES, arguments, function, units
+
+from synkhronos._backends.vectorised.code import inlined
+
+pytestmark = pytest.mark.together  # each loop is compiled once
+FORMATS = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["float64", "float32"])
+NAMES = pytest.mark.parametrize("name", CASES)
+CPU = numba.core.codegen.get_host_cpu_features()
+
+INF, NAN = np.inf, np.nan
+# The values at 0, -0, 1, inf, -inf and nan.
+ODD: dict[str, tuple[float, ...]] = {
+    "exp": (1, 1, np.e, INF, 0, NAN),
+    "exp2": (1, 1, 2, INF, 0, NAN),
+    "expm1": (0.0, -0.0, np.expm1(1), INF, -1, NAN),
+    "sigmoid": (0.5, 0.5, 1 / (1 + np.exp(-1)), 1, 0, NAN),
+    "softplus": (np.log(2), np.log(2), np.logaddexp(0, 1), INF, 0, NAN),
+    "log1mexp": (-INF, -INF, NAN, NAN, 0, NAN),
+    "tanh": (0.0, -0.0, np.tanh(1), 1, -1, NAN),
+    "sinh": (0.0, -0.0, np.sinh(1), INF, -INF, NAN),
+    "cosh": (1, 1, np.cosh(1), INF, INF, NAN),
+    "log": (-INF, -INF, 0, INF, NAN, NAN),
+    "log1p": (0.0, -0.0, np.log(2), INF, NAN, NAN),
+    "erf": (0.0, -0.0, scipy.special.erf(1), 1, -1, NAN),
+    "erfc": (1, 1, scipy.special.erfc(1), 0, 2, NAN),
+    "erfcx": (1, 1, scipy.special.erfcx(1), 0, INF, NAN),
+    "log_ndtr": (-np.log(2), -np.log(2), scipy.special.log_ndtr(1), 0, -INF, NAN),
+    "mills": (
+        *[np.sqrt(2 / np.pi)] * 2,
+        np.exp(-0.5) / np.sqrt(2 * np.pi) / scipy.special.ndtr(1),
+        *(0, INF, NAN),
+    ),
+    "gammaln": (INF, INF, 0, INF, INF, NAN),
+    "digamma": (-INF, INF, -np.euler_gamma, INF, NAN, NAN),
+    "trigamma": (INF, INF, np.pi**2 / 6, 0, INF, NAN),
+}
+
+
+@functools.cache
+def loop(name: str) -> Any:
+    code = inlined(function(name))
+
+    @numba.njit
+    def over(x, out):
+        for i in range(len(x)):
+            out[i] = code(x[i])
+
+    return over
+
+
+def results(name: str, x: np.ndarray) -> np.ndarray:
+    out = np.empty_like(x)
+    loop(name)(x, out)
+    return out
+
+
+@NAMES
+@FORMATS
+@pytest.mark.each_choice
+def test_errors_are_within_units_in_the_last_place(name: str, dtype: Any) -> None:
+    x = arguments(name, dtype, 60)
+    errors = units(name, results(name, x), x)
+    worst = errors.argmax()
+    assert errors[worst] <= CASES[name].units, x[worst]
+
+
+@NAMES
+@FORMATS
+@pytest.mark.thorough
+def test_errors_at_many_points(name: str, dtype: Any) -> None:
+    x = arguments(name, dtype, 5_000)
+    errors = units(name, results(name, x), x)
+    worst = errors.argmax()
+    assert errors[worst] <= CASES[name].units, x[worst]
+
+
+@NAMES
+@FORMATS
+@pytest.mark.each_choice
+def test_odd_points(name: str, dtype: Any) -> None:
+    x = np.array([0.0, -0.0, 1.0, INF, -INF, NAN], dtype)
+    expected = np.array(ODD[name], dtype)
+    found = results(name, x)
+    np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(dtype).eps, atol=0)
+    if expected[0] == 0:
+        np.testing.assert_array_equal(np.signbit(found[:2]), np.signbit(expected[:2]))
+
+
+def test_subnormal_numbers() -> None:
+    small = np.array([5e-324, -5e-324, 3e-310, 2.2e-308])
+    for name in ("expm1", "log1p", "tanh", "sinh"):
+        np.testing.assert_array_equal(results(name, small), small)
+    np.testing.assert_allclose(
+        results("erf", small[2:]), small[2:] * 2 / np.sqrt(np.pi), rtol=1e-14
+    )
+    np.testing.assert_allclose(results("log", small[[0, 2, 3]]), np.log(small[[0, 2, 3]]))
+    np.testing.assert_allclose(results("gammaln", small), -np.log(abs(small)), rtol=1e-15)
+    below = np.array([-740.0, -720.5, -709.0])
+    np.testing.assert_allclose(results("exp", below), np.exp(below), rtol=0, atol=5e-324)
+    np.testing.assert_allclose(results("sigmoid", below), np.exp(below), rtol=0, atol=5e-324)
+    found = results("erfc", np.array([26.9]))
+    np.testing.assert_allclose(found, 1.1522406e-316, rtol=1e-6)
+
+
+def test_poles_of_the_gamma_function() -> None:
+    poles = np.array([-1.0, -2.0, -7.0, -300.0, -(2.0**53)])
+    np.testing.assert_array_equal(results("gammaln", poles), np.inf)
+    np.testing.assert_array_equal(results("digamma", poles), np.nan)
+    assert results("gammaln", np.array([1e308]))[0] == np.inf
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sigmoid", "tanh", "erf", "log_ndtr", "digamma"])
+def test_no_step_backwards(name: str) -> None:
+    low, high = {"log": (1e-3, 20), "digamma": (1e-3, 20)}.get(name, (-6, 6))
+    x = np.sort(np.random.default_rng(2).uniform(low, high, 1_000_000))
+    assert (np.diff(results(name, x)) >= 0).all()
+
+
+@NAMES
+@FORMATS
+@pytest.mark.each_choice
+def test_a_value_does_not_depend_on_its_place(name: str, dtype: Any) -> None:
+    """A loop computes most values in registers that hold several, and the last ones alone."""
+    x = np.resize(arguments(name, dtype, 20), 40)
+    whole = results(name, x)
+    for n in range(1, 41):
+        np.testing.assert_array_equal(results(name, x[:n]), whole[:n])
+        np.testing.assert_array_equal(results(name, x[40 - n :]), whole[40 - n :])
+
+
+@pytest.mark.skipif(not CPU or "+avx," not in f"{CPU},", reason="registers are for two numbers")
+@NAMES
+@FORMATS
+@pytest.mark.each_choice
+def test_the_loop_is_vectorised(name: str, dtype: Any) -> None:
+    """Wide registers multiply; no function is called."""
+    results(name, np.ones(1, dtype))
+    [code] = [
+        code
+        for key, code in loop(name).inspect_asm().items()
+        if key[0].dtype.name == dtype.__name__
+    ]
+    kind = "pd" if dtype is np.float64 else "ps"
+    assert re.search(rf"vf?n?m(ul|add|sub)\w*{kind}\s.*%[yz]mm", code)
+    called = set(re.findall(r"call\w*\s+\*?(\S+)", code))
+    assert not [c for c in called if "NRT" not in c and "numba" not in c and "%" not in c], called

@@ -1,0 +1,147 @@
+"""Where vectorised functions replace PyTensor's, where they do not, and that values stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.math import TriGamma
+from pytensor.tensor.elemwise import Elemwise
+from vectorised_cases import function
+
+import synkhronos as synk
+from synkhronos._backends.lean.mode import lean
+from synkhronos._backends.vectorised import rewrite
+from synkhronos._backends.vectorised.op import Vectorised
+from synkhronos._backends.vectorised.rewrite import vectorising
+from synkhronos._backends.vectorised.table import TABLE
+from synkhronos.extensions import make_train_function, updates
+from synkhronos.pymc._rewrites import scatters_costly_function
+
+VALUE = np.array([0.3, 0.5, 1.5, 2.5, 20.0])
+
+
+def replaced(compiled: Any) -> bool:
+    """Whether a function computes with vectorised operations."""
+    return "ectorised_" in pytensor.printing.debugprint(compiled, file="str")
+
+
+def all_of(x: Any) -> Any:
+    """Each function of the table, at numbers that all of them take."""
+    negative = {"log1mexp"}
+    return [
+        Elemwise(kind(pytensor.scalar.upgrade_to_float_no_complex))(-x if name in negative else x)
+        for kind, (_, name) in TABLE.items()
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_values_and_gradients_are_those_of_the_plain_functions(dtype: str) -> None:
+    """Also where the caller's flags allow changes of sums, which PyTensor's do."""
+    x = pt.vector("x", dtype=dtype)
+    wanted = all_of(x)
+    wanted += [
+        pt.grad(v.sum(), x) for v in wanted if not isinstance(v.owner.op.scalar_op, TriGamma)
+    ]
+    value = VALUE.astype(dtype)
+    fast = pytensor.function([x], wanted, mode=lean("NUMBA"))
+    assert replaced(fast)
+    plain = pytensor.function([x], wanted, mode="FAST_COMPILE")
+    rtol = 1e-13 if dtype == "float64" else 3e-5
+    for found, expected in zip(fast(value), plain(value), strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+
+
+def test_each_entry_of_the_table_names_a_function() -> None:
+    for module, name in TABLE.values():
+        assert function(name).__module__.endswith(module)
+
+
+def test_loops_are_fused() -> None:
+    x = pt.vector("x", dtype="float64")
+    fast = pytensor.function([x], pt.exp(2 * x) * pt.tanh(x), mode=lean("NUMBA"))
+    assert replaced(fast)
+    assert len(fast.maker.fgraph.apply_nodes) == 1
+
+
+def test_integers_are_cast_first() -> None:
+    n = pt.vector("n", dtype="int64")
+    fast = pytensor.function([n], pt.gammaln(n), mode=lean("NUMBA"))
+    assert replaced(fast)
+    np.testing.assert_allclose(fast([3, 11]), [np.log(2), np.log(3628800)], rtol=1e-15)
+
+
+def test_other_dtypes_and_other_modes_keep_their_functions() -> None:
+    z, x = pt.vector("z", dtype="complex128"), pt.vector("x", dtype="float64")
+    assert not rewrite.is_replaced(pt.exp(z))
+    assert rewrite.is_replaced(pt.exp(x))
+    assert not rewrite.is_replaced(x)
+    for mode in ("FAST_COMPILE", "CVM", "JAX"):
+        assert lean(mode) == mode
+
+
+def test_a_group_says_whether_functions_are_replaced() -> None:
+    x = pt.vector("x", dtype="float64")
+    w = pytensor.shared(np.ones(1))
+    for wanted in (True, False):
+        with synk.Group(1, vectorised=wanted) as group:
+            f = synk.function([x], pt.tanh(x).sum(), mode="NUMBA")
+            loss = pt.tanh(w.sum() * x).sum()
+            step = make_train_function(loss, [w], x, None, updates.sgd, 0.1)
+            assert abs(f(VALUE) - np.tanh(VALUE).sum()) < 1e-12
+            step(VALUE)
+            found = group.member.replicas.values()
+            made = [each.function for replica in found for each in replica._compiled.values()]
+            assert len(made) == 2
+            assert [replaced(m) for m in made] == [wanted] * len(made)
+
+
+def test_without_the_code_plain_functions_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTensor's or numba's own parts may change."""
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(rewrite, "import_module", missing)
+    x = pt.vector("x", dtype="float64")
+    assert not replaced(pytensor.function([x], pt.tanh(x), mode=lean("NUMBA")))
+
+
+def test_the_switch_holds_within_its_context() -> None:
+    with vectorising(False):
+        assert rewrite.tags() == ()
+        with vectorising(True):
+            assert rewrite.tags()
+        assert rewrite.tags() == ()
+    assert rewrite.tags()
+
+
+def test_operations_are_equal_if_they_replace_the_same() -> None:
+    exp, log = (Vectorised(op) for op in (pytensor.scalar.exp, pytensor.scalar.log))
+    assert exp == Vectorised(pytensor.scalar.exp)
+    assert hash(exp) == hash(Vectorised(pytensor.scalar.exp))
+    assert exp != log
+    assert str(exp) == "vectorised_exp"
+
+
+def test_a_vectorised_operation_has_the_derivative_of_the_plain_one() -> None:
+    x = pt.vector("x", dtype="float64")
+    y = Elemwise(Vectorised(pytensor.scalar.math.gammaln))(x)
+    gradient = pytensor.function([x], pt.grad(y.sum(), x), mode="FAST_COMPILE")
+    plain = pytensor.function([x], pt.psi(x), mode="FAST_COMPILE")
+    np.testing.assert_allclose(gradient(VALUE), plain(VALUE))
+
+
+def test_sums_by_indices_are_in_the_loop_unless_it_would_be_vectorised() -> None:
+    """numba does not vectorise a loop that adds to indexed elements."""
+    x = pt.vector("x", dtype="float64", shape=(9,))
+    at = pt.vector("at", dtype="int64", shape=(9,))
+    values = (x * 2) ** 2, pt.sigmoid(x * 2) * 3, pt.exp(x).sum()  # another loop computes the sum
+    sums = [pt.zeros(3)[at].inc(v) for v in values]
+    found = [any(map(scatters_costly_function, ancestors([v]))) for v in sums]
+    assert found == [False, True, False]
