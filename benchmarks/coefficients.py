@@ -124,6 +124,12 @@ def fits() -> dict[str, Fit]:
             *(0, largest_s**2, (6, 3)),
             scale=30,
         ),
+        "long_log": Fit(
+            of_square(lambda s: (2 * mp.atanh(s) / s - 2) / s**2, mp.mpf(2) / 3),
+            *(0, largest_s**2, (8, 4)),
+            scale=0.001,
+            constant_in_two=True,
+        ),
         "erf": Fit(of_square(lambda x: mp.erf(x) / x - 1, 2 / mp.sqrt(mp.pi) - 1), 0, 1, (11, 6)),
         "erfcx": Fit(upper_tail(4, 0.5, 1), -1, 1, (24, 12), scale=0.5, constant_in_two=True),
         "normal_middle": Fit(

@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+import mpmath as mp
 import numba
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ import scipy.special
 from vectorised_cases import CASES, arguments, function, units
 
 from synkhronos._backends.vectorised.code import inlined
+from synkhronos._backends.vectorised.powers import power
 
 pytestmark = pytest.mark.together  # each loop is compiled once
 FORMATS = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["float64", "float32"])
 NAMES = pytest.mark.parametrize("name", CASES)
+POWER = inlined(power, 2)
 CPU = numba.core.codegen.get_host_cpu_features()
 
 INF, NAN = np.inf, np.nan
@@ -33,6 +36,8 @@ ODD: dict[str, tuple[float, ...]] = {
     "cosh": (1, 1, np.cosh(1), INF, INF, NAN),
     "log": (-INF, -INF, 0, INF, NAN, NAN),
     "log1p": (0.0, -0.0, np.log(2), INF, NAN, NAN),
+    "log2": (-INF, -INF, 0, INF, NAN, NAN),
+    "log10": (-INF, -INF, 0, INF, NAN, NAN),
     "erf": (0.0, -0.0, scipy.special.erf(1), 1, -1, NAN),
     "erfc": (1, 1, scipy.special.erfc(1), 0, 2, NAN),
     "erfcx": (1, 1, scipy.special.erfcx(1), 0, INF, NAN),
@@ -112,6 +117,47 @@ def test_subnormal_numbers() -> None:
     np.testing.assert_allclose(results("sigmoid", below), np.exp(below), rtol=0, atol=5e-324)
     found = results("erfc", np.array([26.9]))
     np.testing.assert_allclose(found, 1.1522406e-316, rtol=1e-6)
+
+
+@numba.njit
+def powers(x, y, out):
+    for i in range(len(x)):
+        out[i] = POWER(x[i], y[i])
+
+
+@FORMATS
+def test_powers(dtype: Any) -> None:
+    """Errors of the logarithm are multiplied by the exponent."""
+    r = np.random.default_rng(4)
+    x = np.concatenate([np.exp(r.normal(size=200)), 1 + r.normal(0, 1e-4, 200)]).astype(dtype)
+    most = np.log(np.finfo(dtype).max) * 0.99
+    y = (r.uniform(-most, most, 400) / np.abs(np.log(x))).astype(dtype)
+    y[::3] = r.normal(size=134)
+    out = np.empty_like(x)
+    powers(x, y, out)
+    for a, b, found in zip(x.tolist(), y.tolist(), out.tolist(), strict=True):
+        exact = mp.mpf(a) ** b
+        assert abs(found - exact) <= 2 * np.spacing(dtype(exact)), (a, b)
+
+
+@FORMATS
+def test_powers_at_odd_points(dtype: Any) -> None:
+    points = np.array(
+        [0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, -2.5, 1e30, INF, -INF, NAN], dtype
+    )
+    x, y = (v.ravel().copy() for v in np.meshgrid(points, points))
+    out = np.empty_like(x)
+    powers(x, y, out)
+    with np.errstate(all="ignore"):
+        expected = x**y
+    np.testing.assert_allclose(out, expected, rtol=2 * np.finfo(dtype).eps, atol=0)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(out[numbers]), np.signbit(expected[numbers]))
+
+
+def test_logarithms_of_powers_of_the_base() -> None:
+    np.testing.assert_array_equal(results("log2", 2.0 ** np.arange(-30, 30)), np.arange(-30, 30))
+    np.testing.assert_array_equal(results("log10", 10.0 ** np.arange(20)), np.arange(20))
 
 
 def test_poles_of_the_gamma_function() -> None:

@@ -119,6 +119,18 @@ CASES: dict[str, Case] = {
         mp.log1p,
         (normal(0.1), evenly(-0.999999, 3), _SMALL, _EXPONENTS, magnitudes(-1e-300, -0.9)),
     ),
+    "log2": Case(
+        "powers",
+        lambda x: mp.log(x, 2),
+        (evenly(0.5, 2), _EXPONENTS, magnitudes(1e-300, 1e300)),
+        odd=(8.0, 0.25),
+    ),
+    "log10": Case(
+        "powers",
+        mp.log10,
+        (evenly(0.5, 2), _EXPONENTS, magnitudes(1e-300, 1e300)),
+        odd=(1000.0, 1e-10),
+    ),
     "erf": Case("normal", mp.erf, (normal(), evenly(-6, 6), evenly(0.9, 1.2), _SMALL, _LESS)),
     "erfc": Case("normal", mp.erfc, (normal(), evenly(-6, 9), evenly(9, 26), _SMALL)),
     "erfcx": Case(

@@ -13,26 +13,40 @@ from synkhronos._backends.vectorised.real import Real
 
 
 @functools.cache
-def inlined(function: Callable[..., Real]) -> Any:
-    """A function of one float64 or float32 for numba's loops.
+def inlined(function: Callable[..., Real], count: int = 1) -> Any:
+    """A function of one or two float64 or float32 for numba's loops.
 
     It is a function of its own: a caller may allow changes of sums, which would change instructions
     that are part of it.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def write(typingctx: Any, x: Any) -> Any:
+    def write(typingctx: Any, *given: Any) -> Any:
         del typingctx
 
-        def generate(_: Any, builder: Any, __: Any, given: Any) -> Any:
-            return function(Real(builder, given[0])).value
+        def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
+            return function(*[Real(builder, v) for v in values]).value
 
-        return x(x), generate
+        return given[0](*given), generate
 
-    def code(x: Any) -> Any:
-        return write(x)
+    @intrinsic  # type: ignore[untyped-decorator]
+    def write_one(typingctx: Any, x: Any) -> Any:
+        return write(typingctx, x)
 
-    # without the option a function has that of its first caller
+    @intrinsic  # type: ignore[untyped-decorator]
+    def write_two(typingctx: Any, x: Any, y: Any) -> Any:
+        return write(typingctx, x, y)
+
+    def of_one(x: Any) -> Any:
+        return write_one(x)
+
+    def of_two(x: Any, y: Any) -> Any:
+        return write_two(x, y)
+
+    # without the option for sums a function has that of its first caller
     return numba.njit(
-        code, fastmath=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+        of_one if count == 1 else of_two,
+        fastmath=False,
+        forceinline=True,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
     )

@@ -19,18 +19,18 @@ from synkhronos._backends.vectorised.code import inlined
 from synkhronos._backends.vectorised.op import Vectorised
 from synkhronos._backends.vectorised.table import TABLE
 
-VERSION = 4  # part of the key of cached machine code: change it whenever the code changes
+VERSION = 5  # part of the key of cached machine code: change it whenever the code changes
 
 
 @register_funcify_and_cache_key(Vectorised)  # type: ignore[untyped-decorator]
 def _funcify(op: Vectorised, node: Any, **kwargs: Any) -> tuple[Any, str]:
     """Return a function of numba, and the key of its machine code.
 
-    Numba itself adds the dtype of the argument to the key.
+    Numba itself adds the dtype of the arguments to the key.
     """
     module, name = TABLE[type(op.plain)]
     function = getattr(import_module(f"{__package__}.{module}"), name)
-    return inlined(function), f"{__name__}.{name}.{VERSION}"
+    return inlined(function, op.nin), f"{__name__}.{name}.{VERSION}"
 
 
 @register_funcify_and_cache_key(Composite)  # type: ignore[untyped-decorator]

@@ -39,14 +39,14 @@ def _log(
     return k.fused(k.pick(*LOG_2_HEAD), large) + part
 
 
-def _checked(x: Real, found: Real) -> Real:
+def checked(x: Real, found: Real) -> Real:
     """The logarithm of x, `found` if x is finite and above 0."""
     found = where(x.equals(float("inf")), x, found)
     found = where(x.equals(0.0), -float("inf"), found)
     return where(x >= 0.0, found, float("nan"))
 
 
-def _split(x: Real) -> tuple[Real, Real]:
+def split(x: Real) -> tuple[Real, Real]:
     """(k, m) with x = 2**k m, also for subnormal x."""
     tiny = x < x.format.tiny
     raised = x.format.fraction + 2
@@ -55,12 +55,12 @@ def _split(x: Real) -> tuple[Real, Real]:
 
 
 def log(x: Real) -> Real:
-    return _checked(x, log_of_positive(x))
+    return checked(x, log_of_positive(x))
 
 
 def log_of_positive(x: Real, large: Real | float = 0.0, small: Real | float = 0.0) -> Real:
     """log(x) + large + small for finite x > 0, summed before much is rounded off."""
-    k, m = _split(x)
+    k, m = split(x)
     return _log(k, m - 1.0, large=large, small=small)
 
 
@@ -82,7 +82,7 @@ def log1p(x: Real) -> Real:
     k, m = u.split()
     near = k.equals(0.0)
     found = _log(k, where(near, x, m - 1.0), where(near, 0.0, lost * _scale(k)))
-    return where(abs(x) < x.pick(1e-290, 1e-30), x, _checked(u, found))
+    return where(abs(x) < x.pick(1e-290, 1e-30), x, checked(u, found))
 
 
 def log1p_of_fraction(y: Real) -> Real:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from synkhronos._backends.vectorised.exponentials import reduced, scaled
 from synkhronos._backends.vectorised.logarithms import log_of_sum
+from synkhronos._backends.vectorised.quotients import quotient
 from synkhronos._backends.vectorised.real import Real, where
 
 
@@ -32,14 +33,6 @@ def _plus(x: Real, c: float) -> tuple[Real, Real]:
     """X + c, x >= 0, and what the sum has lost."""
     total = x + c
     return total, where(x > c, c - (total - x), x - (total - c))
-
-
-def quotient(top: Real, top_tail: Real, low: Real, low_tail: Real) -> tuple[Real, Real]:
-    """The quotient of two sums of two numbers, as such a sum."""
-    inverse = 1.0 / low
-    head = top * inverse
-    rest = (-head).fused(low, top) + (-head).fused(low_tail, top_tail)
-    return head, rest * inverse
 
 
 def _tail(x: Real, form: Form) -> tuple[Real, Real]:

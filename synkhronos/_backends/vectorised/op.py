@@ -8,7 +8,7 @@ from pytensor.scalar import basic as ps
 
 
 class Vectorised(ps.ScalarOp):
-    """A function of one number with vectorised code.
+    """A function of numbers with vectorised code.
 
     Attributes
     ----------
@@ -16,10 +16,8 @@ class Vectorised(ps.ScalarOp):
         The operation that it replaces, which says what is computed.
     """
 
-    nin = 1
-
     def __init__(self, plain: Any) -> None:
-        self.plain = plain
+        self.plain, self.nin = plain, plain.nin
         super().__init__(plain.output_types_preference, name=f"vectorised_{plain}")
 
     def impl(self, *inputs: Any) -> Any:

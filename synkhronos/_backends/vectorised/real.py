@@ -167,6 +167,10 @@ class Real:
         """The square root."""
         return self._called("llvm.sqrt")
 
+    def floor(self) -> Real:
+        """The largest integer that is not larger."""
+        return self._called("llvm.floor")
+
     def signed(self, other: Real) -> Real:
         """This magnitude with the sign of another number."""
         return self._called("llvm.copysign", other)
@@ -254,3 +258,9 @@ def sum_of_two(a: Real, b: Real) -> tuple[Real, Real]:
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
+
+
+def product(a: Real, b: Real) -> tuple[Real, Real]:
+    """The product, and what has been rounded off; 0 where the processor fuses no operations."""
+    head = a * b
+    return head, a.fused(b, -head)

@@ -46,10 +46,9 @@ class _Replace(GraphRewriter):
         if not found or not _is_available():
             return
         for variable in found:
-            [given] = variable.owner.inputs
-            if given.type.dtype != variable.type.dtype:
-                given = cast(given, variable.type.dtype)
-            new = Elemwise(Vectorised(variable.owner.op.scalar_op))(given)
+            dtype = variable.type.dtype
+            given = [v if v.type.dtype == dtype else cast(v, dtype) for v in variable.owner.inputs]
+            new = Elemwise(Vectorised(variable.owner.op.scalar_op))(*given)
             fgraph.replace(variable, new, reason=_TAG)
 
 
