@@ -170,26 +170,34 @@ def rounded(number: Number, bits: int) -> float:
     return float(number) if bits == 64 else float(np.float32(float(number)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    wanted = parser.parse_args()
-    lines = []
+def made() -> dict[tuple[str, int], tuple[float, ...]]:
+    """The coefficients of each polynomial, by name and bits."""
+    found = {}
     with mp.workdps(50):
         for name, fit in fits().items():
             for bits, degree in zip((64, 32), fit.degrees, strict=True):
                 exact = fit.coefficients(degree)
                 if fit.constant_in_two:
                     exact.insert(1, exact[0] - mp.mpf(rounded(exact[0], bits)))
-                found = tuple(rounded(c, bits) for c in exact)
-                print(f"{name:15} float{bits} degree {degree:2}  {fit.error(found, bits):6.3f}")
-                lines += [
-                    f'    ("{name}", {bits}): (',
-                    *[f"        {c!r}," for c in found],
-                    "    ),",
-                ]
+                found[name, bits] = tuple(rounded(c, bits) for c in exact)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    wanted = parser.parse_args()
+    coefficients = made()
+    with mp.workdps(50):
+        for (name, bits), found in coefficients.items():
+            error = fits()[name].error(found, bits)
+            print(f"{name:15} float{bits} {len(found):2} coefficients  {error:6.3f}")
     if wanted.write:
-        MODULE.write_text(HEAD + "\n".join(lines) + "\n}\n")
+        rows = [
+            "\n".join([f'    ("{name}", {bits}): (', *[f"        {c!r}," for c in found], "    ),"])
+            for (name, bits), found in coefficients.items()
+        ]
+        MODULE.write_text(HEAD + "\n".join(rows) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import mpmath as mp
@@ -14,6 +16,7 @@ import scipy.special
 from vectorised_cases import CASES, arguments, function, units
 
 from synkhronos._backends.vectorised.code import inlined
+from synkhronos._backends.vectorised.coefficients import COEFFICIENTS
 from synkhronos._backends.vectorised.powers import power
 
 pytestmark = pytest.mark.together  # each loop is compiled once
@@ -69,6 +72,12 @@ def results(name: str, x: np.ndarray) -> np.ndarray:
     out = np.empty_like(x)
     loop(name)(x, out)
     return out
+
+
+@pytest.mark.thorough
+def test_the_script_makes_the_coefficients() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "coefficients.py"))
+    assert script["made"]() == COEFFICIENTS
 
 
 @NAMES
