@@ -177,7 +177,7 @@ class GroupLikelihood:
         group.run(AllocateResults(self._number, (size + 1,) * len(self._functions)), self._what)
 
     def _make(self, part: Any) -> GroupFunction:
-        outputs, mode = part.compiled_for(self._mode)
+        outputs, mode = part.compiled_for(self._mode, self.group.vectorised)
         recipe = plan(
             self.group.number(),
             part.scattered,

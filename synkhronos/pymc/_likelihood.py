@@ -24,9 +24,16 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._backends.vectorised.tails import expanded
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
-from synkhronos.pymc._rewrites import Hoisted, hoist, scatters_costly_function, simplified
+from synkhronos.pymc._rewrites import (
+    Hoisted,
+    hoist,
+    scatters_costly_function,
+    simplified,
+    with_named_tails,
+)
 from synkhronos.pymc._rows import Place, Reading, is_smooth
 from synkhronos.pymc._terms import Terms
 
@@ -118,7 +125,7 @@ class DividedTerms:
         scattered_places, whole_places = list(scattered.values()), list(whole.values())
         conditions = [] if reading.holds is None else [reading.holds]
         graph, *conditions = simplified(
-            _rewritten([reading.total, *conditions]), _positive(scattered)
+            _rewritten(with_named_tails([reading.total, *conditions])), _positive(scattered)
         )
         if reading.refuses_nan:
             conditions.append(pt.invert(pt.isnan(graph)))
@@ -148,12 +155,14 @@ class DividedTerms:
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
         self.broadcast = [theta, *fixed]
 
-    def compiled_for(self, mode: Any) -> tuple[list[Any], Any]:
+    def compiled_for(self, mode: Any, vectorised: bool) -> tuple[list[Any], Any]:
         """The outputs rewritten for a mode, and the mode with the rewrites that suit them."""
         mode = mode_of(mode)
-        if not isinstance(mode.linker, NumbaLinker):
-            return self.outputs, mode
-        found = _rewritten(self.outputs, "specialize")
+        numba = isinstance(mode.linker, NumbaLinker)
+        outputs = self.outputs if numba and vectorised else expanded(self.outputs)
+        if not numba:
+            return outputs, mode
+        found = _rewritten(outputs, "specialize")
         if any(map(scatters_costly_function, ancestors(found))):
             # numba does not vectorise a loop that adds to indexed elements
             mode = mode.excluding("fuse_indexed_into_elemwise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.dist_math import normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
 from pytensor.compile.mode import optdb
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
@@ -25,6 +28,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._backends.lean.rewrite import operands_alike
 from synkhronos._backends.vectorised.rewrite import is_replaced
+from synkhronos._backends.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._plan.inference.values import Rows, Same
 from synkhronos._plan.inference.walk import Walk, seed
@@ -35,6 +39,7 @@ _PLAIN = python_mode()
 _COSTLY = (
     *(ps.Exp, ps.Log, ps.Log1p, ps.Expm1, ps.Sqrt, ps.Log2, ps.Log10, ps.Tanh, ps.ArcTan),
     *(psm.Sigmoid, psm.Softplus, psm.Log1mexp, psm.GammaLn, psm.Psi, psm.Erf, psm.Erfc, psm.Erfcx),
+    LogNdtr,
 )
 
 # PyTensor's rewrites of logarithms whose argument is no elementwise function.
@@ -74,6 +79,51 @@ def _lift_choice(fgraph: Any, node: Any) -> Any:
     chosen: Any = one.owner.op(switch(condition, a, b))
     chosen = -chosen if negated else chosen
     return [chosen] if chosen.type == node.outputs[0].type else None
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _name_normal_tail(fgraph: Any, node: Any) -> Any:
+    """PyMC's formula for the logarithm of a normal tail -> one operation."""
+    del fgraph
+    condition = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Switch) else None
+    z = condition.inputs[0] if condition is not None and condition.inputs else None
+    inner = getattr(z, "owner", None)
+    if inner is None or not _is_elementwise(inner, ps.TrueDiv):
+        return None
+    difference, sigma = inner.inputs
+    if difference.owner is None or not _is_elementwise(difference.owner, ps.Sub):
+        return None
+    x, mu = difference.owner.inputs
+    for formula, argument in ((normal_lcdf, z), (normal_lccdf, -z)):
+        if equal_computations([formula(mu, sigma, x)], node.outputs):
+            found = _as_pymc(argument)
+            return [found] if found.type == node.outputs[0].type else None
+    return None
+
+
+def _as_pymc(z: Any) -> Any:
+    """log_ndtr(z) to the last digit of PyMC's formula.
+
+    That divides by a root of 2 in the dtype of PyTensor's constant, which is float32. It does not
+    do so in the square that it subtracts below -1.
+    """
+    root = float(np.sqrt(np.asarray(2.0, pt.sqrt(2.0).type.dtype)))
+    part = (2 / root**2 - 1) / 2
+    return log_ndtr(z * (math.sqrt(2) / root)) + switch(z < -1.0, pt.sqr(z) * part, 0.0)
+
+
+def _is_elementwise(node: Any, kind: type) -> bool:
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
+
+
+def with_named_tails(outputs: Sequence[Any]) -> list[Any]:
+    """Copies of graphs in which normal tails are operations with a derivative of their own.
+
+    The derivative of PyMC's formula takes a difference of large numbers far out in the tail.
+    """
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    dfs_rewriter(_name_normal_tail).rewrite(graph)
+    return list(graph.outputs)
 
 
 @node_rewriter([Dot])  # type: ignore[untyped-decorator]

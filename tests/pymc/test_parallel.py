@@ -200,7 +200,7 @@ def test_no_blas_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = _terms.read_model(model, None)
     likelihood = _likelihood.Likelihood(terms, _parallel.point_of(model))
     for part in likelihood.parts:
-        part.compiled_for("NUMBA")
+        part.compiled_for("NUMBA", True)
     assert not looked
 
 

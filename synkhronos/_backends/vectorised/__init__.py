@@ -4,6 +4,7 @@ libm's and SciPy's functions compute one number at a time, 5 to 60 ns each. Thes
 branches nor calls, so that a loop around them computes as many as the registers hold.
 
 ``table``          which scalar operations of PyTensor have code here
+``tails``          two operations that PyTensor does not have
 ``op``             the operation that stands in a graph for one of PyTensor's
 ``rewrite``        replaces operations when a group's function is compiled
 ``dispatch``       tells PyTensor's numba linker the code

@@ -7,6 +7,8 @@ from typing import Any
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math
 
+from synkhronos._backends.vectorised.tails import LogNdtr, Mills
+
 psm: Any = math
 TABLE: dict[type, tuple[str, str]] = {
     ps.Exp: ("exponentials", "exp"),
@@ -26,6 +28,8 @@ TABLE: dict[type, tuple[str, str]] = {
     psm.Erf: ("normal", "erf"),
     psm.Erfc: ("normal", "erfc"),
     psm.Erfcx: ("normal", "erfcx"),
+    LogNdtr: ("normal", "log_ndtr"),
+    Mills: ("normal", "mills"),
     psm.GammaLn: ("gammas", "gammaln"),
     psm.Psi: ("gammas", "digamma"),
     psm.TriGamma: ("gammas", "trigamma"),

@@ -1,0 +1,77 @@
+"""The logarithm of the normal distribution function, and its derivative, as scalar operations."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.scalar import basic as ps
+from pytensor.tensor.elemwise import Elemwise
+
+_special: Any = import_module("scipy.special")
+_ROOT_HALF, _SCALE = math.sqrt(0.5), math.sqrt(2 / math.pi)
+
+
+class LogNdtr(ps.UnaryScalarOp):
+    """log(P(z < x)) of a standard normal z."""
+
+    nfunc_spec = ("scipy.special.log_ndtr", 1, 1)
+
+    def impl(self, x: Any) -> Any:
+        return _special.log_ndtr(np.float64(x))
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+        """The density over the distribution function."""
+        return [cotangents[0] * _scalar_mills(inputs[0])]
+
+    def c_code(self, *args: Any) -> str:
+        """Not available: `expanded` replaces it."""
+        raise NotImplementedError
+
+
+class Mills(ps.UnaryScalarOp):
+    """The density over the distribution function: the inverse of Mills' ratio at -x."""
+
+    nfunc_spec = None
+
+    def impl(self, x: Any) -> Any:
+        return _SCALE / _special.erfcx(-np.float64(x) * _ROOT_HALF)
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+        """-m (x + m)."""
+        [x], m = inputs, _scalar_mills(inputs[0])
+        return [-cotangents[0] * m * (x + m)]
+
+    def c_code(self, *args: Any) -> str:
+        """Not available: `expanded` replaces it."""
+        raise NotImplementedError
+
+
+_scalar_mills = Mills(ps.upgrade_to_float_no_complex, name="mills")
+log_ndtr = Elemwise(LogNdtr(ps.upgrade_to_float_no_complex, name="log_ndtr"))
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _expand(fgraph: Any, node: Any) -> Any:
+    del fgraph
+    x: Any = node.inputs[0]
+    if isinstance(node.op.scalar_op, LogNdtr):
+        lower = pt.log(pt.erfcx(x * -_ROOT_HALF) / 2) - pt.sqr(x) / 2
+        found: Any = pt.switch(x < -1, lower, pt.log1p(pt.erfc(x * _ROOT_HALF) / -2))
+    elif isinstance(node.op.scalar_op, Mills):
+        found = _SCALE / pt.erfcx(x * -_ROOT_HALF)
+    else:
+        return None
+    return [pt.cast(found, node.outputs[0].type.dtype)]
+
+
+def expanded(outputs: Any) -> list[Any]:
+    """Copies of graphs with PyTensor's operations instead of these, for other modes."""
+    graph = FunctionGraph(outputs=list(outputs), clone=True, copy_inputs=False)
+    dfs_rewriter(_expand).rewrite(graph)
+    return list(graph.outputs)

@@ -1,0 +1,81 @@
+"""Normal tails: PyMC's formula becomes one operation; its values stay, derivatives are better."""
+
+from __future__ import annotations
+
+import mpmath as mp
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pymc.distributions.dist_math import normal_lccdf, normal_lcdf
+from pytensor.graph.traversal import ancestors
+
+import synkhronos as synk
+from synkhronos._backends.vectorised.tails import LogNdtr, Mills, expanded, log_ndtr
+from synkhronos.pymc._rewrites import with_named_tails
+
+VALUES = np.array([-30.0, -5.0, -1.0, 0.0, 0.3, 2.0, 7.0])
+
+
+def kinds(outputs: list) -> set[type]:
+    nodes = [v.owner for v in ancestors(outputs) if v.owner is not None]
+    return {type(getattr(node.op, "scalar_op", None)) for node in nodes}
+
+
+@pytest.mark.parametrize("formula", [normal_lcdf, normal_lccdf])
+def test_the_formula_is_named(formula) -> None:
+    x, mu = pt.vector("x", dtype="float64"), pt.scalar("mu", dtype="float64")
+    plain = formula(mu, 2.0, x)
+    [named] = with_named_tails([plain])
+    assert LogNdtr in kinds([named])
+    gradients = [pt.grad(v.sum(), x) for v in (plain, named)]
+    [wide] = expanded([gradients[1]])
+    assert Mills not in kinds([wide])
+    f = pytensor.function([x, mu], [plain, named, *expanded([named])], mode="FAST_COMPILE")
+    g = pytensor.function([x, mu], [*gradients, wide], mode="FAST_COMPILE")
+    for values in (f(VALUES, 0.1), g(VALUES, 0.1)):
+        for found in values[1:]:
+            np.testing.assert_allclose(found, values[0], rtol=1e-11)
+
+
+def test_other_formulas_are_left_alone() -> None:
+    x = pt.vector("x", dtype="float64")
+    z = (x - 1) / 2
+    others = [pt.switch(z > 1, pt.log(z), z), pt.switch(x > 0, x, z), pt.log(pt.erfc(z))]
+    assert LogNdtr not in kinds(with_named_tails(others))
+
+
+def test_derivatives_far_out() -> None:
+    """The derivative of the formula is a difference of large numbers there."""
+    x = pt.vector("x", dtype="float64")
+    slope = pt.grad(log_ndtr(x).sum(), x)
+    curvature = pt.grad(slope.sum(), x)
+    at = np.array([-1e6, -300.0, -2.0, 1.5])
+    f = pytensor.function([x], [slope, curvature], mode="FAST_COMPILE")
+    found, second = f(at)
+    with mp.workdps(50):
+        for value, got in zip(at, found, strict=True):
+            tail = mp.erfc(-mp.mpf(value) / mp.sqrt(2)) / 2
+            assert abs(got / (mp.npdf(mp.mpf(value)) / tail) - 1) < 1e-14
+    np.testing.assert_allclose(second[2:], -found[2:] * (at + found)[2:], rtol=1e-15)
+
+
+def censored() -> pm.Model:
+    y = np.minimum(np.random.default_rng(0).normal(size=200), 0.5)
+    with pm.Model() as model:
+        mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
+        pm.Censored("y", pm.Normal.dist(mu, sigma), lower=None, upper=0.5, observed=y)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectorised", [True, False])
+def test_a_censored_model_is_the_plain_one(vectorised: bool) -> None:
+    model = censored()
+    point = {"mu": np.array(0.2), "sigma_log__": np.array(-0.3)}
+    plain = model.compile_logp()(point), model.compile_dlogp()(point)
+    with synk.Group(1, vectorised=vectorised), synk.pymc.parallel(model):
+        found = model.compile_logp()(point), model.compile_dlogp()(point)
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-12)
+    np.testing.assert_allclose(found[1], plain[1], rtol=1e-12)
