@@ -211,3 +211,36 @@ def test_the_loop_is_vectorised(name: str, dtype: Any) -> None:
     assert re.search(rf"vf?n?m(ul|add|sub)\w*{kind}\s.*%[yz]mm", code)
     called = set(re.findall(r"call\w*\s+\*?(\S+)", code))
     assert not [c for c in called if "NRT" not in c and "numba" not in c and "%" not in c], called
+
+
+def _arithmetic(*names: str) -> int:
+    """How many instructions on several numbers the sum of functions of one argument takes."""
+    codes = [inlined(function(name)) for name in names]
+    one, other = codes[0], codes[-1]
+    alone = len(codes) == 1
+
+    @numba.njit
+    def over(x, out):
+        for i in range(len(x)):
+            out[i] = one(x[i]) if alone else one(x[i]) + other(x[i])
+
+    over(np.ones(1), np.ones(1))
+    [code] = over.inspect_asm().values()
+    return len(re.findall(r"\bv\w*pd\s.*%[yz]mm", code))
+
+
+@pytest.mark.skipif(not CPU or "+avx," not in f"{CPU},", reason="registers are for two numbers")
+@pytest.mark.parametrize(
+    ("names", "least"),
+    [
+        (("sigmoid", "softplus"), 0.25),
+        (("log_ndtr", "mills"), 0.3),
+        (("erf", "erfc"), 0.4),
+        (("erfc", "erfcx"), 0.2),
+        (("exp", "expm1"), 0.3),
+    ],
+)
+def test_functions_of_one_argument_share_their_parts(names: tuple[str, str], least: float) -> None:
+    """The compiler finds equal instructions; values and gradients of one row have many."""
+    apart = sum(_arithmetic(name) for name in names)
+    assert _arithmetic(*names) <= (1 - least) * apart

@@ -54,8 +54,9 @@ def less_one(k: Real, r: Real, w: Real, unit: float) -> Real:
 
 
 def expm1(x: Real) -> Real:
-    bounded = x.between(x.pick(-40.0, -20.0), x.pick(710.0, 89.0))
-    return where(abs(x) < x.pick(1e-290, 1e-30), x, less_one(*reduced(bounded), 0.5) * 2.0)
+    k, r, w = reduced(_bounded(x))
+    found = less_one(k.at_least(-100.0), r, w, 0.5) * 2.0
+    return where(abs(x) < x.pick(1e-290, 1e-30), x, found)
 
 
 def exp2(x: Real) -> Real:

@@ -66,11 +66,15 @@ def _erf_middle(x: Real) -> Real:
     return x.fused((x * x).polynomial("erf"), x)
 
 
+def _erfcx_of(size: Real) -> tuple[Real, Real]:
+    """exp(x * x) * erfc(x) for x >= 0, as a sum of two; erf, erfc and erfcx of one x share it."""
+    return _tail(size.at_most(size.format.largest), _ERFCX)
+
+
 def _erfc_of(size: Real) -> Real:
     """erfc(x) for x >= 0."""
-    bounded = size.at_most(size.pick(28.0, 11.0))
-    k, e = _minus_square(bounded, 1.0)
-    return scaled(sum_of(_times(_tail(bounded, _ERFCX), e)), k)
+    k, e = _minus_square(size.at_most(size.pick(28.0, 11.0)), 1.0)
+    return scaled(sum_of(_times(_erfcx_of(size), e)), k)
 
 
 def sum_of(pair: tuple[Real, Real]) -> Real:
@@ -89,7 +93,7 @@ def erfc(x: Real) -> Real:
 
 def erfcx(x: Real) -> Real:
     size = abs(x)
-    tail = sum_of(_tail(size.at_most(size.format.largest), _ERFCX))
+    tail = sum_of(_erfcx_of(size))
     bounded = size.at_most(size.pick(26.66, 9.42))
     k, e = _minus_square(bounded, -1.0)
     part = (k - 2.0).power_of_two()
