@@ -29,8 +29,8 @@ from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos.pymc._rewrites import (
     Hoisted,
+    hinders_vectorising,
     hoist,
-    scatters_costly_function,
     simplified,
     with_named_tails,
 )
@@ -163,8 +163,7 @@ class DividedTerms:
         if not numba:
             return outputs, mode
         found = _rewritten(outputs, "specialize")
-        if any(map(scatters_costly_function, ancestors(found))):
-            # numba does not vectorise a loop that adds to indexed elements
+        if any(map(hinders_vectorising, ancestors(found))):
             mode = mode.excluding("fuse_indexed_into_elemwise")
         return found, mode
 

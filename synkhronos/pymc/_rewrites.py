@@ -23,7 +23,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.math import Dot, switch
+from pytensor.tensor.math import All, Dot, switch
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._backends.lean.rewrite import operands_alike
@@ -201,12 +201,15 @@ def stable(outputs: Sequence[Any]) -> list[Any]:
     return list(graph.outputs)
 
 
-def scatters_costly_function(variable: Variable) -> bool:
-    """Whether it is a sum by indices over values of a loop that could be vectorised."""
+def hinders_vectorising(variable: Variable) -> bool:
+    """Whether a loop that could be vectorised is not, if what computes the variable is part of it.
+
+    That are sums by indices, and whether a condition holds in all rows.
+    """
     node = variable.owner
-    if node is None or not isinstance(node.op, AdvancedIncSubtensor):
+    if node is None or not isinstance(node.op, AdvancedIncSubtensor | All):
         return False
-    stack, seen = [node.inputs[1]], set[Variable]()
+    stack, seen = [node.inputs[1 if isinstance(node.op, AdvancedIncSubtensor) else 0]], set[Any]()
     while stack:
         found = stack.pop()
         inner = found.owner

@@ -17,10 +17,10 @@ import synkhronos as synk
 from synkhronos._backends.lean.mode import lean
 from synkhronos._backends.vectorised import rewrite
 from synkhronos._backends.vectorised.op import Vectorised
-from synkhronos._backends.vectorised.rewrite import vectorising
+from synkhronos._backends.vectorised.rewrite import has_vectorised, vectorising
 from synkhronos._backends.vectorised.table import TABLE
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.pymc._rewrites import scatters_costly_function
+from synkhronos.pymc._rewrites import hinders_vectorising
 
 VALUE = np.array([0.3, 0.5, 1.5, 2.5, 20.0])
 
@@ -138,11 +138,46 @@ def test_a_vectorised_operation_has_the_derivative_of_the_plain_one() -> None:
     np.testing.assert_allclose(gradient(VALUE), plain(VALUE))
 
 
-def test_sums_by_indices_are_in_the_loop_unless_it_would_be_vectorised() -> None:
-    """numba does not vectorise a loop that adds to indexed elements."""
+def loops(compiled: Any) -> list[tuple[int | None, ...]]:
+    """The lengths of the axes of each loop with vectorised functions, as far as known."""
+    nodes = compiled.maker.fgraph.toposort()
+    found = [n for n in nodes if isinstance(n.op, Elemwise) and has_vectorised(n.op.scalar_op)]
+    return [node.outputs[0].type.shape for node in found]
+
+
+def test_short_axes_are_no_loops() -> None:
+    """The innermost loop of a matrix with few columns would be too short to be vectorised."""
+    r = np.random.default_rng(0)
+    a = pt.tensor("a", dtype="float64", shape=(None, 5))
+    c = pt.tensor("c", dtype="float64", shape=(None, 1))
+    u, v = pt.tensor("u", dtype="float64", shape=(5,)), pt.vector("v", dtype="float64")
+    both, column, row = r.normal(size=(7, 5)), r.normal(size=(7, 1)), r.normal(size=5)
+    inputs = [a, c, u, v]
+    cases = {
+        "one array": (pt.tanh(2 * a), (None,)),
+        "rows of one": (pt.tanh(c) * pt.exp(c), (None,)),
+        "two arrays": (pt.tanh(a + v), (5, None)),
+        "a column and a row": (pt.tanh(c * u), (5, None)),
+        "unknown lengths": (pt.tanh(c + v), (None, None)),
+    }
+    for what, (graph, axes) in cases.items():
+        fast = pytensor.function(inputs, graph, mode=lean("NUMBA"), on_unused_input="ignore")
+        plain = pytensor.function(inputs, graph, mode="FAST_COMPILE", on_unused_input="ignore")
+        assert loops(fast) == [axes], what
+        for value in (both, np.asfortranarray(both), both[:0]):
+            given = value, column[: len(value)], row, row
+            found = fast(*given)
+            assert found.shape == plain(*given).shape, what
+            np.testing.assert_allclose(found, plain(*given), rtol=1e-15)
+
+
+def test_what_hinders_vectorising() -> None:
+    """numba does not vectorise a loop that adds to indexed elements, or compares all."""
     x = pt.vector("x", dtype="float64", shape=(9,))
     at = pt.vector("at", dtype="int64", shape=(9,))
     values = pt.sqr(x * 2), pt.sigmoid(x * 2) * 3, pt.exp(x).sum()  # another loop computes the sum
     sums = [pt.zeros(3)[at].inc(v) for v in values]
-    found = [any(map(scatters_costly_function, ancestors([v]))) for v in sums]
+    found = [any(map(hinders_vectorising, ancestors([v]))) for v in sums]
     assert found == [False, True, False]
+    assert any(map(hinders_vectorising, ancestors([pt.all(pt.exp(x) > 0)])))
+    assert not any(map(hinders_vectorising, ancestors([pt.all(x > 0)])))

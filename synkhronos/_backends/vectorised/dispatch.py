@@ -17,6 +17,7 @@ from pytensor.scalar.basic import Composite
 
 from synkhronos._backends.vectorised.code import inlined
 from synkhronos._backends.vectorised.op import Vectorised
+from synkhronos._backends.vectorised.rewrite import has_vectorised
 from synkhronos._backends.vectorised.table import TABLE
 
 VERSION = 6  # part of the key of cached machine code: change it whenever the code changes
@@ -41,7 +42,7 @@ def _funcify_composite(op: Any, node: Any, **kwargs: Any) -> tuple[Any, str | No
     It serves graphs without vectorised operations.
     """
     function, key = scalar.numba_funcify_Composite(op, node, **kwargs)
-    if key is None or not any(isinstance(n.op, Vectorised) for n in op.fgraph.apply_nodes):
+    if key is None or not has_vectorised(op):
         return function, key
 
     def converted(operation: Any, *, node: Any, **given: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import cast
 
@@ -21,6 +22,8 @@ log = logging.getLogger("synkhronos")
 
 _TAG = "synkhronos_vectorised"
 _BEFORE_FUSION = 48.5  # after the rewrites that look for PyTensor's operations
+_AFTER_FUSION = 49.05
+_SHORT = 32  # steps of a loop, four times what a register holds
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
 
@@ -52,6 +55,65 @@ class _Replace(GraphRewriter):
             fgraph.replace(variable, new, reason=_TAG)
 
 
+class _Flatten(GraphRewriter):
+    """Makes one long loop where there would be many short ones, of which few are vectorised.
+
+    PyTensor has a loop for each axis, and the innermost one may have only a few steps. Axes of
+    length 1 are left out. A function of one array and of numbers is computed over its elements. A
+    last axis that is known to be short becomes the first one.
+    """
+
+    def add_requirements(self, fgraph: Any) -> None:
+        """Add none."""
+
+    def apply(self, fgraph: Any) -> None:
+        """Change the loops that have vectorised functions."""
+        for node in fgraph.toposort():
+            if isinstance(node.op, Elemwise) and has_vectorised(node.op.scalar_op):
+                found = _flat(node)
+                if found is not None:
+                    pairs = list(zip(node.outputs, found, strict=True))
+                    fgraph.replace_all(pairs, reason=_TAG)
+
+
+def has_vectorised(operation: Any) -> bool:
+    """Whether a scalar operation is vectorised, or composed of some that are."""
+    if isinstance(operation, Composite):
+        return any(isinstance(node.op, Vectorised) for node in operation.fgraph.apply_nodes)
+    return isinstance(operation, Vectorised)
+
+
+def _flat(node: Any) -> list[Any] | None:
+    """The outputs of an elementwise operation, computed in longer loops; None if that is as now."""
+    given: list[Any] = node.inputs
+    ndim = node.outputs[0].type.ndim
+    variables = [*given, *node.outputs]
+    kept = [i for i in range(ndim) if not all(v.type.broadcastable[i] for v in variables)]
+    if len(kept) < ndim:
+        back = [kept.index(i) if i in kept else "x" for i in range(ndim)]
+        found = _looped(node, [v.dimshuffle(*kept) for v in given])
+        found = (_flat(found[0].owner) or found) if len(kept) > 1 else found
+        return [v.dimshuffle(*back) for v in found]
+    if ndim < 2:
+        return None
+    arrays = [v for v in given if not all(v.type.broadcastable)]
+    if len(arrays) == 1 and not any(arrays[0].type.broadcastable):
+        [array] = arrays
+        rows = [v.reshape((-1,)) if v is array else v.dimshuffle("x") for v in given]
+        lengths = [array.shape[i] if n is None else n for i, n in enumerate(array.type.shape)]
+        return [v.reshape(lengths, ndim=ndim) for v in _looped(node, rows)]
+    *others, last = node.outputs[0].type.shape
+    if last is None or last >= _SHORT or any(n is not None and n < _SHORT for n in others):
+        return None
+    found = _looped(node, [v.dimshuffle(ndim - 1, *range(ndim - 1)) for v in given])
+    return [v.dimshuffle(*range(1, ndim), 0) for v in found]
+
+
+def _looped(node: Any, given: list[Any]) -> list[Any]:
+    found: Any = Elemwise(node.op.scalar_op)(*given, return_list=True)
+    return list(found)
+
+
 def _is_available() -> bool:
     """Whether the code can be imported; PyTensor's and numba's own parts may change."""
     try:
@@ -78,4 +140,5 @@ def tags() -> tuple[str, ...]:
         return ()
     if _TAG not in optdb:
         optdb.register("synkhronos_vectorised_functions", _Replace(), _TAG, position=_BEFORE_FUSION)
+        optdb.register("synkhronos_flat_loops", _Flatten(), _TAG, position=_AFTER_FUSION)
     return (_TAG,)
