@@ -16,8 +16,8 @@ from pytensor.tensor.elemwise import Elemwise
 import synkhronos as synk
 from synkhronos._backends.lean.mode import lean
 from synkhronos._backends.vectorised import rewrite
-from synkhronos._backends.vectorised.op import Vectorised
-from synkhronos._backends.vectorised.rewrite import has_vectorised, vectorising
+from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
+from synkhronos._backends.vectorised.rewrite import vectorising
 from synkhronos._backends.vectorised.table import TABLE
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.pymc._rewrites import hinders_vectorising

@@ -16,8 +16,7 @@ from pytensor.link.utils import fgraph_to_python
 from pytensor.scalar.basic import Composite
 
 from synkhronos._backends.vectorised.code import inlined
-from synkhronos._backends.vectorised.op import Vectorised
-from synkhronos._backends.vectorised.rewrite import has_vectorised
+from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import TABLE
 
 VERSION = 6  # part of the key of cached machine code: change it whenever the code changes

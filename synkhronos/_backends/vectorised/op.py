@@ -40,3 +40,10 @@ class Vectorised(ps.ScalarOp):
 
     def __hash__(self) -> int:
         return hash((Vectorised, self.plain))
+
+
+def has_vectorised(operation: Any) -> bool:
+    """Whether a scalar operation is vectorised, or composed of some that are."""
+    if isinstance(operation, ps.Composite):
+        return any(isinstance(node.op, Vectorised) for node in operation.fgraph.apply_nodes)
+    return isinstance(operation, Vectorised)

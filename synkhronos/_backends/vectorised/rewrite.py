@@ -11,11 +11,10 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
-from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import cast
 
-from synkhronos._backends.vectorised.op import Vectorised
+from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import has_code
 
 log = logging.getLogger("synkhronos")
@@ -74,13 +73,6 @@ class _Flatten(GraphRewriter):
                 if found is not None:
                     pairs = list(zip(node.outputs, found, strict=True))
                     fgraph.replace_all(pairs, reason=_TAG)
-
-
-def has_vectorised(operation: Any) -> bool:
-    """Whether a scalar operation is vectorised, or composed of some that are."""
-    if isinstance(operation, Composite):
-        return any(isinstance(node.op, Vectorised) for node in operation.fgraph.apply_nodes)
-    return isinstance(operation, Vectorised)
 
 
 def _flat(node: Any) -> list[Any] | None:
