@@ -7,11 +7,13 @@ moved by the recurrence, negative ones by the reflection.
 from __future__ import annotations
 
 from synkhronos._backends.vectorised.logarithms import log_of_positive
-from synkhronos._backends.vectorised.real import Real, Truth, sum_of_two, where
+from synkhronos._backends.vectorised.quotients import quotient
+from synkhronos._backends.vectorised.real import Real, Truth, product, sum_of_two, where
 
 _LARGE = 8.0  # from here on `gammaln` uses Stirling's series
 _STEPS = 4  # of the recurrence, for the derivatives of arguments below
 _PI = 3.141592653589793
+_PI_TAIL = 1.2246467991473532e-16, -8.742278000372485e-08
 
 
 def _positive(x: Real) -> tuple[Truth, Real]:
@@ -94,13 +96,16 @@ def digamma(x: Real) -> Real:
     shift = _Shift(y, 1)
     r = _from_integer(x)
     sine = where(negative, _sine(r), 1.0)
-    cosine = where(negative, _sine(0.5 - abs(r)) * _PI, 0.0)
-    less = shift.top / shift.bottom + cosine / sine
+    cosine = where(negative, _sine(0.5 - abs(r)), 0.0)
+    top, top_tail = product(cosine, x.like(_PI))
+    top_tail = cosine.fused(x.pick(*_PI_TAIL), top_tail)
+    cotangent, rest = quotient(top, top_tail, sine, x.like(0.0))
+    less = shift.top / shift.bottom + rest
     inverse = 1.0 / shift.shifted
     square = inverse * inverse
     less = less + square.fused(square.polynomial("digamma"), 0.5 * inverse) + shift.inverse_tail
     z = shift.shifted.at_most(y.format.largest)
-    found = log_of_positive(z, -shift.inverse, -less)
+    found = log_of_positive(z, -shift.inverse - cotangent, -less)
     found = where(negative & r.equals(0.0), float("nan"), found)
     found = where(x.equals(0.0), -shift.inverse, found)
     return where(x.equals(float("inf")), x, found)
