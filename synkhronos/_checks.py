@@ -24,7 +24,7 @@ from synkhronos._errors import InputError, InputTypeError
 class _Short(reprlib.Repr):
     """Short texts of values, in which arrays are their dtype and shape."""
 
-    def repr1(self, x: Any, level: int) -> str:
+    def repr1(self, x: object, level: int) -> str:
         shape, size = getattr(x, "shape", None), getattr(x, "size", 0)
         if isinstance(shape, tuple) and isinstance(size, int) and size > _MANY:
             if len(text := repr(x)) < self.maxother and "\n" not in text:  # as for Data
@@ -42,7 +42,7 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A scalar of numpy as Python's own; all else as it is."""
     numpy = sys.modules.get("numpy")  # nothing imports it before values of it are there
     if numpy is None or not isinstance(value, numpy.generic):
@@ -51,14 +51,14 @@ def plain(value: Any) -> Any:
     return float(found) if type(found).__name__ == "longdouble" else found  # numpy leaves it
 
 
-def is_integer(value: Any) -> TypeGuard[int]:
+def is_integer(value: object) -> TypeGuard[int]:
     """Whether a value is an integer, and not a bool."""
     found = plain(value)
     return isinstance(found, int) and not isinstance(found, bool)
 
 
 def check_integer(
-    name: str, value: Any, least: int | None = None, most: int | None = None, *, rest: str = ""
+    name: str, value: object, least: int | None = None, most: int | None = None, *, rest: str = ""
 ) -> int:
     """Check an integer within limits; `rest` ends the message.
 
@@ -77,7 +77,7 @@ def check_integer(
 
 def check_number(
     name: str,
-    value: Any,
+    value: object,
     least: float = -sys.float_info.max,
     most: float = sys.float_info.max,
     *,
@@ -113,7 +113,7 @@ def _limits(given: dict[str, float | None]) -> str:
 
 
 def or_none[T](
-    check: Callable[..., T], name: str, value: Any, *limits: Any, **more: Any
+    check: Callable[..., T], name: str, value: object, *limits: object, **more: object
 ) -> T | None:
     """Check as `check` does, unless the value is None."""
     return None if value is None else check(name, value, *limits, **more, rest=", or None")
@@ -126,7 +126,7 @@ def check_seconds(name: str, value: Any) -> int | float | None:
     return check_number(name, value, above=0, most=math.inf, rest=", in seconds, or None")
 
 
-def check_flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """Check a bool."""
     found = plain(value)
     if not isinstance(found, bool):
@@ -134,7 +134,7 @@ def check_flag(name: str, value: Any) -> bool:
     return found
 
 
-def check_word(name: str, value: Any, words: Sequence[str | None]) -> Any:
+def check_word(name: str, value: object, words: Sequence[str | None]) -> Any:
     """Check one of several words.
 
     >>> check_word("Loader: read", "nodes", ("master", "node", None))
@@ -191,7 +191,7 @@ def closest(name: str, names: Sequence[str]) -> str | None:
     return next(iter(known or difflib.get_close_matches(name, names, 1)), None)
 
 
-def check_options(what: str, given: Iterable[str], maker: Callable[..., Any]) -> None:
+def check_options(what: str, given: Iterable[str], maker: Callable[..., object]) -> None:
     """Refuse keywords that `maker` does not have."""
     known = inspect.signature(maker).parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):

@@ -19,7 +19,9 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytensor
+import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
@@ -330,6 +332,110 @@ def _members_of(node: ast.stmt) -> set[str]:
     return set()
 
 
+# What fits a class of a higher layer by its names only: (module, the expression), and what it is.
+NOT_FROM_ABOVE = {
+    ("_backends.jax", "jax"): "the library",
+    ("_backends.nccl", "self._stream"): "a stream of cuda.core",
+    ("_backends.vectorised.real", "model.builder"): "an IRBuilder of llvmlite",
+    ("training.sources._hdf5", "handle"): "a file of h5py",
+}
+
+
+def test_no_layer_knows_a_higher_one_through_any() -> None:
+    """What is typed `Any` has no names that only classes of higher layers have together.
+
+    An interface in the lower layer says instead what it asks; the higher class derives from it.
+    """
+    classes = [
+        (layer_of(module), {name for part in node.body for name in _members_of(part)})
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    libraries = {name for thing in OF_LIBRARIES for name in dir(thing)}
+    found = set()
+    for module, tree in modules().items():
+        for what, names in _asked_of_any(tree):
+            layers = [layer for layer, has in classes if names - libraries <= has]
+            if names - libraries and layers and min(layers) > layer_of(module):
+                found.add((module, what))
+    assert found == NOT_FROM_ABOVE.keys()
+
+
+_COMPUTED = pt.exp(pt.vector())
+OF_LIBRARIES = (
+    *(np.zeros(0), np.dtype(float), np.random.default_rng(0), {}, [], "", b"", Path(), Exception()),
+    *(_COMPUTED, _COMPUTED.type, _COMPUTED.owner, _COMPUTED.owner.op, pytensor.shared(0)),
+    *(pytensor.In(pt.vector()), test_no_circles),
+)
+
+
+def _asked_of_any(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Expressions of a module that are typed `Any`, or hold it, and the names they are asked for.
+
+    Attributes and parameters are typed. What is assigned from them, or iterates over them, is so.
+    """
+    typed = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    fields = {
+        getattr(node.target, "attr", getattr(node.target, "id", ""))
+        for node in typed
+        if _is_any(node.annotation)
+    }
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        given = function.args
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        names = {a.arg for a in every if a.annotation is not None and _is_any(a.annotation)}
+        if not names and not fields:
+            continue
+        nodes = list(ast.walk(function))
+        bound = [pair for node in nodes for pair in _bound(node)]
+        for _ in range(3):  # a name may come from a name
+            names |= {
+                part.id
+                for source, targets in bound
+                if _holds(source, names, fields)
+                for target in targets
+                for part in ast.walk(target)
+                if isinstance(part, ast.Name)
+            }
+        asked: dict[str, set[str]] = {}
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and _holds(node.value, names, fields):
+                asked.setdefault(ast.unparse(node.value), set()).add(node.attr)
+        yield from asked.items()
+
+
+def _is_any(annotation: ast.expr) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == "Any" for part in ast.walk(annotation))
+
+
+def _bound(node: ast.AST) -> list[tuple[ast.expr, list[ast.expr]]]:
+    """What a node assigns or iterates over, and to which targets."""
+    if isinstance(node, ast.Assign) and all(isinstance(t, ast.Name) for t in node.targets):
+        return [(node.value, node.targets)]
+    return [(node.iter, [node.target])] if isinstance(node, ast.For | ast.comprehension) else []
+
+
+def _holds(node: ast.expr, names: set[str], fields: set[str]) -> bool:
+    """Whether an expression is one of these, or takes something out of one of them."""
+    match node:
+        case ast.Name():
+            return node.id in names
+        case ast.Attribute():
+            return node.attr in fields
+        case ast.Subscript() | ast.Starred():
+            return _holds(node.value, names, fields)
+        case ast.ListComp() | ast.GeneratorExp():
+            return _holds(node.elt, names, fields)
+        case ast.Call(func=ast.Attribute(value=inner, attr="values" | "items" | "get" | "pop")):
+            return _holds(inner, names, fields)
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "reversed" | "sorted" | "zip")):
+            return any(_holds(argument, names, fields) for argument in node.args)
+    return False
+
+
 # Names of libraries that begin with an underscore, have no public twin, and are used nevertheless.
 PRIVATE_OF_LIBRARIES = {
     "_flatten_layers": "keras: the only list of all layers inside of a model",
@@ -541,6 +647,81 @@ def test_sizes() -> None:
                 text = ast.get_docstring(node) or ""
                 body = node.end_lineno - node.body[0].lineno + 1 - text.count("\n")  # type: ignore[operator]
                 assert body <= 75, f"{path.name}: {node.name} has {body} lines"
+
+
+# Of all modules, classes and functions; then those that exceed it, each with its own bound.
+MOST_LINES, LONG = (
+    750,
+    {
+        "_api.collectives": 800,  # twelve public functions, each with its documents
+        "extensions._saving.checkpoints": 850,
+        "pymc._rows": 800,
+    },
+)
+MOST_ARGUMENTS, WIDE = (
+    15,
+    {
+        "training.fit.fit": 45,
+        "training.trainer.__init__": 16,
+        "extensions.train.make_train_function": 16,
+    },
+)
+MOST_METHODS = 25  # and properties, without an underscore
+MOST_ATTRIBUTES = {"Member": 15, "Group": 15}
+
+
+def test_modules_are_short() -> None:
+    lines = {name: (tree.body[-1].end_lineno or 0) for name, tree in modules().items() if tree.body}
+    assert {name for name, n in lines.items() if n > MOST_LINES} == LONG.keys()
+    assert not [name for name, most in LONG.items() if lines[name] > most]
+
+
+def test_functions_take_few_arguments() -> None:
+    wide: dict[str, int] = {}
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count = len([a for a in given if a.arg not in ("self", "cls")])
+                if count > MOST_ARGUMENTS:
+                    wide[f"{name}.{node.name}"] = count
+    assert wide.keys() == WIDE.keys()
+    assert not [name for name, count in wide.items() if count > WIDE[name]]
+
+
+def test_classes_are_small() -> None:
+    found = set()
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+            public = [m for m in methods if not m.startswith("_")]
+            assert len(public) <= MOST_METHODS, (name, node.name, len(public))
+            if name in ("_engine.member", "_engine.group") and node.name in MOST_ATTRIBUTES:
+                found.add(node.name)
+                own = {name for part in ast.walk(node) for name in _assigned_to_self(part)}
+                assert len(own) <= MOST_ATTRIBUTES[node.name], sorted(own)
+    assert found == MOST_ATTRIBUTES.keys()
+
+
+def _assigned_to_self(node: ast.AST) -> set[str]:
+    stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return {node.attr} if stored and ast.unparse(node.value) == "self" else set()
+
+
+MOST_ANY = 37  # lines that say Any, in 100 functions; it may only shrink
+
+
+def test_types_say_what_values_are() -> None:
+    """`Any` turns the checks of types off: `object`, a class or a Protocol says what is asked."""
+    functions = lines = 0
+    for tree in modules().values():
+        nodes = list(ast.walk(tree))
+        functions += sum(isinstance(node, ast.FunctionDef) for node in nodes)
+        names = [node for node in nodes if isinstance(node, ast.Name) and node.id == "Any"]
+        lines += len({node.lineno for node in names})
+    assert lines * 100 <= MOST_ANY * functions, (lines, functions)
 
 
 # Words that a translation leaves: "as of" means "from that date", and "so many" needs a number

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from synkhronos._api.request import Request
 from synkhronos._api.tables import Table, busy
 from synkhronos._errors import InputTypeError
 from synkhronos._host import cores as _cores
@@ -22,7 +23,7 @@ ROUND_SECONDS = 20e-6  # of a call beside its compute, where it cannot be measur
 _SHOWN = (1, 2, 4, 8, 16, 32)
 
 
-def seconds_of(call: Callable[[], Any], budget: float = SECONDS) -> float:
+def seconds_of(call: Callable[[], object], budget: float = SECONDS) -> float:
     """Time of a call: the lower quartile, on which other work on the machine has little effect."""
     call()
     times: list[float] = []
@@ -256,13 +257,11 @@ class Advised(ABC):
     """The base of functions for which `advise` can predict the speed-up."""
 
     @abstractmethod
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a call: the function's name, the rows of the call, the times."""
 
 
-def advise(f: Any, *args: Any, batch: Any = None, **kwargs: Any) -> Advice:
+def advise(f: object, *args: object, batch: object = None, **kwargs: object) -> Advice:
     """Measure a call of a function, and predict its speed-up with 1, 2, ... members.
 
     Nothing is changed: no shared variable, no random generator. In a group of one (``fork(1)``) the
@@ -310,6 +309,6 @@ def advise(f: Any, *args: Any, batch: Any = None, **kwargs: Any) -> Advice:
             f"{type(f).__name__}. For a PyMC model use synk.pymc.advise(model)"
         )
     load = os.getloadavg()[0]
-    name, rows, timing = f.timed(args, kwargs, batch)
+    name, rows, timing = f.timed(Request(args, kwargs, batch=batch))
     found = () if rows is None else (rows,)
     return Advice((name,), found, len(_cores.available()), (timing,), load)

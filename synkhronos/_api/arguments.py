@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pytensor.tensor.type import TensorType
 
 from synkhronos._api.auto_slices import Temporaries
 from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
 from synkhronos._api.unusable import aligned, is_masked, why_unusable
 from synkhronos._checks import check_integer, shown
-from synkhronos._engine.compile import Plan
+from synkhronos._engine.function_plan import Plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.replicas import is_dense
 from synkhronos._errors import BatchError, BatchWarning, InputError, InputTypeError
@@ -46,7 +47,7 @@ class Arguments:
             raise InputTypeError(f"{self._what} has no input {name!r}; it has: {known}{hint}")
         return names.index(name)
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Any]:
         """The value of each input, checked, and of the input's dtype."""
         inputs = self._plan.inputs
         if len(args) > len(inputs):
@@ -73,8 +74,8 @@ class Arguments:
     def _label(self, index: int) -> str:
         return repr(self._plan.names[index]) if self._plan.names[index] else f"number {index}"
 
-    def _checked(self, index: int, value: Any) -> Any:
-        kind: Any = self._plan.types[index]
+    def _checked(self, index: int, value: object) -> Any:
+        kind = self._plan.types[index]
         if isinstance(value, Data):
             if value.group is not self._group:
                 other = "another" if value.group.alive else "a closed"
@@ -121,7 +122,7 @@ class Arguments:
         # strided or read-only arrays would make numba compile the function anew
         return np.require(filtered, requirements=["C", "W"])
 
-    def select(self, given: list[Any], batch: Any) -> tuple[dict[int, Selection], int | None]:
+    def select(self, given: list[Any], batch: object) -> tuple[dict[int, Selection], int | None]:
         """Which rows of each scattered input, and how many."""
         scattered = [i for i, s in enumerate(self._plan.scattered) if s]
         if not scattered:
@@ -156,7 +157,7 @@ class Arguments:
             rows[i] = self._of_minibatch(i, given[i], selection, batch)
         return rows, len(selection)
 
-    def _of_minibatch(self, index: int, value: Data, rows: Selection, batch: Any) -> Selection:
+    def _of_minibatch(self, index: int, value: Data, rows: Selection, batch: object) -> Selection:
         """The rows of minibatch Data, which has only those of the batch, in the batch's order.
 
         A list goes by position. A slice is shifted, so that its lowest row is the first here: it
@@ -184,7 +185,7 @@ class Arguments:
                 return where(picked, edges(len(given[i]), size))
         return edges(rows, size)
 
-    def batch_s(self, batch_s: Any) -> tuple[Any, ...] | None:
+    def batch_s(self, batch_s: object) -> tuple[Any, ...] | None:
         """The rows of each member's sliceable shared variables."""
         if batch_s is None:
             return None
@@ -222,11 +223,11 @@ class Arguments:
         return num_slices
 
 
-def _kind(kind: Any) -> str:
+def _kind(kind: TensorType) -> str:
     return f"is {kind.dtype} with {kind.ndim} dimension{'s' * (kind.ndim != 1)}"
 
 
-def _why(kind: Any, value: Any, exc: Exception | None = None, allow: str = "") -> str:
+def _why(kind: TensorType, value: object, exc: Exception | None = None, allow: str = "") -> str:
     """The fault of an argument of this type, and its cure."""
     unusable = why_unusable(value)
     if unusable:
@@ -246,18 +247,18 @@ def _why(kind: Any, value: Any, exc: Exception | None = None, allow: str = "") -
     return str(exc)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Arrays as PyTensor takes them: those of other libraries become those of numpy."""
     foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
     return np.asarray(value) if foreign else value
 
 
-def _default(value: Any) -> Any:
+def _default(value: object) -> Any:
     """An input's default now: In takes values, shared variables and their containers."""
     container = getattr(value, "container", value)
     return getattr(container, "storage", [value])[0]
 
 
-def _here(value: Any) -> Any:
+def _here(value: object) -> Any:
     """The rows that this machine has."""
     return value.data if isinstance(value, Data) else value

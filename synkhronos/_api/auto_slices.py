@@ -13,6 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.rewriting.shape import ShapeFeature
 
+from synkhronos._backends.graph_types import tensor_type
 from synkhronos._engine.replicas import Recipe
 
 BUDGET_BYTES = 256 << 20
@@ -44,7 +45,7 @@ class Temporaries:
         self._shareds = [*recipe.sliceables, *streams]
         self._n_sliceables = len(recipe.sliceables)
 
-    def fewest_slices(self, values: Sequence[Any], rows: int | None) -> int:
+    def fewest_slices(self, values: Sequence[object], rows: int | None) -> int:
         """The number of slices that a member with `rows` rows needs.
 
         Parameters
@@ -84,7 +85,7 @@ def _bytes_of(graph: FunctionGraph) -> Variable:
     sizes = []
     for node in graph.toposort():
         for out in node.outputs:
-            kind: Any = out.type
+            kind = tensor_type(out)
             shape = shape_of(out) if hasattr(kind, "dtype") else None
             if shape is not None:
                 count = pt.as_tensor(1.0)

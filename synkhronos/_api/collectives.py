@@ -16,10 +16,12 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.unusable import aligned, why_unusable
+from synkhronos._backends.graph_types import tensor_type
 from synkhronos._checks import check_integer, is_integer, shown
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
-from synkhronos._engine.group import Group, current, retried
+from synkhronos._engine.group import Group, current
+from synkhronos._engine.runner import retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
@@ -56,7 +58,7 @@ def weights_by_name[**P, R](collective: Callable[P, R]) -> Callable[P, R]:
 @retried
 def broadcast(
     shared_vars: Variables,
-    values: Any = None,
+    values: object = None,
     nccl: bool = True,
     *,
     timeout: float | None = None,
@@ -94,7 +96,7 @@ def broadcast(
         others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
         new = NewValues((), tuple(others)) if others else None
         command = commands.Broadcast(found.numbers, new=new)
-        found.group.run_in_turn(command, "broadcast", master_input=given)
+        found.group.runner.run(command, "broadcast", master_input=given)
 
 
 @retried
@@ -343,7 +345,7 @@ def all_reduce_in_turn(
             command = commands.AllReduce(numbers, kind, counts, new=found.new)
             if found.new is None:
                 _all_reduces.keep(key, command)
-        found.group.run_in_turn(command, "all_reduce")
+        found.group.runner.run(command, "all_reduce")
 
 
 @weights_by_name
@@ -619,9 +621,11 @@ class Operands:
                     check_adds(kind, "bool", f"{self.what}: {entry.label}")
         return kind
 
-    def run(self, command: type[commands.Collective], *args: Any, master_input: Any = None) -> Any:
+    def run(
+        self, command: type[commands.Collective], *args: object, master_input: object = None
+    ) -> Any:
         """Run a collective of this kind."""
-        return self.group.run_in_turn(
+        return self.group.runner.run(
             command(self.numbers, *args, new=self.new), self.what, master_input=master_input
         )
 
@@ -629,7 +633,7 @@ class Operands:
 def turn(what: str, timeout: float | None) -> AbstractContextManager[Any]:
     """A turn of the current group, for a collective of this name."""
     called = f"synk.{what}"
-    return current(called).turn(called, timeout)
+    return current(called).runner.turn(called, timeout)
 
 
 def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands:
@@ -642,7 +646,7 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
             f"{what}: {shown(given)} is not a shared variable, a name, or a list of them"
         )
     asked = [given] if single else list(given)
-    if any(not (f.shipped or f.refused) for f in group.functions.values()):
+    if any(not (f.shipped or f.refused) for f in group.inventory.functions.values()):
         distribute_in(group, ())
     variables = [_variable(group, v, what) for v in asked]
     if len({v.container for v in variables}) < len(variables):
@@ -662,7 +666,7 @@ def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands
     return Operands(group, what, entries, single, new)
 
 
-def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
+def _variable(group: Group, asked: object, what: str) -> SharedVariable:
     if isinstance(asked, str):
         return group.member.variables.named(asked).variable
     if isinstance(asked, SharedVariable):
@@ -673,7 +677,7 @@ def _variable(group: Group, asked: Any, what: str) -> SharedVariable:
 def _check_lengths(entries: Sequence[Entry], what: str, lengths: set[int] | None) -> None:
     """A variable whose type fixes its length cannot take another length."""
     for entry in entries:
-        kind: Any = entry.variable.type
+        kind = tensor_type(entry.variable)
         if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
             raise InputError(
                 f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and "
@@ -681,7 +685,7 @@ def _check_lengths(entries: Sequence[Entry], what: str, lengths: set[int] | None
             )
 
 
-def _values(found: Operands, values: Any, own: bool = False) -> list[np.ndarray]:
+def _values(found: Operands, values: object, own: bool = False) -> list[np.ndarray]:
     """One array for each variable, of its dtype and ndim; `own`: None is the master's own value."""
     what, n = found.what, len(found.entries)
     if found.single or (n == 1 and not isinstance(values, list | tuple)):
@@ -696,8 +700,8 @@ def _values(found: Operands, values: Any, own: bool = False) -> list[np.ndarray]
     ]
 
 
-def _value(entry: Entry, value: Any, what: str) -> np.ndarray:
-    kind: Any = entry.variable.type
+def _value(entry: Entry, value: object, what: str) -> np.ndarray:
+    kind = tensor_type(entry.variable)
     if value is None:
         raise InputTypeError(
             f"{what}: the value of {entry.label} is None: give an array. To give all members the "

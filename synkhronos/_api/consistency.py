@@ -19,9 +19,11 @@ from synkhronos._api.collectives import (
     turn,
     weights_by_name,
 )
+from synkhronos._backends.graph_types import tensor_type
 from synkhronos._engine.commands.collectives import Collective, GetValue
-from synkhronos._engine.group import Group, retried
+from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
+from synkhronos._engine.runner import retried
 from synkhronos._engine.variables import Entry, is_array
 from synkhronos._errors import GroupError, InputTypeError
 
@@ -175,7 +177,7 @@ def sync(
 
 
 def _dtype(entry: Entry) -> np.dtype:
-    kind: Any = entry.variable.type
+    kind = tensor_type(entry.variable)
     return np.dtype(kind.dtype)
 
 
@@ -201,7 +203,7 @@ def _describe(group: Group, differing: dict[Entry, list[int]]) -> list[str]:
     for rank in sorted({r for ranks in differing.values() for r in ranks}):
         wanted = [e for e, ranks in differing.items() if rank in ranks]
         command = GetValue(tuple([e.number for e in wanted]), rank)
-        values = group.run_in_turn(command, "check_consistency")
+        values = group.runner.run(command, "check_consistency")
         for entry, value in zip(wanted, values, strict=True):
             said = difference(np.asarray(group.member.array(entry)), value)
             lines[entry].append(f"{entry.label} (rank {rank}): {said}")

@@ -22,7 +22,7 @@ _stamps = itertools.count()
 class _ReadOnly(np.ndarray):
     """The contents of Data in a group of several nodes."""
 
-    def __array_finalize__(self, made_of: Any) -> None:
+    def __array_finalize__(self, made_of: object) -> None:
         if isinstance(made_of, np.ndarray) and not isinstance(made_of, _ReadOnly):
             self.flags.writeable = False
 
@@ -151,7 +151,7 @@ class Data:
         """The array itself; call `wrote` after each write."""
         return self._view
 
-    def wrote(self, key: Any = ...) -> None:
+    def wrote(self, key: object = ...) -> None:
         """Note a write to `writable`: the next command sends these elements to the other nodes."""
         arena = self.group.arena
         if arena.tracks_changes and not isinstance(self._ref, FileRef):
@@ -160,7 +160,7 @@ class Data:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._view, dtype=dtype, copy=copy)
 
-    def __deepcopy__(self, memo: Any) -> Data:
+    def __deepcopy__(self, memo: object) -> Data:
         self.group.check("copy.deepcopy of Data")
         return _made(self.group, self._contents(), self.name, self.minibatch)
 
@@ -180,7 +180,7 @@ class Data:
         shape = str(self.shape) if known else f"{self._ndim}-d, no value yet"
         return f"<synkhronos.Data{name} {self._dtype} {shape}{flag}>"
 
-    def condition_data(self, input_data: Any, force_cast: bool = False) -> np.ndarray:
+    def condition_data(self, input_data: object, force_cast: bool = False) -> np.ndarray:
         """Return an array as `set_value` would store it; the Data do not change.
 
         Parameters
@@ -335,7 +335,7 @@ class Data:
         self.stamp = next(_stamps)
         self._generation = self.group.arena.generation
 
-    def _mappable(self, value: Any) -> bool:
+    def _mappable(self, value: object) -> bool:
         """Whether each member can map the array's file."""
         return (
             isinstance(value, np.memmap)
@@ -381,7 +381,7 @@ def _unpickled(value: np.ndarray, name: str | None, minibatch: bool) -> Data:
     return _made(current(what), value, name, minibatch)
 
 
-def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
+def as_literal(given: object, dtype: np.dtype) -> np.ndarray:
     """Make an array; plain numbers and lists take `dtype` if they fit."""
     if is_masked(given):
         raise InputTypeError(f"{shown(given)} is not an array of numbers: {why_unusable(given)}")
@@ -402,7 +402,7 @@ def as_literal(given: Any, dtype: np.dtype) -> np.ndarray:
     return value
 
 
-def _written(array: np.ndarray, key: Any) -> np.ndarray:
+def _written(array: np.ndarray, key: object) -> np.ndarray:
     """A view of all elements of `array[key]`, and of those between the picked rows."""
     found: list[Any] = []
     for each in key if isinstance(key, tuple) else (key,):

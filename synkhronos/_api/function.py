@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.outputs import mode_name
 from synkhronos._api.report import Measurements, Report
+from synkhronos._api.request import Request
 from synkhronos._api.serial import Serial
 from synkhronos._api.timed_parts import TimedParts
-from synkhronos._engine.compile import Plan, plan
-from synkhronos._engine.group import Group, current, retried
+from synkhronos._engine.function_plan import Plan, plan
+from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import telling
+from synkhronos._errors import WorkerDied
 from synkhronos._warnings import place_of_user
 
 # Of a report with arguments: seconds of calls, and the fewest of them.
@@ -88,7 +90,6 @@ class Function(ProcessBound, Advised):
         """The shared variables that the function uses or updates."""
         return list(self._function.plan.shareds)
 
-    @retried
     def __call__(
         self,
         *args: Any,
@@ -138,10 +139,16 @@ class Function(ProcessBound, Advised):
         Cost: one round; a copy of numpy inputs; one reduction for each output above 64 KB.
         """
         function = self._function
-        with function.group.turn(function.what, timeout):
-            # first of all: after a pause what follows takes as long as their waking up
-            function.group.wake()
-            return function.call(args, kwargs, output_subset, batch, batch_s, num_slices)
+        asked = Request(args, kwargs, output_subset, batch, batch_s, num_slices)
+        while True:  # as `retried`, whose call would take 3 % of the shortest calls
+            try:
+                with function.runner.turn(function.what, timeout):
+                    # first of all: after a pause what follows takes as long as their waking up
+                    function.runner.wake()
+                    return function.call(asked)
+            except WorkerDied as exc:
+                if not exc.again:
+                    raise
 
     def report(
         self,
@@ -188,17 +195,17 @@ class Function(ProcessBound, Advised):
         ...
         """
         function = self._function
-        given = args, kwargs, output_subset, batch, batch_s, num_slices
+        asked = Request(args, kwargs, output_subset, batch, batch_s, num_slices)
         if args or kwargs or batch is not None or not function.plan.inputs:
-            with function.group.turn(function.what), self._measuring(undone=True):
-                function.rehearse(*given)  # compiles
-                function.rehearse(*given)
+            with function.runner.turn(function.what), self._measuring(undone=True):
+                function.rehearse(asked)  # compiles
+                function.rehearse(asked)
                 self._measurements.skip()
                 until = time.perf_counter() + _SECONDS
                 calls = 0
                 while calls < _CALLS or time.perf_counter() < until:
-                    function.group.wake()
-                    function.rehearse(*given)
+                    function.runner.wake()
+                    function.rehearse(asked)
                     calls += 1
         return self._measurements.report(
             function.what,
@@ -224,7 +231,7 @@ class Function(ProcessBound, Advised):
         (9, 100)
         """
         with contextlib.ExitStack() as stack:
-            with self._function.group.turn(self._function.what):
+            with self._function.runner.turn(self._function.what):
                 stack.enter_context(self._measuring())
             yield
 
@@ -236,27 +243,24 @@ class Function(ProcessBound, Advised):
             self._measurements.use()
             yield
 
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a call for `synk.advise`; changes no variable."""
         function = self._function
-        given = tuple(args), kwargs, None, batch, None, 1
         with (
-            function.group.turn(function.what),
+            function.runner.turn(function.what),
             function.telling("measuring"),
             contextlib.ExitStack() as stack,
         ):
-            parts = TimedParts(function, args, kwargs, batch)
-            called: Callable[[], Any] = functools.partial(function.call, *given)
+            parts = TimedParts(function, asked)
+            called: Callable[[], Any] = functools.partial(function.call, asked)
             if not function.plan.pure:
                 function.make_clocks()
                 stack.enter_context(function.measured(undone=True))
-                called = functools.partial(function.rehearse, *given)
+                called = functools.partial(function.rehearse, asked)
             return function.what, parts.rows, parts.timing(called)
 
     def as_pytensor(
-        self, *args: Any, output_subset: Sequence[Any] | None = None, **kwargs: Any
+        self, *args: object, output_subset: Sequence[object] | None = None, **kwargs: object
     ) -> Any:
         """Run the function only in the master, as pytensor.function would.
 
@@ -303,11 +307,11 @@ class Function(ProcessBound, Advised):
 
     def build_inputs(
         self,
-        *args: Any,
+        *args: object,
         force_cast: bool = False,
         oversize: float = 1.0,
         minibatch: bool | Sequence[bool] = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Make one Data for each input.
 
@@ -398,7 +402,7 @@ def function(
     group = current("synk.function")
     with telling(f"proving {kwargs.get('name') or f'function at {place_of_user()}'}"):
         made = plan(
-            group.number(),
+            group.inventory.number(),
             inputs,
             outputs,
             bcast_inputs,

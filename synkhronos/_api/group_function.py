@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.arguments import Arguments
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data
 from synkhronos._api.outputs import Outputs
+from synkhronos._api.request import Request
 from synkhronos._api.staging import Staged, Staging
 from synkhronos._engine.commands.base import Command, CommandCache
-from synkhronos._engine.commands.call import Argument, Call, Part
+from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.commands.clocks import MakeClocks, MeasuredCall, Rehearsed
 from synkhronos._engine.compilations import Compilations
-from synkhronos._engine.compile import Plan
+from synkhronos._engine.function_plan import Plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import Replica
+from synkhronos._engine.shippable import Shippable
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import Entry, new_values
 from synkhronos._errors import InputError, InputTypeError
@@ -30,7 +33,7 @@ from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, Selection, Span
 
-_Then = Callable[[list[Any]], list[Any]] | None
+_Then = Callable[[list[object]], list[object]] | None
 
 _BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
 
@@ -45,15 +48,18 @@ class _Posted:
         What `Outputs.finishing` has given.
     staged : Staged, or None
         None where the call takes all rows of Data.
+    alone : bool
+        It needs no transaction: it changes nothing, in a group of one.
     """
 
     call: Call
     command: Command
     then: _Then
     staged: Staged | None
+    alone: bool
 
 
-class GroupFunction:
+class GroupFunction(Shippable):
     """The common base of `Function`, `TrainFunction` and PyMC's rounds, which each hold one.
 
     Parameters
@@ -63,8 +69,6 @@ class GroupFunction:
     n_outputs : int, optional
         The plan's outputs that calls return; the others are computed too and stay in the members.
         Default: all are returned.
-    command_of : callable, optional
-        Makes the command of a call, whose answer must be that of the call. Default: the call.
 
     Attributes
     ----------
@@ -76,10 +80,8 @@ class GroupFunction:
         By which messages name it.
     arguments : Arguments
     outputs : Outputs
-    shipped : bool
-        All members have the function.
-    refused : bool
-        It could not be shipped when this was last tried.
+    plan, shipped, refused
+        As for `Shippable`.
     entries : list of Entry
         The shared variables, once it is shipped.
     """
@@ -89,9 +91,9 @@ class GroupFunction:
         group: Group,
         plan: Plan,
         n_outputs: int | None = None,
-        command_of: Callable[[Call], Command] = lambda call: call,
     ) -> None:
         self.group = group
+        self.runner = group.runner
         self.plan = plan
         self.number = plan.recipe.number
         self.label = plan.recipe.label
@@ -99,18 +101,20 @@ class GroupFunction:
         self.arguments = Arguments(group, plan, self.what)
         self.outputs = Outputs(plan, n_outputs, self.what)
         self.refused = False
+        self._measured_as: Callable[[Call], Command] | None = None
         self._extra = self.outputs.kept
-        self._plain_command_of = command_of
         self._staging = Staging(group.arena)
         self.restart()
         self._replica = group.member.replicas[self.number] = Replica(plan.recipe)
-        group.functions[self.number] = self
-        weakref.finalize(self, _forget, group.forgotten, group.member.replicas, self.number)
+        group.inventory.functions[self.number] = self
+        weakref.finalize(
+            self, _forget, group.inventory.forgotten, group.member.replicas, self.number
+        )
 
     def restart(self) -> None:
         """Note that no other member has the function, or none has it any more."""
         self.shipped = False
-        self._command_of = self._plain_command_of
+        self._measured_as = None
         self.entries: list[Entry] = []
         self._compilations = Compilations(self.plan.recipe, self.group.infer)
         self._posted: CommandCache[_Posted] = CommandCache()
@@ -126,72 +130,83 @@ class GroupFunction:
 
     def call(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        output_subset: Sequence[Any] | None,
-        batch: Any,
-        batch_s: Any,
-        num_slices: int | str,
+        asked: Request,
+        command_of: Callable[[Call], Command] | None = None,
     ) -> Any:
-        """Run the function in all members; parameters and result are those of `Function`.
+        """Run the function in all members; the result is that of `Function`.
 
         The caller has a turn of the group: another call would use the same memory.
+
+        Four ways lead to the result, the shortest last:
+
+        * A new call is made, checked and compiled.
+        * A call of a known form, with other arrays or rows, is made and posted.
+        * A call like the latest one is posted again; new arrays and rows are only copied.
+        * In a group of one, the latter is computed at once, if it changes nothing.
+
+        Parameters
+        ----------
+        asked : Request
+        command_of : callable, optional
+            Makes the command of a call, with the call's answer; always the same for one function.
+            Default: the command is the call.
         """
-        subset = self.outputs.all if output_subset is None else self.outputs.subset(output_subset)
+        args, batch, slices = asked.args, asked.batch, asked.slices
+        subset = self.outputs.all if asked.subset is None else self.outputs.subset(asked.subset)
         # a default may have another value next time
         plain = (
-            batch_s is None
-            and not kwargs
+            asked.batch_s is None
+            and not asked.kwargs
             and len(args) == len(self.plan.inputs)
-            and type(num_slices) in (int, str)
+            and type(slices) in (int, str)
         )
         found = None
         if plain:
             stamps = tuple([a.stamp if type(a) is Data else -1 for a in args])
-            key = stamps, subset, batch is None, num_slices, self.group.member.edition
+            key = stamps, subset, batch is None, slices, self.runner.member.changes.edition
             found = self._posted.find(key, self.entries)
             if found is not None and found.staged and not found.staged.rewrite(args, batch):
                 found = None
         if found is None:
-            call = self.make(args, kwargs, subset, batch, batch_s, num_slices, plain)
+            call = self.make(asked, subset, plain)
             then = self.outputs.finishing(call.outputs, subset)
-            command = self._command_of(call)
+            make_command = command_of or self._measured_as
+            command = call if make_command is None else make_command(call)
             if plain:
                 self._keep(key, call, command, then, args, batch)
         else:
             call, command, then = found.call, found.command, found.then
-        part = self._repeated_part(call, command) if self.group.size == 1 else None
-        if part is not None and part.again is not None:
-            values = self.group.run_alone(part.again, self.what)
-            values = [np.array(values[i], dtype) for i, _, dtype in part.scalars or ()]
+        part = self._replica.last_part if found is not None and found.alone else None
+        if part and part.call is call and part.repetition and part.scalars is not None:
+            values = self.runner.run_alone(part.repetition, self.what)
+            values = [np.array(values[i], dtype) for i, _, dtype in part.scalars]
             values = values if then is None else then(values)
         elif call.first:
             with self.telling():
-                values = self.group.run_in_turn(command, self.what, then)
+                values = self.runner.run(command, self.what, then)
         else:
-            values = self.group.run_in_turn(command, self.what, then)
+            values = self.runner.run(command, self.what, then)
         if call.first or call.slice_lengths is not None:
             self.compiled(call)
         if then is None:
             values = self.outputs.chosen(call.outputs, subset, values)
         return self.outputs.structured(values, subset)
 
-    def returned(self, call: Call, values: list[Any]) -> Any:
+    def returned(self, call: Call, values: list[object]) -> Any:
         """The result of a call of all outputs, of their reduced values."""
         subset = self.outputs.all
         then = self.outputs.finishing(call.outputs, subset)
         found = self.outputs.chosen(call.outputs, subset, values) if then is None else then(values)
         return self.outputs.structured(found, subset)
 
-    def _repeated_part(self, call: Call, command: Command) -> Part | None:
-        """The part of a repeated call in a group of one; None where it needs a transaction."""
-        part = self._replica.last_part
-        if part is None or part.call is not call or part.scalars is None:
-            return None
-        return part if command is call and call.pure else None
-
     def _keep(
-        self, key: Any, call: Call, command: Command, then: _Then, args: tuple[Any, ...], batch: Any
+        self,
+        key: object,
+        call: Call,
+        command: Command,
+        then: _Then,
+        args: Sequence[object],
+        batch: object,
     ) -> None:
         """Remember a call whose repetition changes only what is staged."""
         self._posted.clear()
@@ -202,12 +217,13 @@ class GroupFunction:
             staged = self._staging.staged(call, self.arguments.order, args, batch)
             if staged is None:
                 return
-        self._posted.keep(key, _Posted(call, command, then, staged))
+        alone = self.group.size == 1 and command is call and call.pure
+        self._posted.keep(key, _Posted(call, command, then, staged, alone))
 
     def telling(self, doing: str = "compiling") -> contextlib.AbstractContextManager[None]:
         """A context in which the function is compiled; the user is told of it while it lasts."""
         named = self.plan.recipe.name or self.what
-        return telling(f"{doing} {named}", self.group.channel.compiling)
+        return telling(f"{doing} {named}", self.runner.channel.compiling)
 
     def compiled(self, call: Call) -> None:
         """Note that the members have computed this call, and compiled what it needs."""
@@ -215,8 +231,8 @@ class GroupFunction:
 
     def make_clocks(self) -> None:
         """Let the members make the clocks of `measured`, inside of a turn."""
-        if self.number not in self.group.member.clocks:
-            self.group.run_in_turn(MakeClocks(self.number), self.what)
+        if self.number not in self.runner.member.measured.clocks:
+            self.runner.run(MakeClocks(self.number), self.what)
 
     @contextlib.contextmanager
     def measured(self, undone: bool = False) -> Iterator[None]:
@@ -225,46 +241,40 @@ class GroupFunction:
         With `undone` a call that would change a variable raises `Rehearsed`, and changes none.
         """
         self._posted.clear()
-        self._command_of = lambda call: MeasuredCall(call, undone)
+        self._measured_as = lambda call: MeasuredCall(call, undone)
         try:
             yield
         finally:
-            self._command_of = self._plain_command_of
+            self._measured_as = None
             self._posted.clear()
 
-    def rehearse(self, *args: Any) -> None:
+    def rehearse(self, asked: Request) -> None:
         """Run a call inside of `measured`, and undo it if it would change a variable."""
         try:
-            self.call(*args)
+            self.call(asked)
         except Rehearsed as done:
             self.compiled(done.call)
 
     def make(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        subset: tuple[int, ...] | None = None,
-        batch: Any = None,
-        batch_s: Any = None,
-        num_slices: int | str = 1,
-        post: bool = False,
+        self, asked: Request, subset: tuple[int, ...] | None = None, post: bool = False
     ) -> Call:
         """Make the command of a call; the function is shipped if it has to be.
 
         Parameters
         ----------
+        asked : Request
         subset : tuple of int, optional
-            Which outputs; None: all.
+            The outputs that it asks for, where the caller has looked them up.
         post : bool
             Leave a list of rows in the arena. The call must run before the next one is made.
         """
         group, arguments = self.group, self.arguments
-        group.check_idle(self.what)
-        given = arguments.bind(args, kwargs)
-        subset = self.outputs.subset(None) if subset is None else subset
-        selection, rows = arguments.select(given, batch)
-        per_rank = arguments.batch_s(batch_s)
-        slices = arguments.slices(num_slices, given, rows, subset)
+        self.runner.check_idle(self.what)
+        given = arguments.bind(asked.args, asked.kwargs)
+        subset = self.outputs.subset(asked.subset) if subset is None else subset
+        selection, rows = arguments.select(given, asked.batch)
+        per_rank = arguments.batch_s(asked.batch_s)
+        slices = arguments.slices(asked.slices, given, rows, subset)
         if not self.shipped:
             distribute_in(group, (self,))
         new = new_values(self.entries, self._replaces)
@@ -291,8 +301,8 @@ class GroupFunction:
 
     def build_inputs(
         self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         force_cast: bool,
         oversize: float,
         minibatch: bool | Sequence[bool],
@@ -331,11 +341,11 @@ class GroupFunction:
                 found[output.partials[0]] = Reduction.AVG
         return tuple([found[p] for p in partials])
 
-    def _any_differs(self, shareds: Sequence[Any]) -> bool:
+    def _any_differs(self, shareds: Sequence[SharedVariable]) -> bool:
         """Whether members hold different values of one of these shared variables."""
         if self.group.size == 1:
             return False
-        entries = [self.group.member.variables.find(s) for s in shareds]
+        entries = [self.runner.member.variables.find(s) for s in shareds]
         return any(e is not None and e.differs for e in entries)
 
     def _posted_rows(self, selection: dict[int, Selection]) -> dict[int, ArrayRef]:

@@ -11,6 +11,7 @@ from pytensor.graph.basic import Variable
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.scattered_data import load_scattered
 from synkhronos._api.unusable import why_unusable
+from synkhronos._backends.graph_types import tensor_type
 from synkhronos._checks import check_integer, is_integer, shown
 from synkhronos._engine.group import current
 from synkhronos._errors import InputError, InputTypeError
@@ -22,9 +23,9 @@ _DTYPES = frozenset(
 
 
 def data(
-    value: Any = None,
+    value: object = None,
     var: Variable | None = None,
-    dtype: Any = None,
+    dtype: object = None,
     ndim: int | None = None,
     shape: Sequence[int] | None = None,
     minibatch: bool = False,
@@ -113,7 +114,7 @@ def data(
 
 
 def _check_scattered(
-    ndim: int, shape: Sequence[int] | None, loader: Any, scatter: bool, minibatch: bool
+    ndim: int, shape: Sequence[int] | None, loader: object, scatter: bool, minibatch: bool
 ) -> None:
     if not scatter:
         raise InputError("synk.data: a loader is for scatter=True; give its array as the value")
@@ -127,7 +128,7 @@ def _kind(
     value: Any, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
 ) -> tuple[np.dtype, int]:
     if var is not None:
-        kind: Any = var.type
+        kind = tensor_type(var)
         dtype, ndim = kind.dtype, kind.ndim
     if value is not None:
         array = as_literal(value, np.dtype(np.float64 if dtype is None else dtype))

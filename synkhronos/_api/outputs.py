@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from synkhronos._checks import is_integer, shown
-from synkhronos._engine.compile import Plan
+from synkhronos._engine.function_plan import Plan
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.reductions import Reduction
 
@@ -37,11 +36,11 @@ class Outputs:
         self._in_order = [o.partials for o in self._outputs] == [(i,) for i in self.all]
         self._finishing = any(o.finish is not None for o in self._outputs)
 
-    def modes(self) -> Any:
+    def modes(self) -> object:
         """The reduction of each output, in the structure of the outputs."""
         return self.structured([mode_name(o.mode, o.finish) for o in self._outputs])
 
-    def subset(self, wanted: Sequence[Any] | None) -> tuple[int, ...]:
+    def subset(self, wanted: Sequence[object] | None) -> tuple[int, ...]:
         """The indices of the outputs that the user names by index or key; None: all."""
         n = len(self._outputs)
         if wanted is None:
@@ -67,15 +66,15 @@ class Outputs:
 
     def finishing(
         self, computed: tuple[int, ...], subset: tuple[int, ...]
-    ) -> Callable[[list[Any]], list[Any]] | None:
+    ) -> Callable[[list[object]], list[object]] | None:
         """A function that makes outputs of the reduced values; None: `chosen` is enough."""
         if not self._finishing:
             return None
         return lambda values: self._finished(computed, subset, values)
 
     def _finished(
-        self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[Any]
-    ) -> list[Any]:
+        self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[object]
+    ) -> list[object]:
         at = dict(zip(computed, values, strict=True))
         found = []
         for i in subset:
@@ -85,15 +84,15 @@ class Outputs:
         return _distinct(found)
 
     def chosen(
-        self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[Any]
-    ) -> list[Any]:
+        self, computed: tuple[int, ...], subset: tuple[int, ...], values: list[object]
+    ) -> list[object]:
         """The values of the wanted outputs; only where `finishing` is None."""
         if subset is self.all and self._in_order:
             return values
         at = computed.index
         return _distinct([values[at(self._outputs[i].partials[0])] for i in subset])
 
-    def structured(self, values: list[Any], subset: tuple[int, ...] | None = None) -> Any:
+    def structured(self, values: list[object], subset: tuple[int, ...] | None = None) -> object:
         """The values as the outputs were given: one, a list, a dict."""
         whole = subset is None or subset is self.all
         if self._form == "single" and whole:
@@ -104,7 +103,7 @@ class Outputs:
         return values
 
 
-def _distinct(values: list[Any]) -> list[Any]:
+def _distinct(values: list[object]) -> list[object]:
     """Copies where one array is returned for several outputs: the user may write into each."""
     seen: set[int] = set()
     found = []
@@ -115,7 +114,7 @@ def _distinct(values: list[Any]) -> list[Any]:
     return found
 
 
-def mode_name(op: Reduction | None, finish: Any) -> str | None:
+def mode_name(op: Reduction | None, finish: object) -> str | None:
     """The name of a reduction for the user."""
     if finish is not None:
         return "inferred"

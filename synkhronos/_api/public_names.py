@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import FunctionType
-from typing import Any
 
 
-def belong_to(package: str, things: Iterable[Any]) -> None:
+def belong_to(package: str, things: Iterable[object]) -> None:
     """Let classes and functions say `package` as their module, in tracebacks, reprs and pickles.
 
     `inspect.getsource` of such a class fails, as it reads the file of the named module; that of its

@@ -238,13 +238,13 @@ class Measurements:
     def use(self) -> None:
         """Take the clocks that the members have made."""
         self._over_nodes = self._group.member.communicator.nodes > 1
-        made = self._group.member.clocks[self._number]
+        made = self._group.member.measured.clocks[self._number]
         if made is not self._clocks:
             self._clocks, self._before, self._latest = made, [], None
 
     def skip(self) -> None:
         """Leave what was measured so far out of the next report; inside of a turn."""
-        self._before, self._latest = self._cells(self._group.run_in_turn), None
+        self._before, self._latest = self._cells(self._group.runner.run), None
         if self._clocks is not None:
             self._clocks.mine.rest()
 

@@ -56,7 +56,7 @@ class Load(Command):
         whole = home.expose(made)[comm.leader][0]
         lo, hi = borders[member.rank], borders[member.rank + 1]
         whole[lo - start : hi - start] = self._rows(member, lo, hi, borders)
-        member.scattered_rows[self.number] = whole, start
+        member.on_node.scattered_rows[self.number] = whole, start
         comm.barrier()
 
     def _rows(self, member: Member, lo: int, hi: int, borders: Sequence[int]) -> np.ndarray:
@@ -82,7 +82,7 @@ def load_scattered(
     name: str | None,
 ) -> ScatteredData:
     """Let each member load its rows, or take them from the master's value."""
-    number = group.number()
+    number = group.inventory.number()
     group.run(Load(number, shape, dtype.str, loader), "synk.data", master_input=value)
     return ScatteredData(group, dtype, shape, number, name)
 
@@ -104,8 +104,8 @@ class ScatteredData(Data):
     ) -> None:
         super().__init__(group, dtype, len(shape), name, minibatch=False)
         self._shape = shape
-        weakref.finalize(self, group.forgotten.append, number)
-        self._take(group.member.scattered_rows[number][0])
+        weakref.finalize(self, group.inventory.forgotten.append, number)
+        self._take(group.member.on_node.scattered_rows[number][0])
         self._source = ScatteredSource(number)
 
     @property
@@ -126,13 +126,13 @@ class ScatteredData(Data):
     def __len__(self) -> int:
         return self._shape[0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         self._refuse("to have it whole")
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         self._refuse("to read rows (those of this node are in d.data)")
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._refuse("to write to it")
 
     def _contents(self) -> NoReturn:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.compile import Plan
+from synkhronos._engine.function_plan import Plan
 from synkhronos._engine.replicas import compiled, configured
 
 

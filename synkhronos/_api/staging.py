@@ -83,7 +83,7 @@ class Staging:
         return Staged(self._arena, places, (self._rows[: ref.shape[0]], ref.offset), length)
 
     def _places(
-        self, call: Call, order: Sequence[int], args: Sequence[Any]
+        self, call: Call, order: Sequence[int], args: Sequence[object]
     ) -> tuple[_Place | None, ...] | None:
         found: list[_Place | None] = [None] * len(args)
         for i, argument in zip(order, call.arguments, strict=True):
@@ -118,7 +118,7 @@ class Staged:
     rows: _Place | None
     length: int
 
-    def rewrite(self, args: Sequence[Any], batch: Any) -> bool:
+    def rewrite(self, args: Sequence[object], batch: object) -> bool:
         """Write new arrays and rows, if they have the shapes and dtypes of the previous ones."""
         if batch is not None:
             return self.rows is not None and self._rewrite_rows(batch, *self.rows)
@@ -139,7 +139,7 @@ class Staged:
                 self.arena.mark_dirty_range(offset, target.nbytes)
         return True
 
-    def _rewrite_rows(self, batch: Any, target: np.ndarray, offset: int) -> bool:
+    def _rewrite_rows(self, batch: object, target: np.ndarray, offset: int) -> bool:
         if type(batch) is list and len(batch) == len(target):
             try:
                 batch = np.array(batch)

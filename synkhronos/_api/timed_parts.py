@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from pytensor.compile.mode import get_default_mode, predefined_modes
 
 from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, seconds_of_parts
 from synkhronos._api.group_function import GroupFunction
+from synkhronos._api.request import Request
 from synkhronos._engine.commands.call import BIG_BYTES
 from synkhronos._engine.replicas import Variant
 from synkhronos._errors import InputError
@@ -36,16 +37,14 @@ class TimedParts:
     def __init__(
         self,
         function: GroupFunction,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        batch: Any,
+        asked: Request,
     ) -> None:
         group, arguments = function.group, function.arguments
         self._group, self._function = group, function
         self._recipe = function.plan.recipe
         self._replica = group.member.replicas[function.number]
-        given = arguments.bind(args, kwargs)
-        self._selection, self.rows = arguments.select(given, batch)
+        given = arguments.bind(asked.args, asked.kwargs)
+        self._selection, self.rows = arguments.select(given, asked.batch)
         self._given = [np.asarray(v) if hasattr(v, "ref") else v for v in given]
         self._copied = [i for i in self._selection if not hasattr(given[i], "ref")]
         self._sliceables = [s.container.storage[0] for s in self._recipe.sliceables]
@@ -84,8 +83,8 @@ class TimedParts:
 
     def timing(
         self,
-        called: Callable[[], Any] | None = None,
-        shared: Callable[[], Any] | None = None,
+        called: Callable[[], object] | None = None,
+        shared: Callable[[], object] | None = None,
     ) -> Timing:
         """The times of the call.
 

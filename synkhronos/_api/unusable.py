@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 
-def is_masked(value: Any) -> bool:
+def is_masked(value: object) -> bool:
     """Whether it is a masked array that hides elements: an array of numbers would show them."""
     if not isinstance(value, np.ndarray) or type(value) is np.ndarray:
         return False
@@ -26,7 +26,7 @@ def aligned(value: Any) -> Any:
     return value
 
 
-def why_unusable(value: Any) -> str:
+def why_unusable(value: object) -> str:
     """The fault of a value, and its cure; empty if it may be an array of numbers."""
     given = value
     if isinstance(value, list | tuple):

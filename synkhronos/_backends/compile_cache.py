@@ -22,7 +22,7 @@ def while_compiling(jax: bool) -> AbstractContextManager[None]:
     return jax_backend.shared_cache() if jax else contextlib.nullcontext()
 
 
-def compiles_at_call(mode: Any) -> bool:
+def compiles_at_call(mode: object) -> bool:
     """Whether a function of this mode gets its machine code at its first call, not when made.
 
     In such a mode (NUMBA, JAX) a function is made by rewriting its graph, which no cache holds.
@@ -30,7 +30,7 @@ def compiles_at_call(mode: Any) -> bool:
     return isinstance(get_mode(mode).linker, JITLinker)
 
 
-def fills_cache_of_numba(mode: Any) -> bool:
+def fills_cache_of_numba(mode: object) -> bool:
     """Whether functions of this mode leave machine code of numba for other processes."""
     return pytensor.config.numba__cache and isinstance(get_mode(mode).linker, NumbaLinker)
 

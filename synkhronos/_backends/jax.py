@@ -1,4 +1,22 @@
-"""JAX: the only file that imports it, and only once a function is compiled for JAX or runs."""
+"""JAX: the only file that imports it, and only once a function is compiled for JAX or runs.
+
+These rules hold:
+
+* The import starts threads, and may take a GPU. So it happens where a function needs JAX, and never
+  in a process that will be forked. Each member's GPU is chosen before, by the environment.
+* Results have the dtypes that PyTensor's graph declares. JAX mixes dtypes by other rules, and
+  PyTensor turns its 64-bit dtypes off where floatX is float32; both are corrected here (`wide`,
+  `declared_dtypes`), so a mode changes no type.
+* JAX on the CPU reads aligned arrays of numpy in place, and may compute after a call has returned.
+  So callers wait (`ready`) before memory is the user's again, and copy what JAX would copy into
+  memory that is used again (`is_copied`).
+* Memory that a function may overwrite (`donated`) is held by nobody else; `are_gone` says whether
+  JAX has taken it.
+* Random states are those of the user's numpy generators: JAX's state is made from a generator
+  before a call and written back after it, so that the modes agree on what was drawn.
+* `bind` gives the process back as it was, as far as JAX lets it. Once JAX has computed on a device,
+  this process stays there.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +28,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.ops import DeepCopyOp
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.basic import Alloc, constant
@@ -29,19 +49,22 @@ from synkhronos._host.devices import Device
 from synkhronos._plan import reductions
 from synkhronos._plan.reductions import Reduction, accumulator, check_alike, result_dtype
 
+if TYPE_CHECKING:
+    import jax
+
 _LAST = 1000.0  # position after all rewrites of PyTensor
 _NOTHING = contextlib.nullcontext()
 _LOW_32, _LOW_64 = (1 << 32) - 1, (1 << 64) - 1
 _BIG = 1 << 16  # bytes; copies of smaller arrays do not matter
 
 
-def runs_jax(mode: Any) -> bool:
+def runs_jax(mode: object) -> bool:
     """Whether functions of a mode are compiled by JAX."""
     return isinstance(get_mode(mode).linker, JAXLinker)
 
 
 @node_rewriter([CAReduce])  # type: ignore[untyped-decorator]
-def _declared_sum(fgraph: Any, node: Any) -> Any:
+def _declared_sum(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     """Make a reduction return the dtype that it declares.
 
     JAX always sums in the dtype of the input, and PyTensor 3.3 casts the result to the dtype of the
@@ -56,7 +79,7 @@ def _declared_sum(fgraph: Any, node: Any) -> Any:
 
 
 @node_rewriter([Alloc])  # type: ignore[untyped-decorator]
-def _declared_fill(fgraph: Any, node: Any) -> Any:
+def _declared_fill(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     """Make an array that is filled with a constant have the dtype that it declares.
 
     PyTensor 3.3 passes 0-d constants to JAX as Python numbers, which makes the array float64.
@@ -73,7 +96,7 @@ class _PassedOn(DeepCopyOp):
     """Replaces the copy of a generator without draws: JAX can copy only arrays."""
 
 
-def _pass_on(op: Any, **kwargs: Any) -> Any:
+def _pass_on(op: Op, **kwargs: object) -> Any:
     del op, kwargs
     return lambda state: state
 
@@ -89,7 +112,7 @@ class AotFunction:
     def __call__(self, *inputs: Any) -> Any:
         return self._run(*inputs)
 
-    def chosen(self, key: Any) -> bool:
+    def chosen(self, key: object) -> bool:
         """Select the executable compiled under a key; False if there is none."""
         found = self._made.get(key)
         if found is not None:
@@ -112,7 +135,7 @@ class _Declared(JAXLinker):
     """
 
     def fgraph_convert(  # type: ignore[override]
-        self, fgraph: Any, input_storage: Any, storage_map: Any, **kwargs: Any
+        self, fgraph: FunctionGraph, input_storage: object, storage_map: Any, **kwargs: object
     ) -> Any:
         """Convert the graph; constants become arrays of JAX, else each shape compiles a copy."""
         import jax
@@ -130,7 +153,7 @@ class _Declared(JAXLinker):
     donated: tuple[int, ...] = ()  # inputs whose memory outputs may take
     programs: list[AotFunction] = []  # noqa: RUF012 (a class of its own for each function that donates)
 
-    def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., jax.Array]:
         """Compile the function with the casts of its outputs."""
         import jax
         import jax.numpy as jnp
@@ -155,7 +178,7 @@ class _Declared(JAXLinker):
         return compiled
 
 
-def declared_dtypes(mode: Any) -> Mode:
+def declared_dtypes(mode: object) -> Mode:
     """A mode of JAX in which float32 graphs stay float32, and results have the declared dtypes."""
     found = get_mode(mode).register(
         (dfs_rewriter(_declared_sum), _LAST), (dfs_rewriter(_declared_fill), _LAST)
@@ -166,7 +189,7 @@ def declared_dtypes(mode: Any) -> Mode:
     return found
 
 
-def in_place(mode: Any, donated: Iterable[int]) -> tuple[Mode, list[AotFunction]]:
+def in_place(mode: object, donated: Iterable[int]) -> tuple[Mode, list[AotFunction]]:
     """The same for a function that may overwrite inputs; its AotFunction is appended to the list.
 
     `donated`: the indices of these inputs.
@@ -191,7 +214,7 @@ def wide() -> AbstractContextManager[Any]:
     return enable_x64()
 
 
-def typified(state: Any) -> Any:
+def typified(state: object) -> Any:
     """A random generator for JAX: PyTensor uses the low 64 bits of the state of a PCG64."""
     if not isinstance(state, np.random.Generator):
         return state
@@ -205,7 +228,7 @@ def typified(state: Any) -> Any:
     return {"jax_state": np.array([low & _LOW_32, low >> 32], np.uint32)}
 
 
-def generator(state: Any, before: Any) -> Any:
+def generator(state: Any, before: object) -> Any:
     """The numpy generator that continues from a state which JAX has returned.
 
     `before` is the generator from which JAX's state was made.
@@ -221,7 +244,7 @@ def generator(state: Any, before: Any) -> Any:
     return np.random.Generator(bits)
 
 
-def ready(values: Sequence[Any]) -> None:
+def ready(values: Sequence[object]) -> None:
     """Wait until JAX has computed these values."""
     for value in values:
         if hasattr(value, "block_until_ready"):
@@ -236,7 +259,7 @@ def on_cpu() -> bool:
     return bool(jax.default_backend() == "cpu")
 
 
-def is_copied(array: Any) -> bool:
+def is_copied(array: object) -> bool:
     """Whether JAX on the CPU copies this array at each call (only large arrays count)."""
     if not isinstance(array, np.ndarray) or array.nbytes < _BIG:
         return False
@@ -244,12 +267,12 @@ def is_copied(array: Any) -> bool:
     return bool(misplaced or not array.flags.c_contiguous)
 
 
-def is_far(value: Any) -> bool:
+def is_far(value: object) -> bool:
     """Whether JAX copies a shared variable's value at each call, to a GPU or within memory."""
     return isinstance(value, np.ndarray) and (not on_cpu() or is_copied(value))
 
 
-def brought(value: np.ndarray) -> Any:
+def brought(value: np.ndarray) -> np.ndarray | jax.Array:
     """The value where JAX does not copy it: aligned to 64 bytes, or as an array of JAX."""
     if not on_cpu():
         import jax
@@ -261,7 +284,7 @@ def brought(value: np.ndarray) -> Any:
     return found
 
 
-def is_held(value: Any) -> bool:
+def is_held(value: object) -> bool:
     """Whether a value is an array of JAX, entirely on the device that JAX computes on."""
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(value, jax.Array):
@@ -283,7 +306,7 @@ def ordinal() -> int:
     return int(getattr(jax.devices()[0], "local_hardware_id", None) or 0)
 
 
-def held(value: Any) -> Any:
+def held(value: object) -> jax.Array:
     """A fresh copy of a value on the device that JAX computes on."""
     import jax.numpy as jnp
 
@@ -291,17 +314,17 @@ def held(value: Any) -> Any:
         return jnp.array(value, copy=True)
 
 
-def are_gone(arrays: Iterable[Any]) -> bool:
+def are_gone(arrays: Iterable[jax.Array]) -> bool:
     """Whether JAX has given away the memory of any of these arrays."""
     return any(array.is_deleted() for array in arrays)
 
 
-def pointer(array: Any) -> int:
+def pointer(array: jax.Array) -> int:
     """The address of an array in the device's memory; waits until the array is computed."""
     return int(array.block_until_ready().unsafe_buffer_pointer())
 
 
-def blank(shape: Sequence[int], dtype: Any) -> Any:
+def blank(shape: Sequence[int], dtype: object) -> jax.Array:
     """A fresh array, to be written at its `pointer`."""
     import jax.numpy as jnp
 
@@ -309,7 +332,7 @@ def blank(shape: Sequence[int], dtype: Any) -> Any:
         return jnp.zeros(shape, dtype)
 
 
-def weighted(array: Any, dtype: str, share: float | None) -> Any:
+def weighted(array: jax.Array, dtype: str, share: float | None) -> jax.Array:
     """The array times a number, in a dtype; without a number and a cast the array itself."""
     if share is None:
         return array if array.dtype.name == dtype else _cast(array, dtype)
@@ -317,7 +340,7 @@ def weighted(array: Any, dtype: str, share: float | None) -> Any:
         return _compiled("weighted", dtype)(array, share)
 
 
-def divided(array: Any, divisor: float) -> Any:
+def divided(array: jax.Array, divisor: float) -> jax.Array:
     """Floats divided by a number, in their dtype."""
     with wide():
         return _compiled("divided", array.dtype.name)(array, divisor)
@@ -331,24 +354,24 @@ def rounded(value: Any, dtype: Any) -> Any:
     return value if value.dtype.name == kind.name else _cast(value, kind.name)
 
 
-def _cast(array: Any, dtype: str) -> Any:
+def _cast(array: jax.Array, dtype: str) -> jax.Array:
     with wide():
         return _compiled("cast", dtype)(array)
 
 
 @functools.cache
-def _compiled(what: str, dtype: str) -> Callable[..., Any]:
+def _compiled(what: str, dtype: str) -> Callable[..., jax.Array]:
     import jax
     import jax.numpy as jnp
 
-    def weighted(array: Any, share: Any) -> Any:
+    def weighted(array: jax.Array, share: jax.Array) -> jax.Array:
         real = dtype.replace("complex128", "float64").replace("complex64", "float32")
         return array.astype(dtype) * jnp.asarray(share, real)
 
-    def divided(array: Any, divisor: Any) -> Any:
+    def divided(array: jax.Array, divisor: jax.Array) -> jax.Array:
         return array / jnp.asarray(divisor, dtype)
 
-    def cast(array: Any) -> Any:
+    def cast(array: jax.Array) -> jax.Array:
         whole = np.dtype(dtype).kind in "biu"
         rounds = whole and jnp.issubdtype(array.dtype, jnp.floating)
         return (jnp.rint(array) if rounds else array).astype(dtype)
@@ -356,18 +379,18 @@ def _compiled(what: str, dtype: str) -> Callable[..., Any]:
     return jax.jit({"weighted": weighted, "divided": divided, "cast": cast}[what])
 
 
-def flat(arrays: Sequence[Any], dtype: str, share: float) -> Any:
+def flat(arrays: Sequence[jax.Array], dtype: str, share: float) -> jax.Array:
     """All arrays times a number, end to end, in a fresh vector."""
     with wide():
         return _flattening(dtype)(list(arrays), share)
 
 
 @functools.cache
-def _flattening(dtype: str) -> Callable[..., Any]:
+def _flattening(dtype: str) -> Callable[..., jax.Array]:
     import jax
     import jax.numpy as jnp
 
-    def flattened(arrays: list[Any], share: Any) -> Any:
+    def flattened(arrays: list[jax.Array], share: jax.Array) -> jax.Array:
         whole = jnp.concatenate([jnp.reshape(a, (-1,)).astype(dtype) for a in arrays])
         return whole * jnp.asarray(share, dtype)
 
@@ -405,7 +428,7 @@ class Total:
 
 
 @functools.cache
-def _adding(op: str) -> Callable[..., Any]:
+def _adding(op: str) -> Callable[..., jax.Array]:
     import jax
     import jax.numpy as jnp
 
@@ -413,7 +436,7 @@ def _adding(op: str) -> Callable[..., Any]:
     return jax.jit(kinds.get(op, jnp.add))
 
 
-def combined(parts: Any, op: str) -> Any:
+def combined(parts: jax.Array, op: str) -> jax.Array:
     """The product, minimum or maximum over the first axis."""
     import jax.numpy as jnp
 
@@ -544,7 +567,7 @@ def _option(name: str) -> Any:
     return jax.config._read(name.lower())  # some options are not attributes
 
 
-def _set(name: str, value: str | None, option: Any) -> None:
+def _set(name: str, value: str | None, option: object) -> None:
     """Set or unset an environment variable, and the option of an imported JAX."""
     if value is None:
         os.environ.pop(name, None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from pytensor.compile.mode import optdb
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 
 _LAST = 1000.0  # a position after all of PyTensor's own rewrites
@@ -18,10 +18,10 @@ class _Imports(GraphRewriter):
         super().__init__()
         self.module = module
 
-    def add_requirements(self, fgraph: Any) -> None:
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
         """Add none."""
 
-    def apply(self, fgraph: Any) -> None:
+    def apply(self, fgraph: FunctionGraph) -> None:
         """Import the module; from the second time on this costs nothing."""
         import_module(self.module)
 

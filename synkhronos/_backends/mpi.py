@@ -1,4 +1,23 @@
-"""MPI: the only file that imports mpi4py, and only in a group of several nodes."""
+"""MPI: the only file that imports mpi4py, and only in a group of several nodes.
+
+These rules hold:
+
+* A process forks its node's members first and initialises MPI after: an MPI process must not be
+  forked. A fork that an operation makes gets `_Nothing` in place of the communicators.
+* Only leaders speak MPI. Their messages and their transfers of arrays have a communicator each, so
+  a transfer that is left cannot take a message.
+* No call blocks. Sends, receives and transfers are requests that are tested beside the group's
+  abort and deaths. An exception anywhere leaves the group usable, except after a transfer was left:
+  its memory is then kept, and MPI is not used again.
+* Transfers are collective, and allocate nothing: what could fail in one process would leave the
+  others waiting. Leaders agree before that all will enter.
+* MPI progresses only while a process calls it. So a message is pushed for a short time before the
+  process goes on to compute.
+* A job must not hang: a process that fails before it has initialised MPI ends the launch, since
+  MPICH's launcher would wait for it. `leave` calls C's exit, or exit codes are lost.
+* Whether this process is one of a launch is read from the environment, and noted there, since
+  processes that it starts inherit the variables but are not of the launch.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +35,18 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from synkhronos._errors import BackendMissing, GroupClosed
 from synkhronos._plan.reductions import Reduction
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 _LAUNCHED = "SYNKHRONOS_LAUNCHED"
 # Tags of leaders' messages: small ones fit into the buffer of the receive that is always posted; a
@@ -78,7 +100,7 @@ class Launch:
     local_size: int
 
 
-def launch(environ: Any = os.environ) -> Launch | None:
+def launch(environ: MutableMapping[str, str] = os.environ) -> Launch | None:
     """The MPI launch of several processes that the environment describes; None without one."""
     for launcher, names in _LAUNCHERS.items():
         rank, size, local_rank, local_size = (_first(environ, wanted) for wanted in names)
@@ -90,7 +112,7 @@ def launch(environ: Any = os.environ) -> Launch | None:
     return None
 
 
-def _first(environ: Any, names: Sequence[str]) -> str | None:
+def _first(environ: MutableMapping[str, str], names: Sequence[str]) -> str | None:
     return next((environ[name] for name in names if name in environ), None)
 
 
@@ -107,7 +129,7 @@ def _tasks(counts: str, machine: int) -> int:
     return each[min(machine, len(each) - 1)]
 
 
-def _is_launched(environ: Any) -> bool:
+def _is_launched(environ: MutableMapping[str, str]) -> bool:
     """Whether the launcher has started this very process.
 
     A process that a launched process starts inherits its environment, but is not a part of the
@@ -123,7 +145,7 @@ def _is_launched(environ: Any) -> bool:
     return mark.partition(" ")[0] == str(os.getpid())
 
 
-def _job(environ: Any) -> str | None:
+def _job(environ: MutableMapping[str, str]) -> str | None:
     """A text that identifies the launch; None if this process has no connection to a launcher."""
     given = [environ.get(name, "") for name in _JOBS]
     if "PMI_FD" in environ:  # set by MPICH's launcher, whose jobs have no names
@@ -172,7 +194,7 @@ def _note_exits() -> None:
     leave = sys.exit
 
     @functools.wraps(leave)
-    def noted(status: Any = None, /) -> NoReturn:
+    def noted(status: str | int | None = None, /) -> NoReturn:
         _ending.failed = status not in (None, 0)
         leave(status)
 
@@ -217,14 +239,14 @@ class _Inbox:
     that processes of one machine share is another way for them.
     """
 
-    def __init__(self, mpi: Any, control: Any, source: int) -> None:
+    def __init__(self, mpi: Any, control: MPI.Intracomm, source: int) -> None:
         self.source = source
         self._control = control
         self._byte, self._status = mpi.BYTE, mpi.Status()
         self._buffer = bytearray(_BUFFER_BYTES)
         self._next = control.Recv_init([self._buffer, self._byte], source, _SMALL)
         self._next.Start()
-        self._large: tuple[Any, bytearray] | None = None  # a message that is being received
+        self._large: tuple[MPI.Request, bytearray] | None = None  # a message that is being received
 
     def take(self) -> bytes | None:
         """The next message, if it has arrived."""
@@ -276,10 +298,10 @@ class World:
         self.size: int = self._control.size
         self._byte = MPI.BYTE
         self._inboxes: list[_Inbox] = []
-        self._sending: list[tuple[Any, bytes]] = []
-        self._offered: list[tuple[Any, bytes]] = []  # at most one
+        self._sending: list[tuple[MPI.Request, bytes]] = []
+        self._offered: list[tuple[MPI.Request, bytes]] = []  # at most one
         self._wait: Wait = poll
-        self._left: list[Any] = []  # transfers, which keep the memory that they use
+        self._left: list[MPI.Request] = []  # transfers, which keep the memory that they use
         self._ops = {
             Reduction.SUM: MPI.SUM,
             Reduction.PROD: MPI.PROD,
@@ -396,7 +418,7 @@ class World:
         """Use another function to wait for transfers; it may raise to leave one."""
         self._wait = wait
 
-    def _finish(self, request: Any) -> None:
+    def _finish(self, request: MPI.Request) -> None:
         try:
             self._wait(request.Test)
         except BaseException:
@@ -448,7 +470,7 @@ class _Nothing:
         )
 
 
-def _unsent(messages: list[tuple[Any, bytes]]) -> list[tuple[Any, bytes]]:
+def _unsent(messages: list[tuple[MPI.Request, bytes]]) -> list[tuple[MPI.Request, bytes]]:
     return [m for m in messages if not m[0].Test()]
 
 

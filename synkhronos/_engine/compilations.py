@@ -47,7 +47,7 @@ class Compilations:
     def __init__(self, recipe: Recipe, infer: bool) -> None:
         self._recipe = recipe
         self._infer = infer
-        self._compiled: set[tuple[Outputs, bool, int, int]] = set()  # ..., apart, rank, length
+        self._compiled: set[tuple[Outputs, bool, int, int]] = set()  # ..., by slices, rank, length
         self._lengths: dict[tuple[Outputs, int], Lengths] = defaultdict(Lengths)
         self._proved: dict[Outputs, bool] = {}
 
@@ -85,8 +85,8 @@ class Compilations:
     ) -> set[tuple[Outputs, bool, int, int]]:
         found = set()
         for rank, lengths in enumerate(pieces or [(0,)]):
-            apart = self._recipe.apart(outputs, num_slices > 1 or len(lengths) > 1)
-            found |= {(outputs, apart, rank, n) for n in lengths}
+            by_slices = self._recipe.has_slice_graphs(outputs, num_slices > 1 or len(lengths) > 1)
+            found |= {(outputs, by_slices, rank, n) for n in lengths}
         return found
 
     def _may_cut(self, outputs: Outputs) -> bool:

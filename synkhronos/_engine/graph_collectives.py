@@ -21,6 +21,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import ScalarConstant
@@ -50,7 +51,7 @@ class CollectiveOp(Op):
 
     equal: bool | None = None
 
-    def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
+    def do_constant_folding(self, fgraph: FunctionGraph, node: Apply) -> bool:
         """Never: the value of a constant depends on the members."""
         return False
 
@@ -114,14 +115,14 @@ def collectives_of(variables: Iterable[Variable]) -> Iterator[CollectiveOp]:
             _check_place(op)
 
 
-def _inner_outputs(op: Any) -> list[Variable]:
+def _inner_outputs(op: object) -> list[Variable]:
     """The outputs of the graphs inside an operation, such as the branches of a condition."""
     if isinstance(op, HasInnerGraph):
         return list(op.inner_outputs)
     return [v for graph in getattr(op, "inner_graphs", {}).values() for v in graph.outputs]
 
 
-def _check_place(op: Any) -> None:
+def _check_place(op: object) -> None:
     """Refuse collectives where not every member comes to each of them, or in another order."""
     if isinstance(op, OpFromGraph) or (isinstance(op, Scan) and not op.info.as_while):
         return
@@ -155,7 +156,7 @@ def is_own(variable: Variable) -> bool:
     return any(_equal(o) is False for o in (op, *collectives_of(_inner_outputs(op))))
 
 
-def _equal(op: Any) -> bool | None:
+def _equal(op: object) -> bool | None:
     return op.equal if isinstance(op, CollectiveOp) else None
 
 
@@ -170,7 +171,7 @@ def ordered(variables: Sequence[Variable]) -> tuple[list[Variable], Variable]:
 class _Order:
     """Rebuilds graphs so that each collective depends on the one before."""
 
-    def __init__(self, token: Any) -> None:
+    def __init__(self, token: Variable) -> None:
         self.token = token
 
     def follow(self, roots: Sequence[Variable], new: dict[Variable, Variable]) -> list[Variable]:

@@ -242,7 +242,7 @@ def mean_over_members(values: np.ndarray) -> np.ndarray:
     return all_reduced(values, Reduction.AVG)
 
 
-def _exchanged(combine: Callable[..., np.ndarray], values: np.ndarray, *how: Any) -> np.ndarray:
+def _exchanged(combine: Callable[..., np.ndarray], values: np.ndarray, *how: object) -> np.ndarray:
     if not _running:
         return np.array(values)
     running = _running[-1]

@@ -1,26 +1,30 @@
-"""Starting and closing a group, running a command in it, watching for deaths."""
+"""The user's group, and which of several groups the functions of the package act on.
+
+A `Group` is what users hold. All that happens in it is its runner's (`_engine.runner`); here are
+its options and documents, and these rules:
+
+* A thread's own group comes first: that of ``with group:`` or `active`. Then comes the group of
+  `fork`, if it is alive. Then the one that any thread has entered last.
+* A module function never starts a group by itself. Only what says so in its documents makes one
+  for the time of its call, and then for one thread at a time (`temporary`).
+* A restart that has lost nothing is not the user's matter: what `retried` decorates is called
+  again.
+"""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import inspect
-import itertools
 import logging
-import math
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from synkhronos._backends.compile_cache import import_numba
-from synkhronos._checks import check_options, check_seconds, options_checked
-from synkhronos._engine.commands.base import Command, WithoutMaster, clock
+from synkhronos._checks import check_options, options_checked
+from synkhronos._engine.commands.base import Command, clock
 from synkhronos._engine.commands.tracing import traced
 from synkhronos._engine.exit_codes import tell_launcher
 from synkhronos._engine.fork_safe_lock import ForkSafeLock
@@ -33,43 +37,23 @@ from synkhronos._engine.group_options import (
 )
 from synkhronos._engine.member import Member
 from synkhronos._engine.process_bound import ProcessBound
-from synkhronos._engine.progress import stop_telling
-from synkhronos._engine.reports import check_reports, note_master
-from synkhronos._engine.startup import cancelling, described, follow, launched, start_members
+from synkhronos._engine.runner import Runner, Task, any_alive
+from synkhronos._engine.startup import described, follow, launched
 from synkhronos._engine.trace import Trace, check_path
-from synkhronos._engine.transactions import Transactions
-from synkhronos._engine.variables import Entry, lost_with_workers
 from synkhronos._errors import (
-    GroupClosed,
     GroupError,
-    GroupTimeout,
     InputError,
     NotForked,
     StartFailed,
-    WorkerDied,
 )
-from synkhronos._host import cores as _cores
-from synkhronos._host.first_process import end_by_signals
+from synkhronos._host.arena import Arena
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
-from synkhronos._transport.channels.channel import Failure, Left
-from synkhronos._transport.channels.one_node import await_killed
-from synkhronos._transport.processes.child_process import END_SECONDS
+from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.words.status import Status
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
-from synkhronos._transport.words.worker_output import logged, write_by_the_line
+from synkhronos._transport.words.worker_output import write_by_the_line
 
 log = logging.getLogger("synkhronos")
-
-_BUSY = (
-    "the group is busy with another command of this thread; a signal handler or a finalizer cannot "
-    "make a call meanwhile"
-)
-
-# After a death, for killed workers to be gone before it is raised. The end of a process takes about
-# 10 ms of a core, so those of a large group end later.
-PATIENCE_SECONDS, FEW = 0.1, 8
-LEAVE_SECONDS = 5.0  # that close() waits for another thread to leave its command
 
 # The group of module functions: this thread's own, else that of `fork`, else the one that any
 # thread has entered last.
@@ -164,18 +148,16 @@ class Group(ProcessBound):
     """
 
     _instead = "start one in the other process, by synk.fork() or synk.Group()"
-    _ended = "has not been started"
-    _traced: AbstractContextManager[Trace] | None = None  # for the whole life
 
     @options_checked
     def __init__(
         self,
         members: int | None = None,
-        devices: Any = None,
+        devices: object = None,
         master_rank: int = 0,
         *,
         start: str | None = None,
-        cores: Any = None,
+        cores: object = None,
         infer: bool = True,
         vectorised: bool = True,
         profile_workers: bool = False,
@@ -198,7 +180,7 @@ class Group(ProcessBound):
             write_by_the_line()
         asked = members, devices, timeout
         members, devices, timeout = followed(settings, launch, mpi is not False, *asked)
-        self._options = GroupOptions.of(
+        options = GroupOptions.of(
             *(members, devices, cores),
             master=master_rank,
             start=start,
@@ -209,68 +191,18 @@ class Group(ProcessBound):
             max_restarts=max_restarts,
             launch=launch,
         )
-        follow(self._options)
-        self.devices, self.cores = self._options.devices, self._options.cores
-        self.size = len(self.devices)
-        self.rank = self.master = master_rank
-        self.infer, self.vectorised = infer, vectorised
+        follow(options)
         self._forked_with: dict[str, Any] | None = None  # the user's options, if made by `fork`
-        self._owner = os.getpid()
-        self.lock = threading.RLock()
-        # as threading.Condition asks a lock; it is the mark of a turn, and cannot be left behind
-        self._has_turn: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
-        self._running = False
-        self._task: Task | None = None
-        self._ending = threading.Lock()  # acquired once, by the caller that ends the group
-        self._turning = threading.RLock()  # held while workers are ended or restarted
-        self._left = False  # the workers have ended; resources are freed when the command returns
-        self.restarts = 0
-        self._first_death = ""
-        self.functions: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.forgotten: list[int] = []
-        self._numbers = itertools.count(1)  # one call of C, which no handler interrupts
-        import_numba()
-        self.master_cores = self._options.master_cores()
-        try:
-            with contextlib.ExitStack() as undo:
-                if settings.log_dir:
-                    undo.enter_context(logged(Path(settings.log_dir)))
-                undo.callback(end_by_signals())
-                with cancelling(self._options):
-                    undo.callback(self._options.bind())
-                    self.arena = self._options.arena()
-                    undo.callback(self.arena.close_fd)
-                self._open()
-                self._undo = undo.pop_all()
-        except StartFailed:
-            raise
-        except OSError as exc:
-            raise StartFailed.of(self.size, exc) from exc
-        except MemoryError as exc:
-            if isinstance(exc.__cause__, OSError):  # no descriptor to look at the free memory
-                raise StartFailed.of(self.size, exc.__cause__) from exc
-            raise
-        if self.size > 1:
-            _cores.keep_freed_memory()
-        self._ended = ""
-        _groups.add(self)
-        log.info("%s", described(self._options, self.channel, self.member))
+        self.infer, self.vectorised = infer, vectorised
+        self.runner = Runner(options, settings.log_dir)
+        self.inventory = self.runner.inventory
+        self.size, self.devices, self.cores = self.member.size, options.devices, options.cores
+        self.rank = self.master = master_rank
+        log.info("%s", described(options, self.channel, self.member))
         if trace is not None:
-            self._traced = self.trace(trace)
-            self._traced.__enter__()
-
-    def __del__(self) -> None:
-        """Close a group that is not referenced any more."""
-        if not self._ended:  # at the end of the interpreter, little else works
-            self.close()
-
-    def _open(self) -> None:
-        """Start the members."""
-        self.channel, self.member = start_members(self._options, self.arena, self.master_cores)
-        self.size, self.devices = self.member.size, self._options.devices
-        self._transactions = Transactions(self.member, self.channel, _tell_other_groups)
-        self.wake: Callable[[], None] = self.channel.wake
-        self._interrupts = self.channel.interrupts
+            traced = self.trace(trace)
+            traced.__enter__()
+            self.runner.traced = traced
 
     def __enter__(self) -> Group:
         self._outer = _own.get()
@@ -302,13 +234,38 @@ class Group(ProcessBound):
             _own.set(outer)
 
     def __repr__(self) -> str:
-        how, state = self.channel.started, self._ended or "alive"
+        how, state = self.channel.started, self.runner.ended or "alive"
         return f"<synkhronos.Group of {self.size}, master rank {self.master}, {how}, {state}>"
 
     @property
     def alive(self) -> bool:
         """Whether the group accepts commands."""
-        return not self._ended
+        return not self.runner.ended
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while a call is made and run."""
+        return self.runner.lock
+
+    @property
+    def restarts(self) -> int:
+        """How often the workers have been restarted so far."""
+        return self.runner.restarts
+
+    @property
+    def member(self) -> Member:
+        """The master, as commands see it."""
+        return self.runner.member
+
+    @property
+    def channel(self) -> Channel:
+        """The channel to the workers."""
+        return self.runner.channel
+
+    @property
+    def arena(self) -> Arena:
+        """The shared memory of this node."""
+        return self.runner.arena
 
     def _kept_by_fork(self, asked: dict[str, Any]) -> int:
         """Its size, if a repeated `fork` asks for the options that it was made with."""
@@ -328,30 +285,16 @@ class Group(ProcessBound):
             "make a second group with synk.Group"
         )
 
-    def number(self) -> int:
-        """A new number for a function."""
-        return next(self._numbers)
-
     def check(self, what: str) -> None:
         """Raise unless the group accepts commands from this process."""
-        if not self._ended:
-            return
-        if self._owner == os.getpid():
-            raise GroupClosed(
-                f"{what}: the group {self._ended}. Call synk.fork() to start another, and make the "
-                "functions and Data again"
-            )
-        raise GroupClosed(
-            f"{what}: this process (pid {os.getpid()}) is a fork of the group's master "
-            f"(pid {self._owner}) and cannot use the group; synk.fork() starts another one here"
-        )
+        self.runner.check(what)
 
     def run(
         self,
         command: Command,
         what: str = "a command",
-        then: Callable[[Any], Any] | None = None,
-        master_input: Any = None,
+        then: Callable[[Any], object] | None = None,
+        master_input: object = None,
         timeout: float | None = None,
     ) -> Any:
         """Run a command in all members; either all its changes are kept, or none.
@@ -389,96 +332,8 @@ class Group(ProcessBound):
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
         """
-        with self.turn(what, timeout):
-            return self.run_in_turn(command, what, then, master_input)
-
-    def run_in_turn(
-        self,
-        command: Command,
-        what: str,
-        then: Callable[[Any], Any] | None = None,
-        master_input: Any = None,
-    ) -> Any:
-        """As `run`, inside of a `turn`."""
-        transactions = self._transactions
-        if self._ended or self._running or self._task is not None:
-            self.check_idle(what)
-        self._running = True
-        spans = self.member.spans
-        began = 0.0 if spans is None else clock()
-        try:
-            if transactions.undecided:
-                transactions.settle()
-            self.member.master_input = master_input
-            own, reports = transactions.run(command, what)
-            for outcome in reports.values():
-                if type(outcome) is Failure or type(outcome) is Left:
-                    check_reports(reports, what, self.channel)  # raises
-            answer = command.answer(self.member, own, reports)
-            if then is not None:
-                answer = then(answer)
-            if command.pure:
-                transactions.undecided = False
-            else:
-                transactions.commit()
-            return answer
-        except BaseException as exc:
-            self._recover(exc, what)
-            raise
-        finally:
-            if spans is not None:
-                spans.add_command(began, clock(), what)
-            self._running = False
-            self.member.master_input = None
-            if self._transactions.undecided or self._left:  # a restart has made others
-                self._leave()
-
-    def turn(self, what: str, timeout: float | None = None) -> AbstractContextManager[Any]:
-        """A context in which this thread, and nobody else, makes and runs commands.
-
-        Parameters
-        ----------
-        what : str
-            How error messages name the caller.
-        timeout : float, optional
-            A limit for the commands instead of the group's, in seconds.
-
-        Raises
-        ------
-        GroupError
-            This thread has a turn already: a signal handler or a finalizer, which has interrupted
-            it, would overwrite arrays and rows of the call that is being made.
-        """
-        if self._has_turn():
-            self.check(what)
-            raise GroupError(f"{what}: {_BUSY}")
-        return self.lock if timeout is None else self._limited(timeout)
-
-    @contextlib.contextmanager
-    def _limited(self, timeout: float) -> Iterator[None]:
-        check_seconds("timeout", timeout)
-        with self.lock, self.channel.inspector.limited(timeout):
-            yield
-
-    def run_alone(self, compute: Callable[[], Any], what: str) -> Any:
-        """Run in a group of one, inside of a turn, what changes nothing: without a transaction."""
-        if self._ended or self._running or self._task is not None:
-            self.check_idle(what)
-        self._running = True
-        try:
-            if self._transactions.undecided:
-                self._transactions.settle()
-            if self.member.spans is None:  # a context would cost half as much as a tiny call
-                return compute()
-            with self.span(what):
-                return compute()
-        except BaseException as exc:
-            note_master(exc, self.rank, self.devices[self.rank], what)
-            raise
-        finally:
-            self._running = False
-            if self._left:
-                self._leave()
+        with self.runner.turn(what, timeout):
+            return self.runner.run(command, what, then, master_input)
 
     def trace(
         self, path: str | Path | None = None, spans: int = 43_000
@@ -518,7 +373,7 @@ class Group(ProcessBound):
         On several nodes the clocks are compared at the begin and at the end, in 64 small meetings.
         Members that are restarted after a death are not traced any more.
         """
-        return traced(self, path, spans)
+        return traced(self.runner, path, spans)
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -532,7 +387,7 @@ class Group(ProcessBound):
         ----------
         name : str
         """
-        spans = self.member.spans
+        spans = self.member.measured.spans
         if spans is None:
             yield
             return
@@ -554,99 +409,7 @@ class Group(ProcessBound):
         text : str
             Up to 512 bytes of UTF-8; the rest is cut off.
         """
-        Status(self.arena).note(text)
-
-    def check_idle(self, what: str) -> None:
-        """Raise unless the group accepts a command from this thread now."""
-        self.check(what)
-        if self._running:
-            raise GroupError(f"{what}: {_BUSY}")
-        if self._task is not None:
-            raise GroupError(f"{what}: the group is busy with {self._task.what}: wait() for it")
-
-    def _leave(self) -> None:
-        """Do what had to wait for the end of the command."""
-        if self._transactions.undecided:
-            self._transactions.settle()
-        if self._left:
-            self._finish()
-
-    def _recover(self, exc: BaseException, what: str) -> None:
-        """After a failure: undo the command in all members, and raise the error to show.
-
-        That is `exc` itself if this returns.
-        """
-        # a member that stalls while it writes in place would continue to write later
-        writes = issubclass(type(exc), GroupTimeout) and bool(self.member.in_place)
-        found = exc
-        try:
-            if self._transactions.undecided:
-                self._transactions.settle()
-            self._explain(exc, what)
-        except BaseException as explained:
-            found = explained
-            raise
-        finally:
-            self._interrupts.release()
-            if why := self.channel.broken:
-                self._lose(found, why)
-            elif writes:
-                self._lose(found, "a member stalled while values were written in place")
-            elif isinstance(found, GroupTimeout) and not self._ended:
-                found.goes_on()
-
-    def _explain(self, exc: BaseException, what: str) -> None:
-        """Raise the error of another member that caused `exc`; else note the rank on `exc`."""
-        kind = type(exc)  # isinstance would call methods of the exception, which may raise
-        if issubclass(kind, PeerDied | GroupEnded):
-            raise self.channel.loss(what) from None
-        if issubclass(kind, PeerFailed):
-            reports = self.channel.collect(self.channel.number)
-            check_reports(reports, what, self.channel)
-            raise GroupError(f"{what}: the members lost touch with each other") from None
-        note_master(exc, self.rank, self.devices[self.rank], what)
-
-    def _lose(self, found: BaseException, why: str) -> None:
-        """Members are lost: restart the workers if restarts are left, else end the group."""
-        died = found if isinstance(found, WorkerDied) else None
-        self._first_death = self._first_death or str(died or "")
-        lost, most = lost_with_workers(self.member.variables), self._options.max_restarts
-        lost += self.member.apart.values()
-        while not self._ended and self.restarts < most:
-            self.restarts += 1
-            log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")
-            if self._restarted():
-                if died is not None:
-                    died.restarted(lost)
-                return
-        patience = PATIENCE_SECONDS if self.size <= FEW else 0.0
-        self._shut(f"was closed since {why}", self._options.grace_after_loss, patience)
-        if died is not None:
-            died.closed(self.restarts, self._first_death)
-        else:
-            found.add_note(f"synkhronos: the group could not continue, and was closed, since {why}")
-
-    def _restarted(self) -> bool:
-        """Replace all workers; returns whether they have started."""
-        stop_telling()  # its thread would keep the workers from being forked
-        with self._turning, self._interrupts:
-            if self._transactions.undecided:
-                self._transactions.settle()
-            replicas = self.member.replicas
-            self.channel.quit(0.0)
-            self.channel.close()
-            self.member.release()
-            try:
-                self._open()
-            except (OSError, GroupError, WorkerDied) as exc:
-                log.warning("restart %d has failed: %s", self.restarts, exc)
-                return False
-            self.member.replicas = replicas
-            for function in list(self.functions.values()):
-                function.restart()
-            if self._ended:  # close() was called meanwhile, and has ended the old workers only
-                self.channel.quit(0.0)
-            return True
+        Status(self.runner.arena).note(text)
 
     def start(self, command: Command, what: str = "a long command") -> Task:
         """Run a command in the workers while the master continues.
@@ -670,102 +433,8 @@ class Group(ProcessBound):
             Has `progress()`, `done`, `stop()` and `wait()`. Until `wait` returns, the group accepts
             no other command. In a group of one the command runs inside `wait`.
         """
-        with self.turn(what):
-            return self.start_in_turn(command, what)
-
-    def start_in_turn(self, command: Command, what: str) -> Task:
-        """As `start`, inside of a `turn`."""
-        self.check_idle(what)
-        try:
-            if self._transactions.undecided:
-                self._transactions.settle()
-            number = self._transactions.post(WithoutMaster(command), what)
-            self._task = Task(self, command, number, what)
-            return self._task
-        except BaseException as exc:
-            self._task = None
-            self._recover(exc, what)
-            raise
-
-    @contextlib.contextmanager
-    def joined(self, task: Task) -> Iterator[None]:
-        """A context in which the master takes part in a task."""
-        with self.turn(task.what):
-            self.check(task.what)
-            if self._task is not task or self._running:
-                raise GroupError(f"{task.what}: it has ended, or the group is busy with it already")
-            self._running = True
-            try:
-                yield
-            except GroupEnded:
-                raise self.channel.loss(task.what) from None
-            finally:
-                self._running = False
-                if self._left:
-                    self._leave()
-
-    def end_task(self, task: Task, least: int = 1) -> dict[int, Any]:
-        """End a task of which each worker has reported or died; returns the reports.
-
-        After a death the workers are restarted, or the group is closed.
-
-        Raises
-        ------
-        WorkerError
-            A worker raised.
-        WorkerDied
-            Fewer than `least` members are left.
-        """
-        with self.turn(task.what):
-            self._running = True
-            late = self.channel.late(task.number)
-            try:
-                if not late:
-                    self.channel.collect(task.number)
-                reports = self.channel.reports(task.number)
-                self._transactions.commit()
-                died = self.channel.loss(task.what) if late else None
-            finally:
-                self._running, self._task = False, None
-            if died is not None:
-                self._lose(died, self.channel.broken)
-                if self.size - len(late) < least:
-                    raise died
-            check_reports(reports, task.what, self.channel)
-            return reports
-
-    def await_task(self, task: Task) -> dict[int, Any]:
-        """Wait for the reports of a task's workers; its changes are kept, or undone."""
-        with self.turn(task.what):
-            return self.await_in_turn(task)
-
-    def await_in_turn(self, task: Task) -> dict[int, Any]:
-        """As `await_task`, inside of a `turn`."""
-        self.check(task.what)
-        if self._task is not task or self._running:
-            raise GroupError(f"{task.what}: wait() has been called already")
-        self._running = True
-        try:
-            return self._finish_task(task)
-        finally:
-            self._running = False
-            self._task = None
-            if self._transactions.undecided or self._left:
-                self._leave()
-
-    def _finish_task(self, task: Task) -> dict[int, Any]:
-        try:
-            if self.size == 1:
-                reports = {self.rank: task.command.run(self.member)}
-            else:
-                with self.channel.inspector.limited(math.inf):
-                    reports = self.channel.collect(task.number)
-            check_reports(reports, task.what, self.channel)
-            self._transactions.commit()
-        except BaseException as exc:
-            self._recover(exc, task.what)
-            raise
-        return reports
+        with self.runner.turn(what):
+            return self.runner.start(command, what)
 
     def close(self) -> None:
         """End the group. This may be called at any time, by any thread, and repeatedly.
@@ -773,133 +442,12 @@ class Group(ProcessBound):
         A command that is running, in another thread or under a signal handler, raises GroupClosed.
         Data and results stay readable, and every shared variable keeps its value.
         """
-        if self._ended:
-            await_killed()
-            return
-        traced, self._traced = self._traced, None
-        if traced is not None and not self._running and self._task is None:
-            try:
-                with self.channel.inspector.limited(LEAVE_SECONDS):
-                    traced.__exit__(None, None, None)
-            except Exception as exc:
-                log.warning("the trace was not written: %s: %s", type(exc).__name__, exc)
-        self._shut("has been closed", self._options.grace)
-
-    def _shut(self, how: str, grace: float, patience: float = END_SECONDS) -> None:
-        """End the workers within `grace` seconds, and free the rest as soon as no command runs."""
-        if not self._ending.acquire(blocking=False):
-            return
-        with self._interrupts:
-            self._ended = how
-            try:
-                with self._turning:
-                    self.channel.quit(grace, patience)
-            finally:
-                self._left = True
-                if self.lock.acquire(timeout=LEAVE_SECONDS):
-                    try:
-                        if not self._running:
-                            self._finish()
-                    finally:
-                        self.lock.release()
-
-    def _finish(self) -> None:
-        """Close the descriptors, and restore the user's variables and settings."""
-        with self._interrupts:
-            self._left = False
-            try:
-                self.channel.close()
-            finally:
-                self._undo.close()
-                self.member.release()
-                if self.master_cores is not None:
-                    self.master_cores.release()
-                if self.size > 1:
-                    _cores.give_freed_memory_back()
-                _groups.discard(self)
-
-
-class Task:
-    """A command that the workers run; made by `Group.start`."""
-
-    def __init__(self, group: Group, command: Command, number: int, what: str) -> None:
-        self._group = group
-        self.command = command
-        self.number = number
-        self.what = what
-
-    def progress(self) -> list[int]:
-        """The latest count of each worker, in the order of ranks."""
-        counts = self._group.channel.progress(self.number)
-        return [n for rank, n in enumerate(counts) if rank != self._group.rank]
-
-    @property
-    def done(self) -> bool:
-        """Whether all workers have reported."""
-        return not self._group.channel.late(self.number)
-
-    def stop(self) -> None:
-        """Ask the workers to return."""
-        self._group.channel.stop(self.number)
-
-    def wait(self) -> dict[int, Any]:
-        """Wait for the workers; returns {rank: outcome}. Ctrl-C stops them and undoes the command.
-
-        Raises
-        ------
-        WorkerError, WorkerDied, GroupClosed
-        GroupError
-            `wait` has been called already.
-        """
-        return self._group.await_task(self)
-
-
-_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+        self.runner.close()
 
 
 def _settings() -> LaunchSettings:
     """Settings of a new group; a second one beside a living one is the script's own matter."""
-    if any(group.alive for group in list(_groups)):
-        return LaunchSettings()
-    return launch_settings()
-
-
-def _tell_other_groups(member: Member, changed: list[Entry]) -> None:
-    """Let the other groups send the values again that one group has changed, maybe in place."""
-    if len(_groups) < 2:
-        return
-    changed += [e for e in member.variables if e.view is not None]
-    variables = [v for e in changed if (v := e.ref()) is not None]
-    for group in _groups:
-        for variable in variables if group.member is not member else ():
-            theirs = group.member.variables.find(variable)
-            if theirs is not None:
-                theirs.seen = None
-
-
-def _disown_groups() -> None:
-    """In a fork of the master: this process must neither use nor end the master's groups."""
-    for group in list(_groups):
-        group._ended = "belongs to another process"
-        _groups.discard(group)
-
-
-def _copy_in_operations() -> None:
-    """Before a fork of the master inside of an operation: the fork must not write what it shares.
-
-    It may return from the operation, and compute the rest of the call once more.
-    """
-    for group in list(_groups):
-        group.arena.copied_in_forks = group._running
-
-
-os.register_at_fork(before=_copy_in_operations, after_in_child=_disown_groups)
-
-
-@atexit.register
-def _close_all() -> None:
-    for group in list(_groups):
-        group.close()
+    return LaunchSettings() if any_alive() else launch_settings()
 
 
 def _found() -> Group | None:
@@ -913,7 +461,7 @@ def current(what: str = "this") -> Group:
     """The group that module functions act on in this thread."""
     group = _found()
     if group is None or not group.alive:
-        if group is not None and group._owner != os.getpid():
+        if group is not None and group.runner.foreign:
             group.check(what)
         raise NotForked(what)
     return group
@@ -926,7 +474,7 @@ def current_or_none() -> Group | None:
 
 
 @contextlib.contextmanager
-def current_or_temporary(what: str, members: int | None, devices: Any = None) -> Iterator[Group]:
+def current_or_temporary(what: str, members: int | None, devices: object = None) -> Iterator[Group]:
     """The current group; or one of this thread only, for the time of this context.
 
     Threads take turns.
@@ -1046,18 +594,3 @@ def close() -> None:
         _own.set(None)
     if group is _current:
         _current = None
-
-
-def retried[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate what is called again after a restart of the workers in which nothing was lost."""
-
-    @functools.wraps(call)
-    def again(*args: P.args, **kwargs: P.kwargs) -> R:
-        while True:
-            try:
-                return call(*args, **kwargs)
-            except WorkerDied as exc:
-                if not exc.again:
-                    raise
-
-    return again

@@ -181,9 +181,9 @@ def followed(
     settings: LaunchSettings,
     launch: mpi_backend.Launch | None,
     spans: bool,
-    members: Any,
-    devices: Any,
-    timeout: Any,
+    members: object,
+    devices: object,
+    timeout: object,
 ) -> tuple[Any, Any, Any]:
     """The number of members, devices and limit of a group that follows `synk run`.
 
@@ -219,7 +219,7 @@ def followed(
     return found[0], found[1], found[2]
 
 
-def the_members(what: str, members: Any, n_parallel: Any) -> Any:
+def the_members(what: str, members: object, n_parallel: object) -> Any:
     """The number of members, by its name or by that of 2017."""
     if members is not None and n_parallel is not None:
         raise InputError(
@@ -229,20 +229,20 @@ def the_members(what: str, members: Any, n_parallel: Any) -> Any:
     return n_parallel if members is None else members
 
 
-def given_options(maker: Callable[..., Any], **options: Any) -> dict[str, Any]:
+def given_options(maker: Callable[..., object], **options: object) -> dict[str, Any]:
     """The options that are not the defaults of `maker`, in a form that can be compared."""
     known = inspect.signature(maker).parameters
     given = {name: _plain(options[name]) for name in known if name in options}
     return {name: value for name, value in given.items() if value != known[name].default}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Lists and arrays, as for cores and devices, as tuples."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         return value
     return tuple(_plain(each) for each in value)
 
 
-def listed(options: Mapping[str, Any]) -> str:
+def listed(options: Mapping[str, object]) -> str:
     """How messages show options: as the user would write them."""
     return ", ".join(f"{name}={shown(value)}" for name, value in options.items())

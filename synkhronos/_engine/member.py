@@ -1,32 +1,102 @@
-"""One member of a group: its variables and functions, and the changes of the current command."""
+"""One member of a group: its variables and functions, as commands see them when they run.
+
+These rules hold:
+
+* Every process of a group has one `Member`, the master included. A command runs the same code in
+  each; what differs is only `rank`, and what the member holds.
+* A command changes variables through `changes`, so that the verdict can undo it in all members.
+  Other objects of commands (replicas, `installed`, `measured`, `held`) are made before they are
+  used, by a command of their own, and follow a number of the master's.
+* Nothing here asks the master, or waits, except in collectives of the `communicator`. All members
+  make these in the same order. A wait outside of one could not be ended by an abort.
+* A value that lies in the arena belongs to the group. `release` copies each value out before the
+  group's memory ends, since the user's variables live longer than the group.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from synkhronos._engine.changes import Changes
+from synkhronos._engine.held import Held
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._host.arena import ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterCores
 from synkhronos._transport.communicators.communicator import Communicator
-from synkhronos._transport.communicators.gpus import Gpus
 from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos._transport.words.control_words import COMPILING, PROGRESS, progress_word
 from synkhronos._transport.words.node import Node
 from synkhronos._transport.words.peers import Peers
 from synkhronos._transport.words.status import Status
 
-log = logging.getLogger("synkhronos")
+_NO_LIMIT = nullcontext()
 
-_TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
+
+@dataclass
+class Measured:
+    """A member's measurements of its own work.
+
+    Attributes
+    ----------
+    clocks : dict of Clocks
+        Of the functions whose calls are measured, by their numbers.
+    spans : Spans or None
+        What the member does and when, while the group is traced.
+    """
+
+    clocks: dict[int, Any] = field(default_factory=dict)
+    spans: Spans | None = None
+
+
+class LongCommandAbove(ABC):
+    """A long command of the members above, as the leader of a node sees it."""
+
+    @property
+    @abstractmethod
+    def stopping(self) -> bool:
+        """Whether the master asks the command to return."""
+
+    @abstractmethod
+    def count(self) -> None:
+        """Show the master that a count of this node has changed."""
+
+
+@dataclass
+class OnNode:
+    """A member's place on its node.
+
+    Attributes
+    ----------
+    node : Node or None
+        What the members of the node have in common; None in a group of one.
+    master_cores : MasterCores or None
+        In the master: its share of the cores.
+    core_limit : context manager
+        Inside, libraries use no more threads than this member has cores.
+    cores : list of int
+        In the master and in the leader of a node, on several nodes: the cores of its members.
+    scattered_rows : dict
+        By number, the rows of scattered Data on this node, and the number of the first row.
+    above : LongCommandAbove or None
+        In the leader of a node that is not the master's.
+    """
+
+    node: Node | None
+    master_cores: MasterCores | None = None
+    core_limit: AbstractContextManager[None] = _NO_LIMIT
+    cores: list[int] = field(default_factory=list)
+    scattered_rows: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
+    above: LongCommandAbove | None = None
 
 
 class Installed:
@@ -66,36 +136,28 @@ class Installed:
 
 
 class Member:
-    """One process of a group, as commands see it when they run.
+    """One process of a group.
 
     Attributes
     ----------
     rank, size, master : int
+    resident : bool
+        Whether trained values stay in the memory that JAX computes in.
     communicator : Communicator
     variables : Registry
         The shared variables, by number.
+    changes : Changes
+        What the current command has changed of them.
+    held : Held
+        What else this member holds for them.
     replicas : dict of Replica
         The functions, by number.
     installed : Installed
-        What functions and loaders keep in this member, by their numbers.
-    apart : dict of str
-        Names of values that each member has its own of, beside variables, by the same number.
-    clocks : dict of Clocks
-        Of the functions whose calls are measured, by their numbers.
-    spans : Spans or None
-        What this member does and when, while the group is traced.
-    resident : bool
-        Whether trained values stay in the memory that JAX computes in.
-    owned : dict of array
-        By the number of a variable, a value that only this member holds, and may overwrite.
-    scattered_rows : dict
-        By number, the rows of scattered Data on this node, and the number of the first row.
+        What functions, loaders and models keep in this member, by their numbers.
+    measured : Measured
+    on_node : OnNode
     master_input : object
         In the master: what `Group.run` was given beside the command, such as arrays to send.
-    above : Leader or None
-        In the leader of a node that is not the master's: its end of the tree of leaders.
-    node_cores : list of int
-        In the master and in the leader of a node, on several nodes: the cores of its members.
     serving : Member or None
         Of the class: in a process that runs another process's commands, the member that it is.
     """
@@ -118,30 +180,17 @@ class Member:
         self.size = size
         self.master = master
         self.resident = resident
-        self._use(communicator)
         self.variables = Registry(watched=rank == master and size > 1)
+        self.held = Held()
+        self.changes = Changes(self.variables, self.held, interrupts, master)
+        self._use(communicator)
         self.replicas: dict[int, Replica] = {}
-        self.master_input: Any = None
-        self.core_limit: AbstractContextManager[None] = master_cores or nullcontext()
-        self._master_cores = master_cores
-        self._views = views
-        self._interrupts = interrupts
-        self._node = node
-        self._homes: dict[int, list[np.ndarray]] = {}
-        self._undo: dict[int, tuple[Entry, Any]] = {}
-        self._sent: list[Entry] = []
-        self._marks: dict[int, bool] = {}
-        self.edition = 0  # counts up whenever the set of variables that differ changes
-        self._in_place: Sequence[Entry] = ()
-        self._joined: dict[int, np.ndarray] = {}
         self.installed = Installed()
-        self.apart: dict[int, str] = {}
-        self.clocks: dict[int, Any] = {}
-        self.spans: Spans | None = None
-        self.owned: dict[int, Any] = {}
-        self.scattered_rows: dict[int, tuple[np.ndarray, int]] = {}
-        self.above: Any = None
-        self.node_cores: list[int] = []
+        self.measured = Measured()
+        limit = _NO_LIMIT if master_cores is None else master_cores.thread_limits
+        self.on_node = OnNode(node, master_cores, limit)
+        self.master_input: Any = None
+        self._views = views
 
     def assign_rank(self, communicator: Communicator) -> None:
         """Become a member of a group of several nodes, with another rank and size."""
@@ -150,8 +199,8 @@ class Member:
 
     def _use(self, communicator: Communicator) -> None:
         self.communicator = communicator
-        self._gpus = communicator if isinstance(communicator, Gpus) else None
-        self.resident = self.resident or self._gpus is not None
+        self.changes.use(communicator)
+        self.resident = self.resident or communicator.on_gpus
 
     def view(self, ref: ArrayRef | FileRef) -> np.ndarray:
         """The array that a reference names."""
@@ -161,10 +210,6 @@ class Member:
         """Offsets of arrays in the arena, in bytes."""
         return [self._views.offset(a) for a in arrays]
 
-    def confined(self) -> AbstractContextManager[None]:
-        """A context in which the master uses its own cores only; workers always do."""
-        return nullcontext() if self._master_cores is None else self._master_cores.confined()
-
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         """A context for compiling.
@@ -172,211 +217,64 @@ class Member:
         Threads that a library starts in it use this member's cores. The master waits longer for a
         member that compiles.
         """
-        with self.confined():
-            mine: Any = {} if self._node is None else self._node.words.of[self._node.rank]
+        master_cores = self.on_node.master_cores
+        with _NO_LIMIT if master_cores is None else master_cores.confined():
+            node = self.on_node.node
+            mine: Any = {} if node is None else node.words.of[node.rank]
             mine[COMPILING] = 1
             began = time.perf_counter()
             try:
                 yield
             finally:
                 mine[COMPILING] = 0
-                if self.spans is not None:
-                    self.spans.add(began, time.perf_counter(), COMPILE)
+                if self.measured.spans is not None:
+                    self.measured.spans.add(began, time.perf_counter(), COMPILE)
 
     def show_clocks(self, cells: np.ndarray) -> None:
         """Let those who watch the group from outside find the phases of a function's calls."""
-        if self._node is not None:
+        if self.on_node.node is not None:
             [offset] = self.places([cells])
-            Status(self._node.arena).add_clocks(offset, cells.shape[1])
+            Status(self.on_node.node.arena).add_clocks(offset, cells.shape[1])
 
     def uninterrupted(self) -> AbstractContextManager[None]:
         """A context in which Ctrl-C waits until all members have reached the same point."""
-        return self._interrupts
-
-    @property
-    def in_place(self) -> Sequence[Entry]:
-        """Variables that the members are writing in place: a failure leaves them torn.
-
-        While there are any, Ctrl-C waits (inside `uninterrupted`).
-        """
-        return self._in_place
-
-    @in_place.setter
-    def in_place(self, entries: Sequence[Entry]) -> None:
-        self._interrupts.firm = bool(entries)
-        self._in_place = entries
+        return self.changes.interrupts
 
     @property
     def stopping(self) -> bool:
         """Whether the master asks a long command to return; always true in a group of one."""
-        if self.above is not None and self.above.stopping:
+        above, node = self.on_node.above, self.on_node.node
+        if above is not None and above.stopping:
             return True
-        return self._node is None or self._node.stopping
+        return node is None or node.stopping
 
     def peers(self) -> Peers:
         """The other members, for a long command; on one node."""
-        return Peers(self._node)
+        return Peers(self.on_node.node)
 
     def progress(self, count: int) -> None:
         """Show the master a count of what a long command has done."""
-        if self._node is not None:
-            mine = self._node.words.of[self._node.rank]
-            mine[PROGRESS] = progress_word(self._node.number, count)
-            if self.above is not None:
-                self.above.count()
-
-    @property
-    def changed(self) -> bool:
-        """Whether the current command has changed values."""
-        return bool(self._undo)
-
-    def change(self, entry: Entry, value: Any) -> None:
-        """Set a variable; `keep` makes the new value final, `undo` restores the old one."""
-        placed = self._place(entry, value)
-        self._note(entry)
-        entry.storage[0] = placed
-
-    def _note(self, entry: Entry) -> None:
-        """Remember the value before the command's first change, for an undo."""
-        if entry.number not in self._undo:
-            self._undo[entry.number] = entry, entry.storage[0]
-
-    def _place(self, entry: Entry, value: Any) -> Any:
-        """A copy of the value in the variable's arrays of the arena, if it has some of this shape.
-
-        There are two, used in turn, so that the value before the command stays intact.
-        """
-        home = self._homes.get(entry.number)
-        if home is None:
-            return value
-        array = np.asarray(value)
-        if array.shape != home[0].shape or array.dtype != home[0].dtype:
-            del self._homes[entry.number]
-            return value
-        if len(home) == 1:
-            home.append(self.communicator.empty(array.shape, array.dtype))
-        current = entry.storage[0]
-        if entry.number in self._undo:  # changed before: an undo needs the other
-            spare = current if any(current is h for h in home) else None
-        else:  # the user may set the value again that other members have a copy of
-            spare = next((h for h in home if h is not current and h is not entry.seen), None)
-        if spare is None:
-            return value
-        np.copyto(spare, array)
-        return spare
-
-    def join(self, entry: Entry, view: np.ndarray) -> None:
-        """Set a variable to an array that all members of the node have in common."""
-        self._homes.pop(entry.number, None)
-        self.owned.pop(entry.number, None)
-        self._note(entry)
-        entry.storage[0] = view
-        self._joined[entry.number] = view
-
-    def keep(self) -> list[Entry]:
-        """Make the changes of the current command final; returns the variables concerned.
-
-        The values are recorded as those that the other members have.
-        """
-        if not (self._undo or self._sent or self._marks or self._joined):
-            return []
-        for entry, _ in self._undo.values():
-            entry.seen = entry.storage[0]
-        for entry in self._sent:
-            entry.seen = entry.storage[0]
-        for number, differs in self._marks.items():
-            entry = self.variables[number]
-            self.edition += entry.differs != differs
-            entry.differs = differs
-            if entry.watched and entry.storage[0] is entry.seen:
-                entry.seen = entry.seen  # a new fingerprint, since a reduction wrote in place
-        touched = [e for e, _ in self._undo.values()] + self._sent
-        touched += [self.variables[number] for number in self._marks]
-        self._note_node_shared(touched)
-        self._forget_command()
-        return touched
-
-    def _note_node_shared(self, touched: list[Entry]) -> None:
-        """Record which variables have one array in all members now, and which no longer have."""
-        once = {e.number: e for e in touched}.values()
-        left = [e for e in once if e.view is not None and e.number not in self._joined]
-        for entry in left:
-            entry.lent, entry.view = entry.view, None
-        for entry in once:
-            if not entry.differs:
-                entry.lent = None
-        for number, view in self._joined.items():
-            self.variables[number].view = view
-            self.variables[number].elsewhere = self.communicator.nodes > 1
-        if left and self.rank == self.master:
-            names = ", ".join(e.label for e in left)
-            log.info("each member has its own value of %s again", names)
-
-    def _forget_command(self) -> None:
-        self._undo.clear()
-        self._sent.clear()
-        self._marks.clear()
-        self._joined.clear()
-
-    def undo(self) -> None:
-        """Restore every variable; those that were being written in place are torn."""
-        if self._gpus is not None:
-            self.communicator.fail_exchange()
-        for entry in self._in_place:
-            written = entry.storage[0]
-            if (
-                self._undo.get(entry.number, (entry, written))[1] is written
-            ):  # the old value is lost
-                mark_torn(entry)
-        self.in_place = ()
-        for entry, value in self._undo.values():
-            entry.storage[0] = value
-        self._forget_command()
-
-    def mark(self, entry: Entry, differs: bool) -> None:
-        """Record whether the command gives the members different values of a variable."""
-        self._marks[entry.number] = differs and self.size > 1
-
-    def differs(self, entry: Entry) -> bool:
-        """Whether members hold different values, with the changes of the current command."""
-        return self._marks.get(entry.number, entry.differs)
+        node = self.on_node.node
+        if node is not None:
+            mine = node.words.of[node.rank]
+            mine[PROGRESS] = progress_word(node.number, count)
+            if self.on_node.above is not None:
+                self.on_node.above.count()
 
     def forget(self, variables: Sequence[int]) -> None:
         """Drop shared variables, and free their memory."""
         self.variables.remove(variables)
-        for number in variables:
-            self._homes.pop(number, None)
-            self.owned.pop(number, None)
-
-    @property
-    def on_gpus(self) -> bool:
-        """Whether arrays of JAX move between the members without a copy in the host's memory."""
-        return self._gpus is not None
-
-    def native(self, value: Any) -> Any:
-        """A value in the form in which it moves: an array of numpy, or of JAX on a GPU."""
-        return np.asarray(value) if self._gpus is None else self._gpus.native(value)
-
-    def adding_up(self, arrays: list[Any]) -> AbstractContextManager[None]:
-        """A context in which arrays of JAX, which only the caller holds, are summed over members.
-
-        At its end `arrays` hold the sums.
-        """
-        if self._gpus is not None:
-            return self._gpus.adding_up(arrays)
-        if self.size > 1:
-            raise TypeError("only members on GPUs add up arrays of JAX")
-        return nullcontext()
+        self.held.forget(variables)
 
     def array(self, entry: Entry) -> Any:
         """A variable's value in the form in which the communicator moves it."""
-        return self.native(entry.storage[0])
+        return self.communicator.native(entry.storage[0])
 
     def receive_master_values(self, entries: Sequence[Entry], undo: bool = True) -> None:
         """Set variables to the master's values, in all members."""
         if not entries:
             return
-        self._sent += entries
+        self.changes.note_sent(entries)
         mine = self.rank == self.master
         values = [self.array(e) for e in entries] if mine else None
         received = self.communicator.broadcast(values, self.master)
@@ -384,7 +282,7 @@ class Member:
             return
         for entry, value in zip(entries, received, strict=True):
             if undo:
-                self.change(entry, value)
+                self.changes.set(entry, value)
             else:
                 entry.storage[0] = value
 
@@ -397,39 +295,18 @@ class Member:
                 value = entry.storage[0]
             elif isinstance(value, np.random.Generator):
                 value = stream(value, self.rank, self.master)
-            self.change(entry, value)
-
-    def adopt(self, entry: Entry) -> np.ndarray:
-        """Move a variable's value into the arena, where collectives read it without a copy."""
-        if self.size == 1:
-            return self.array(entry)
-        home = self._homes.get(entry.number)
-        value = entry.storage[0]
-        if home is None or not any(value is h for h in home):
-            array = np.asarray(value)
-            home = [self.communicator.empty(array.shape, array.dtype)]
-            np.copyto(home[0], array)
-            self._homes[entry.number] = home
-            entry.seen = home[0] if entry.seen is value else entry.seen
-            entry.storage[0] = home[0]
-        placed: np.ndarray = entry.storage[0]
-        return placed
+            self.changes.set(entry, value)
 
     def is_placed(self, entry: Entry) -> bool:
         """Whether a variable's value must not be moved, since collectives write it in place."""
         value = entry.storage[0]
         return entry.view is value or self._views.hold(value)
 
-    def move(self, entry: Entry, value: Any) -> None:
+    def move(self, entry: Entry, value: object) -> None:
         """Replace a variable's value by an equal one, which a function reads without a copy."""
         if entry.seen is entry.storage[0]:
             entry.seen = value
         entry.storage[0] = value
-
-    def leave(self) -> None:
-        """Close the links to the other members' GPUs."""
-        if self._gpus is not None:
-            self._gpus.close()
 
     def release(self) -> None:
         """Copy every variable's value out of the arena."""
@@ -442,6 +319,5 @@ class Member:
                 if torn:
                     mark_torn(entry)
             entry.view = None
-        self._homes.clear()
-        self.owned.clear()
-        self.leave()
+        self.held.clear()
+        self.communicator.close()

@@ -28,7 +28,7 @@ import pytensor
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group_options import GroupOptions
-from synkhronos._engine.member import Member
+from synkhronos._engine.member import LongCommandAbove, Member
 from synkhronos._engine.transactions import Transactions
 from synkhronos._errors import GroupError, StartFailed
 from synkhronos._host.arena import Arena
@@ -309,7 +309,7 @@ def _member(
         channel.node,
         master_cores,
     )
-    member.node_cores = sorted({core for share in start.cores for core in share})
+    member.on_node.cores = sorted({core for share in start.cores for core in share})
     return member
 
 
@@ -474,7 +474,7 @@ def _serve_group(
         with labelled(member.rank):
             end = LeaderEnd(process.leaders, node.channel, ranks, received)
             _serve(member, node.channel, end)
-        member.leave()
+        member.communicator.close()
     except (GroupError, PeerFailed, GroupEnded):
         pass  # the first process raises the error
     finally:
@@ -486,15 +486,15 @@ def _serve_group(
 
 
 def _serve(member: Member, channel: OneNodeChannel, end: LeaderEnd) -> None:
-    member.above = end
+    member.on_node.above = end
     try:
         Transactions(member, channel).serve(end)
     finally:
-        member.above = None  # a cycle would keep the memory until it is collected
+        member.on_node.above = None  # a cycle would keep the memory until it is collected
     end.skip_rest()
 
 
-class LeaderEnd(ReceivingEnd):
+class LeaderEnd(ReceivingEnd, LongCommandAbove):
     """The end of the tree of leaders in a node that is not the master's."""
 
     def __init__(

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 from synkhronos._backends.compile_cache import operations_of
 from synkhronos._errors import printable
@@ -78,7 +78,7 @@ def tell(text: str) -> None:
         sys.stderr.flush()
 
 
-def watch(function: Any) -> None:
+def watch(function: object) -> None:
     """Count from now on the operations of a function of PyTensor that is being compiled."""
     told = _current.get()
     if told is not None:

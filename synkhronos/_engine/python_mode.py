@@ -10,6 +10,8 @@ import functools
 from typing import Any
 
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.tensor.elemwise import Elemwise
@@ -42,7 +44,7 @@ def python_mode(*rewrites: str) -> Any:
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _divided(fgraph: Any, node: Any) -> Any:
+def _divided(fgraph: FunctionGraph, node: Apply) -> Any:
     """Combine the results of parts, where an associative operation has too many operands."""
     del fgraph
     given = node.inputs

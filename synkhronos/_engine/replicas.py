@@ -1,4 +1,20 @@
-"""The copy of a function in one member: compiled variants, slices, accumulation."""
+"""The copy of a function in one member: compiled variants, slices, accumulation.
+
+These rules hold:
+
+* Nothing here changes a shared variable. Updates are computed as outputs, random states too; the
+  caller sets them when all members have computed. So PyTensor's own updates are never used.
+* Every slice of a part starts from the same values of the shared variables. Only random states
+  move from slice to slice, or two slices would draw the same numbers.
+* A variant is compiled once, at its first use: which outputs, with or without rows, for whole parts
+  or for slices. The graph is the same in every member, so one member's machine code serves all by
+  PyTensor's cache.
+* PyTensor's configuration of the master, when the function was made, holds for each compilation,
+  whatever the process has now.
+* In mode JAX a length is a program. So lengths are few, and what is compiled is remembered
+  (`_Compiled.lengths`); values are ready before a call returns, since JAX reads memory in place
+  that belongs to the user afterwards.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +54,7 @@ from synkhronos._host.arena import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
 
-def is_dense(kind: Any) -> bool:
+def is_dense(kind: object) -> bool:
     """Whether values of this type are arrays of numpy."""
     return isinstance(kind, TensorType) and not hasattr(kind, "format")
 
@@ -81,7 +97,7 @@ class Slicing:
     reductions: tuple[Reduction | None, ...]
     finish: Finish | None = None
 
-    def joined(self, values: Sequence[Any]) -> Any:
+    def joined(self, values: Sequence[object]) -> Any:
         """The part's value, from the variables reduced over all slices."""
         return values[0] if self.finish is None else self.finish(values)
 
@@ -137,7 +153,7 @@ class Recipe:
     jax: bool = False  # JAX compiles it again for every length
     has_collectives: bool = False  # so all members compute it, each its part at once
 
-    def apart(self, outputs: Sequence[int], sliced: bool) -> bool:
+    def has_slice_graphs(self, outputs: Sequence[int], sliced: bool) -> bool:
         """Whether other graphs than a whole part's make the values of slices."""
         if not sliced:
             return False
@@ -150,12 +166,12 @@ class Recipe:
 class Variant:
     """Which outputs of a recipe to compute; without rows: what does not depend on them.
 
-    `apart`: the values of slices, which the slicing of each output and update joins.
+    `by_slices`: the values of slices, which the slicing of each output and update joins.
     """
 
     outputs: tuple[int, ...]
     rows: bool = True
-    apart: bool = False
+    by_slices: bool = False
 
 
 @dataclass
@@ -168,13 +184,20 @@ class Answer:
 
 
 class Replica:
-    """One function in one member."""
+    """One function in one member.
+
+    Attributes
+    ----------
+    used : bool
+        Whether anything of the function has been compiled.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.last_part: Any = None  # of the latest call, in case it is repeated
         self.threaded = not recipe.jax and _may_use_threads(recipe)
         self._compiled: dict[Variant, _Compiled] = {}
+        self.used = False
         self._buffers: dict[Any, np.ndarray] = {}
 
     def variant(self, variant: Variant) -> _Compiled:
@@ -183,12 +206,8 @@ class Replica:
         if found is None:
             held = [s for s in self.shareds_of_jax if s not in self.recipe.sliceables]
             found = self._compiled[variant] = _Compiled(self.recipe, variant, held)
+            self.used = True
         return found
-
-    @property
-    def used(self) -> bool:
-        """Whether anything of the function has been compiled."""
-        return bool(self._compiled)
 
     def compiles(self, variant: Variant, lengths: Sequence[int]) -> bool:
         """Whether JAX has not yet compiled a variant for one of these lengths."""
@@ -206,7 +225,7 @@ class Replica:
         return [v for v in dict.fromkeys([*found, *self.recipe.sliceables]) if v not in streams]
 
     def repetition(
-        self, variant: Variant, arguments: Sequence[Any]
+        self, variant: Variant, arguments: Sequence[object]
     ) -> Callable[[], Sequence[Any]] | None:
         """The fastest function that computes the same from new values of shared variables."""
         compiled = self.variant(variant)
@@ -229,8 +248,8 @@ class Replica:
     def run(
         self,
         variant: Variant,
-        arguments: Sequence[Any],
-        sliceables: Sequence[Any],
+        arguments: Sequence[object],
+        sliceables: Sequence[object],
         lengths: Sequence[int],
     ) -> Answer:
         """Compute outputs and new values from the current values of the shared variables.
@@ -248,7 +267,7 @@ class Replica:
         if self.recipe.jax:
             return self._run_jax(variant, arguments, sliceables, lengths)
         compiled = self._compiled.get(variant) or self.variant(variant)
-        whole = len(lengths) == 1 and not variant.apart
+        whole = len(lengths) == 1 and not variant.by_slices
         if compiled.plain and whole:
             return Answer(compiled(arguments, sliceables, ()), [], [])
         state = [s.shared.container.storage[0] for s in self.recipe.streams]
@@ -260,15 +279,15 @@ class Replica:
     def _run_jax(
         self,
         variant: Variant,
-        arguments: Sequence[Any],
-        sliceables: Sequence[Any],
+        arguments: Sequence[object],
+        sliceables: Sequence[object],
         lengths: Sequence[int],
     ) -> Answer:
         """As `run`, with generators of JAX, and arrays where JAX reads them in place."""
         compiled = self.variant(variant)
         before = [s.shared.container.storage[0] for s in self.recipe.streams]
         state = [jax_backend.typified(s) for s in before]
-        if len(lengths) == 1 and not variant.apart:
+        if len(lengths) == 1 and not variant.by_slices:
             values = compiled(self._placed(arguments), self._placed(sliceables, "s"), state)
             answer = compiled.answer(values, state)
         else:
@@ -300,7 +319,7 @@ class Replica:
         self,
         compiled: _Compiled,
         arguments: Sequence[Any],
-        sliceables: Sequence[Any],
+        sliceables: Sequence[object],
         state: list[Any],
         lengths: Sequence[int],
     ) -> Answer:
@@ -369,7 +388,9 @@ class _Compiled:
     def _compile(self, recipe: Recipe, variant: Variant) -> Any:
         given = [*self._streams, *self._held]
         places = [s.type(name=s.name) for s in given]
-        values = [v for s in self.slicing for v in s.variables] if variant.apart else self._values
+        values = (
+            [v for s in self.slicing for v in s.variables] if variant.by_slices else self._values
+        )
         computed: list[Any] = [*values, *self._goes_on]
         if recipe.has_collectives:
             computed, turn = ordered(computed)
@@ -407,7 +428,7 @@ class _Compiled:
         jax_backend.ready(values)  # memory that JAX reads in place is the user's after the call
         return values if self._n_values is None else values[: self._n_values]
 
-    def joined(self, totals: Sequence[Any]) -> list[Any]:
+    def joined(self, totals: Sequence[object]) -> list[Any]:
         """Outputs and new values of a part, of what its slices together gave."""
         left = iter(totals)
         values = [s.joined([next(left) for _ in s.variables]) for s in self.slicing]
@@ -417,7 +438,7 @@ class _Compiled:
             for v, x in zip(values[n:], self._values[n:], strict=True)
         ]
 
-    def next_state(self, values: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+    def next_state(self, values: Sequence[object], state: Sequence[object]) -> list[Any]:
         """The random states after a slice."""
         following = iter(values[len(values) - len(self._goes_on) :])
         return [

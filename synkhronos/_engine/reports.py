@@ -89,7 +89,7 @@ def _failure_of(exc: BaseException) -> Failure:
     )
 
 
-def _of(base: type, thing: Any, name: str) -> Any:
+def _of(base: type, thing: object, name: str) -> Any:
     """An attribute as `base` defines it, also if `thing` overrides it."""
     return vars(base)[name].__get__(thing)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pytensor.compile.ops import FromFunctionOp
@@ -12,10 +12,16 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import CAReduce
 
 from synkhronos._engine.commands.definitions import Define, Forget, Replicate
-from synkhronos._engine.group import Group, current, retried
+from synkhronos._engine.group import Group, current
+from synkhronos._engine.replicas import Recipe
+from synkhronos._engine.runner import retried
+from synkhronos._engine.shippable import Shippable
 from synkhronos._engine.variables import Entry, check_dense, define, is_array, make_contiguous
 from synkhronos._errors import InputError
 from synkhronos._transport import serialization
+
+# The number by which the members know a shared variable; None: no such variable
+Numbered = Callable[[Any], int | None]
 
 
 @retried
@@ -35,18 +41,18 @@ def distribute() -> None:
     >>> synk.close()
     """
     group = current("synk.distribute")
-    with group.turn("synk.distribute"):
+    with group.runner.turn("synk.distribute"):
         distribute_in(group)
 
 
-def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
+def distribute_in(group: Group, needed: Collection[Shippable] | None = None) -> None:
     """Send the functions of a group to its members, inside of a turn.
 
     If a function among the `needed` cannot be sent, this raises; None: all are needed. Any other
     that cannot be sent raises at its first call.
     """
     group.check("distribute")
-    pending = [f for f in list(group.functions.values()) if not f.shipped]
+    pending = [f for f in list(group.inventory.functions.values()) if not f.shipped]
     wanted = [f for f in pending if not f.refused or needed is None or f in needed]
     try:
         _ship(group, wanted)
@@ -56,7 +62,9 @@ def distribute_in(group: Group, needed: Collection[Any] | None = None) -> None:
         _ship_each(group, wanted, needed)
 
 
-def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] | None) -> None:
+def _ship_each(
+    group: Group, functions: Sequence[Shippable], needed: Collection[Shippable] | None
+) -> None:
     """Send functions one by one; then raise for a needed one that could not be sent."""
     failed: InputError | None = None
     for f in functions:
@@ -69,7 +77,7 @@ def _ship_each(group: Group, functions: Sequence[Any], needed: Collection[Any] |
         raise failed
 
 
-def _ship(group: Group, functions: Sequence[Any]) -> None:
+def _ship(group: Group, functions: Sequence[Shippable]) -> None:
     shareds = list(dict.fromkeys(s for f in functions for s in f.plan.shareds))
     entries = share_variables(group, shareds)
     if functions and group.size > 1:
@@ -79,20 +87,20 @@ def _ship(group: Group, functions: Sequence[Any]) -> None:
         f.ship(list(dict.fromkeys(entries[s] for s in f.plan.shareds)))
 
 
-def _ship_recipes(group: Group, recipes: list[Any]) -> None:
+def _ship_recipes(group: Group, recipes: list[Recipe]) -> None:
     variables = group.member.variables
 
-    def numbered(obj: Any) -> int | None:
+    def numbered(obj: object) -> int | None:
         if not isinstance(obj, SharedVariable):
             return None
         entry = variables.find(obj)
         return None if entry is None else entry.number
 
     packed = _pack(recipes, numbered)
-    group.run_in_turn(Replicate(packed), "distribute")
+    group.runner.run(Replicate(packed), "distribute")
 
 
-def _pack(recipes: list[Any], numbered: Any) -> bytes:
+def _pack(recipes: list[Recipe], numbered: Numbered) -> bytes:
     reducers: dict[type, Any] = {FromFunctionOp: _reduce_wrapped, CAReduce: _reduce_reduction}
     try:
         return serialization.pack_graph((_in_order(recipes), recipes), numbered, reducers)
@@ -100,7 +108,7 @@ def _pack(recipes: list[Any], numbered: Any) -> bytes:
         raise _unshippable(recipes, numbered, reducers, exc) from exc
 
 
-def _in_order(recipes: list[Any]) -> list[Variable]:
+def _in_order(recipes: list[Recipe]) -> list[Variable]:
     """All variables, inputs first: so the depth of the pickle does not grow with the graph's."""
     roots = [v for r in recipes for v in r.outputs]
     roots += [u.new for r in recipes for u in r.updates]
@@ -129,7 +137,9 @@ def _reduce_reduction(op: CAReduce) -> Any:
     return (*reduced[:2], state, *reduced[3:])
 
 
-def _unshippable(recipes: list[Any], numbered: Any, reducers: Any, exc: Exception) -> InputError:
+def _unshippable(
+    recipes: list[Recipe], numbered: Numbered, reducers: Any, exc: Exception
+) -> InputError:
     """The error that names the operation which does not pickle."""
     for recipe in recipes:
         roots = [*recipe.outputs, *(u.new for u in recipe.updates)]
@@ -190,13 +200,13 @@ def _define(group: Group, entries: list[Entry], values: bool) -> None:
             f"shared variables {names} cannot be shipped to the workers: a value does not pickle "
             f"({exc})"
         ) from exc
-    group.run_in_turn(Define(packed, arrays), "distribute")
+    group.runner.run(Define(packed, arrays), "distribute")
 
 
 def _forget_dropped(group: Group) -> None:
     """Free in all members the functions and shared variables that the user has dropped."""
-    functions, variables = tuple(group.forgotten), tuple(group.member.variables.dropped)
+    functions, variables = tuple(group.inventory.forgotten), tuple(group.member.variables.dropped)
     if functions or variables:
-        group.run_in_turn(Forget(functions, variables), "distribute")
-        del group.forgotten[: len(functions)]
+        group.runner.run(Forget(functions, variables), "distribute")
+        del group.inventory.forgotten[: len(functions)]
         del group.member.variables.dropped[: len(variables)]

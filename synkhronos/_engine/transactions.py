@@ -75,8 +75,8 @@ class Transactions:
         self.undecided = True  # as in `post`, without its call
         self._number = 0
         self._number = number = self.channel.post(command, what)
-        if self.member.spans is not None:
-            return self._run_traced(command, number, self.member.spans)
+        if self.member.measured.spans is not None:
+            return self._run_traced(command, number, self.member.measured.spans)
         own = command.run(self.member)
         return own, self.channel.collect(number, command.lent)
 
@@ -104,7 +104,7 @@ class Transactions:
             self.undecided = False
 
     def _keep(self) -> None:
-        changed = self.member.keep()
+        changed = self.member.changes.keep()
         if self._kept is not None:
             self._kept(self.member, changed)
 
@@ -117,7 +117,7 @@ class Transactions:
             if self.channel.committed():
                 self._keep()
             else:
-                self.member.undo()
+                self.member.changes.undo()
             self.channel.abandon()
             self.undecided = False
 
@@ -147,8 +147,8 @@ class Transactions:
                 self._answer(end, number, command)
 
     def _answer(self, end: ReceivingEnd, number: int, command: Command) -> None:
-        if self.member.spans is not None:
-            self.member.spans.number = number
+        if self.member.measured.spans is not None:
+            self.member.measured.spans.number = number
         try:
             own, below = self.run(command)
             end.report(number, own, below)  # an outcome that does not pickle fails the command
@@ -160,8 +160,8 @@ class Transactions:
             self.settle()
             end.report(number, own, self._reports_after(exc))
             return
-        if not self.member.changed and (command.pure or not self._leads):
-            self.member.keep()
+        if not self.member.changes and (command.pure or not self._leads):
+            self.member.changes.keep()
         elif end.verdict(number):
             self.commit()
         else:

@@ -73,7 +73,7 @@ class Entry:
         return self._seen
 
     @seen.setter
-    def seen(self, value: Any) -> None:
+    def seen(self, value: object) -> None:
         self._seen = value
         self._sample = _sample(value) if self.watched else None
         if self._sample is not None:
@@ -128,7 +128,7 @@ _WHOLE_BYTES = 1 << 12  # up to this size a fingerprint covers every element
 _SAMPLES = 64  # of larger arrays, about this many elements
 
 
-def _sample(value: Any) -> np.ndarray | None:
+def _sample(value: object) -> np.ndarray | None:
     """The elements in the fingerprint, as a view: all, or a regular grid."""
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         return None
@@ -253,7 +253,7 @@ def watch(variable: SharedVariable) -> Entry:
     return entry
 
 
-def define(entry: Entry, *, value: Any = None) -> Definition:
+def define(entry: Entry, *, value: object = None) -> Definition:
     """Describe a variable to the other members."""
     sv = entry.variable
     return Definition(entry.number, type(sv), sv.type, sv.name, value)

@@ -50,7 +50,7 @@ def main(wiring_fields: dict[str, Any]) -> None:
         end = OneNodeEnd(node)
         end.ready()
         Transactions(member, InlineChannel()).serve(end)
-    member.leave()
+    member.communicator.close()
 
 
 def _leave_terminal() -> None:

@@ -190,7 +190,7 @@ def bind_worker(cores: Sequence[int]) -> None:
 
 
 class MasterCores:
-    """The master's cores, and its limits while it works as a member.
+    """The master's cores, and its limits while it works as a member (`thread_limits`).
 
     Workers are forked under such limits too, and inherit them. To set a number in a forked process
     starts all of OpenBLAS's threads there, one per core of the machine, and they spin for 25 ms.
@@ -198,16 +198,8 @@ class MasterCores:
 
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores = list(cores)
-        self._limits = ThreadLimits(len(self.cores))
+        self.thread_limits = ThreadLimits(len(self.cores))
         self._touched: dict[int, set[int]] = {}
-
-    def __enter__(self) -> None:
-        """Limit the thread pools to the share."""
-        self._limits.__enter__()
-
-    def __exit__(self, *exc: object) -> None:
-        """Restore the user's settings."""
-        self._limits.__exit__()
 
     @contextlib.contextmanager
     def confined(self) -> Iterator[None]:
@@ -237,7 +229,7 @@ class MasterCores:
 
     def release(self) -> None:
         """Unbind the threads that `confined` bound, and restore the user's settings."""
-        self._limits.__exit__()
+        self.thread_limits.__exit__()
         for task, cores in self._touched.items():
             bind(cores, task)
         self._touched.clear()

@@ -140,7 +140,7 @@ def visible_gpus(environ: Mapping[str, str], count: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def devices_for(asked: Any, members: int | None, place: int = 0) -> tuple[Device, ...]:
+def devices_for(asked: object, members: int | None, place: int = 0) -> tuple[Device, ...]:
     """The device of each member on this machine; see `choose`.
 
     If the mode is JAX and JAX can use GPUs, members are on GPUs unless the user asks for something
@@ -234,7 +234,7 @@ def choose(
     )
 
 
-def are_cores(asked: Any) -> bool:
+def are_cores(asked: object) -> bool:
     """Whether devices are core numbers, one or several for each member."""
     if isinstance(asked, str) or not hasattr(asked, "__iter__"):
         return False
@@ -242,7 +242,7 @@ def are_cores(asked: Any) -> bool:
     return not any(isinstance(core, str) for core in flat)
 
 
-def _is_list(entry: Any) -> bool:
+def _is_list(entry: object) -> bool:
     return hasattr(entry, "__iter__") and not isinstance(entry, str)
 
 
@@ -263,7 +263,7 @@ def _names(asked: Any) -> list[str]:
     return names
 
 
-def _count(asked: Any, found: int, members: int | None) -> int:
+def _count(asked: object, found: int, members: int | None) -> int:
     if not found or members not in (None, found):
         raise InputError(
             f"devices={shown(asked)} are for {found} members"

@@ -21,7 +21,7 @@ class Reduction(enum.StrEnum):
     MAX = "max"
     GATHER = "gather"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return Reduction, (str(self),)
 
 
@@ -42,7 +42,7 @@ NAMES = (
 )
 
 
-def parse(name: Any, what: str = "reduction") -> Reduction | None:
+def parse(name: object, what: str = "reduction") -> Reduction | None:
     """The reduction of a name; None stands for the master's own value.
 
     >>> parse("mean"), parse("c_gather"), parse(None)
@@ -73,7 +73,7 @@ def result_dtype(dtype: np.dtype, op: Reduction) -> np.dtype:
     return np.dtype(np.float64) if op is Reduction.AVG and dtype.kind in "biu" else dtype
 
 
-def check_adds(op: Reduction | None, dtype: Any, what: str) -> None:
+def check_adds(op: Reduction | None, dtype: object, what: str) -> None:
     """Refuse the sum of bools: in their own dtype it would be a logical or, and not a count.
 
     Every place that combines values follows this rule. The product of bools is a bool, and so are
@@ -112,7 +112,7 @@ def scales(
 
 
 def combine(
-    values: Iterable[Any], op: Reduction, weights: Sequence[float] | None = None
+    values: Iterable[object], op: Reduction, weights: Sequence[float] | None = None
 ) -> np.ndarray:
     """Reduce the values of the parts, in the order given.
 
@@ -191,7 +191,7 @@ class Accumulator:
         self._parts: list[np.ndarray] = []
         self._dtype = np.dtype(np.float64)
 
-    def add(self, value: Any, rows: float) -> None:
+    def add(self, value: object, rows: float) -> None:
         """Add the value of a slice of `rows` rows."""
         if self._op is None:
             if self._total is None:

@@ -109,7 +109,7 @@ def where(selection: Selection, borders: Sequence[int]) -> tuple[int, ...]:
     return tuple(np.searchsorted(rows, borders).tolist())
 
 
-def select(batch: Any, length: int | None, what: str = "batch") -> Selection:
+def select(batch: object, length: int | None, what: str = "batch") -> Selection:
     """Read a `batch` for an array of `length` rows.
 
     Parameters
@@ -167,7 +167,7 @@ def _slice(batch: slice, length: int | None, what: str) -> Selection:
     return Picks(np.arange(start, stop, step, dtype=np.int64))
 
 
-def _picks(batch: Any, length: int | None, what: str) -> Picks:
+def _picks(batch: object, length: int | None, what: str) -> Picks:
     try:
         rows = np.asarray(batch)
     except ValueError as exc:

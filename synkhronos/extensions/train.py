@@ -23,7 +23,8 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._api.data import Data
 from synkhronos._backends.jax import runs_jax
 from synkhronos._checks import shown
-from synkhronos._engine.compile import Change, plan, roots, substituted
+from synkhronos._engine.function_arguments import Change, roots, substituted
+from synkhronos._engine.function_plan import plan
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
@@ -186,7 +187,7 @@ def make_train_function(
             # over slices; each member keeps its own value
             kept_here = [(c.new, c.reduction or Reduction.AVG) for c in statistics]
             function = plan(
-                group.number(),
+                group.inventory.number(),
                 inputs,
                 [reported, *outputs, *computed, *kept_here],
                 bcast_inputs,

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos.interop._operations import Called, Pulled
 
 
 @jax_funcify.register(Called)
-def _called(op: Called, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _called(op: Called, node: Apply, **kwargs: Any) -> Callable[..., Any]:
     del kwargs
     function, declared = op.model.function(op.what), _dtypes(node.inputs)
     dtype = op.kind.dtype
@@ -20,15 +21,15 @@ def _called(op: Called, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 @jax_funcify.register(Pulled)
-def _pulled(op: Pulled, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _pulled(op: Pulled, node: Apply, **kwargs: object) -> Callable[..., Any]:
     del kwargs
     function, declared = op.model.function(op.what), _dtypes(node.inputs)
     first, last = op.rows, op.rows + op.weights
 
-    def pulled(*inputs: Any) -> Any:
+    def pulled(*inputs: object) -> Any:
         *given, sent = _cast(inputs, declared)
 
-        def of_weights(*weights: Any) -> Any:
+        def of_weights(*weights: object) -> Any:
             return function(*given[:first], *weights, *given[last:])
 
         value, pull = jax.vjp(of_weights, *given[first:last])

@@ -145,7 +145,7 @@ def from_keras(
     target = y if y is not None else (pt.lvector("y") if labels else kind("y"))
     words, updates = _words(given[0], seed) if source.random else ([], None)
 
-    def value(what: str, rows: Sequence[Any], kind: Any) -> Any:
+    def value(what: str, rows: Sequence[object], kind: object) -> Any:
         return Called(source, what, len(rows), len(params), kind)(*rows, *params, *state)
 
     scores = value("scores", given, kind)
@@ -243,7 +243,7 @@ def _rows(source: KerasModel, made: Any, compared: bool, training: bool, *inputs
     return entries.sum(axis=1) if source.summed else entries.mean(axis=1)
 
 
-def _cut(made: Any, before: int, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _cut(made: Any, before: int, inputs: Sequence[object]) -> tuple[Any, Any, Any]:
     """Rows, weights and state."""
     last = before + len(made.model.trainable_variables)
     return inputs[:before], inputs[before:last], inputs[last:]
@@ -267,7 +267,7 @@ def _called(
     return made.model.stateless_call(list(weights), others, x, training=training)
 
 
-def _penalty(made: Any, *inputs: Any) -> Any:
+def _penalty(made: Any, *inputs: object) -> Any:
     variables = made.model.trainable_variables
     return sum(
         v.regularizer(w)
@@ -340,7 +340,7 @@ def _check_model(keras: Any, model: Any) -> None:
             )
 
 
-def _loss_of(keras: Any, model: Any, loss: Any) -> tuple[Any, str, bool]:
+def _loss_of(keras: Any, model: object, loss: Any) -> tuple[Any, str, bool]:
     """The loss, how it combines rows, and whether it compares with labels."""
     loss = getattr(model, "loss", None) if loss is None else loss
     if loss is None or isinstance(loss, list | tuple | dict):

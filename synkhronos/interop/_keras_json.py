@@ -163,7 +163,7 @@ def _options(kind: str, config: Layer) -> dict[str, Any]:
     return found
 
 
-def _regularizer(value: Mapping[str, Any]) -> dict[str, Any]:
+def _regularizer(value: Mapping[str, object]) -> dict[str, Any]:
     """That of Keras 1, as Keras 2 and 3 have it."""
     config = {name: value.get(name, 0.0) for name in ("l1", "l2")}
     return {"class_name": "L1L2", "config": config}

@@ -17,7 +17,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._backends.jax import declared_dtypes
 from synkhronos._checks import check_integer, or_none, shown
-from synkhronos._engine.compile import roots
+from synkhronos._engine.function_arguments import roots
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host import files
@@ -26,11 +26,11 @@ _KINDS = ("float32", "int32", "int64", "bool")
 
 
 def to_onnx(
-    net: Any,
+    net: object,
     file: str | os.PathLike[str],
     *,
     rows: int | None = None,
-    inputs: Sequence[Any] | None = None,
+    inputs: Sequence[object] | None = None,
 ) -> Path:
     """Write a network, with its weights, as an ONNX file.
 
@@ -166,7 +166,7 @@ def _program(function: Any, n: int) -> Callable[..., Any]:
     compiled = function.vm.jit_fn
     compiled = getattr(compiled, "__wrapped__", compiled)
 
-    def called(*given: Any) -> Any:
+    def called(*given: object) -> Any:
         found = compiled(*given, *values)
         return found[0] if len(found) == 1 else tuple(found)
 

@@ -39,7 +39,7 @@ class _Call(Op):
     def __init__(self, model: Model, what: str, rows: int, weights: int) -> None:
         self.model, self.what, self.rows, self.weights = model, what, rows, weights
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[object], output_storage: object) -> None:
         """Refuse: the function is one of JAX."""
         raise InputError(
             f'a model of another framework ({self.what}) runs only in mode JAX: pass mode="JAX" '
@@ -106,7 +106,7 @@ class Pulled(_Call):
         by = given[self.rows : self.rows + self.weights]
         return Apply(self, given, [v.type() for v in by])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[object]) -> list[Any]:
         """Those of the weights."""
         return list(shapes[self.rows : self.rows + self.weights])
 

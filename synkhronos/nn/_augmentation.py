@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph.op import Op, OutputStorageType
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import TensorLike
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_flag, check_word
 from synkhronos.nn._convolution import pair
 from synkhronos.nn._windows import Pair
+from synkhronos.ops._collectives import Shape
 
 BORDERS = ("zeros", "reflect")
 _KINDS = ("uint8", "float32", "float64")
@@ -49,7 +53,7 @@ class Augmentation(Op):
     def __init__(self, pad: Pair, size: Pair | None, flip: bool, border: str) -> None:
         self.pad, self.size, self.flip, self.border = pad, size, flip, border
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Variable) -> Apply:
         images, mean, factor, *words = map(pt.as_tensor, inputs)
         n, *lengths, channels = images.type.shape
         if None not in lengths:
@@ -58,14 +62,23 @@ class Augmentation(Op):
         out = pt.tensor(dtype=mean.type.dtype, shape=shape)
         return Apply(self, [images, mean, factor, *words], [out])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         n, *lengths, channels = shapes[0]
         return [(n, *(self.size or lengths), channels)]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         output_storage[0][0] = np.ascontiguousarray(self.computed(np, *inputs))
 
-    def computed(self, xp: Any, images: Any, mean: Any, factor: Any, words: Any = None) -> Any:
+    def computed(
+        self,
+        xp: ModuleType,
+        images: np.ndarray,
+        mean: np.ndarray,
+        factor: np.ndarray,
+        words: np.ndarray | None = None,
+    ) -> np.ndarray:
         """The result, by numpy or by jax.numpy.
 
         A subtraction and then a product of one dtype: every mode rounds them alike.
@@ -85,7 +98,9 @@ class Augmentation(Op):
         found = images[xp.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
         return (found.astype(mean.dtype) - mean) * factor
 
-    def _drawn(self, lengths: Sequence[int], words: Any) -> tuple[Any, Any, Any]:
+    def _drawn(
+        self, lengths: Sequence[int], words: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By image: the first row and column in the padded image, and whether it is flipped."""
         down, right = self.offsets(lengths)
         if words is None:
@@ -132,7 +147,10 @@ class Augmentation(Op):
         return [[True], [True], [True], [False]][: len(node.inputs)]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Refuse: images are data, and parameters come after them."""
         why = "augment is for data, and has no gradient"
@@ -141,8 +159,8 @@ class Augmentation(Op):
 
 
 def augment(
-    images: Any,
-    words: Any = None,
+    images: TensorLike,
+    words: TensorLike | None = None,
     *,
     pad: int | Pair = 0,
     flip: bool = False,
@@ -150,7 +168,7 @@ def augment(
     border: str = "zeros",
     mean: float | Sequence[float] = 0.0,
     scale: float | Sequence[float] = 1.0,
-) -> Any:
+) -> TensorVariable:
     """Pad, crop, flip and normalise images, by one random word for each; in any mode.
 
     Parameters
@@ -225,7 +243,7 @@ def augment(
     return operation(*given)
 
 
-def without_augmentation(outputs: Sequence[Any]) -> list[Any]:
+def without_augmentation(outputs: Sequence[Variable]) -> list[Variable]:
     """Copies of expressions in which `augment` gets no words: images are only normalised.
 
     Parameters
@@ -256,7 +274,7 @@ def without_augmentation(outputs: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _replacements(outputs: Sequence[Any]) -> dict[Any, Any]:
+def _replacements(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
     """Each augmented variable, and the same without words; inside may be another such variable."""
     nodes = {v: v.owner for v in ancestors(outputs) if v.owner is not None}
     return {
@@ -278,7 +296,7 @@ def check_counts(images: int, words: int, channels: int, *numbers: int) -> None:
             )
 
 
-def _images(given: Any) -> Any:
+def _images(given: TensorLike) -> TensorVariable:
     found = pt.as_tensor(given)
     if found.type.ndim != 4 or found.dtype not in _KINDS:
         raise TypeError(
@@ -288,7 +306,7 @@ def _images(given: Any) -> Any:
     return found
 
 
-def _words(given: Any) -> Any:
+def _words(given: TensorLike) -> TensorVariable:
     found = pt.as_tensor(given)
     if found.type.ndim != 1 or found.dtype != "uint64":
         raise TypeError(
@@ -298,7 +316,7 @@ def _words(given: Any) -> Any:
     return found
 
 
-def _numbers(name: str, given: Any, channels: int | None) -> np.ndarray:
+def _numbers(name: str, given: object, channels: int | None) -> np.ndarray:
     """One number for each channel, or one for all; float64 of shape (1,) or (channels,)."""
     if isinstance(given, Variable) and not isinstance(given, Constant):
         raise TypeError(f"augment: {name}={given}: give numbers, not a variable")

@@ -23,12 +23,15 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
+from pytensor.graph.op import Op, OutputStorageType
 from pytensor.scalar import upcast
+from pytensor.tensor import TensorLike
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_integer, is_integer, shown
 from synkhronos._errors import InputError
 from synkhronos.nn._windows import Padding, Pair, Windows
+from synkhronos.ops._collectives import Shape
 
 
 class _ConvolutionOp(Op):
@@ -44,7 +47,7 @@ class _ConvolutionOp(Op):
     def windows(self) -> Windows:
         return Windows(self.strides, self.padding, self.dilation)
 
-    def _others(self) -> tuple[Any, Any, Any]:
+    def _others(self) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
         given = self.strides, self.padding, self.dilation, self.groups
         return Convolution(*given), ImageGradient(*given), KernelGradient(*given)
 
@@ -63,7 +66,7 @@ class _ConvolutionOp(Op):
 class Convolution(_ConvolutionOp):
     """images, kernel -> images."""
 
-    def make_node(self, *images_kernel: Any) -> Apply:
+    def make_node(self, *images_kernel: Variable) -> Apply:
         images, kernel = _same_dtype(*images_kernel)
         _check_channels(images.type.shape[3], kernel.type.shape, self.groups)
         n, *lengths, _ = images.type.shape
@@ -74,11 +77,13 @@ class Convolution(_ConvolutionOp):
             fitting = self.windows.fitting(lengths, window)
         return Apply(self, [images, kernel], [_images(images.dtype, (n, *fitting, out))])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         (n, *lengths, _), (*window, _, out) = shapes
         return [(n, *self.windows.fitting(lengths, window), out)]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Compute one matrix product for all windows of a group."""
         images, kernel = inputs
         if self._is_apart(kernel):
@@ -95,7 +100,10 @@ class Convolution(_ConvolutionOp):
         return found.reshape(n, rows, columns, kernel.shape[3])
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         images, kernel = inputs
         _, by_images, by_kernel = self._others()
@@ -105,14 +113,16 @@ class Convolution(_ConvolutionOp):
 class ImageGradient(_ConvolutionOp):
     """images (for their shape), kernel, gradient of the result -> gradient of the images."""
 
-    def make_node(self, *images_kernel_gradient: Any) -> Apply:
+    def make_node(self, *images_kernel_gradient: Variable) -> Apply:
         images, kernel, gradient = _same_dtype(*images_kernel_gradient)
         return Apply(self, [images, kernel, gradient], [images.type()])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0]]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Add each window's gradient to the pixels of that window."""
         images, kernel, gradient = inputs
         if self._is_apart(kernel):
@@ -128,7 +138,10 @@ class ImageGradient(_ConvolutionOp):
         return [[False], [True], [True]]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Differentiate; the result is linear in kernel and gradient."""
         _, kernel, gradient = inputs
@@ -140,14 +153,16 @@ class ImageGradient(_ConvolutionOp):
 class KernelGradient(_ConvolutionOp):
     """images, kernel (for its shape), gradient of the result -> gradient of the kernel."""
 
-    def make_node(self, *images_kernel_gradient: Any) -> Apply:
+    def make_node(self, *images_kernel_gradient: Variable) -> Apply:
         images, kernel, gradient = _same_dtype(*images_kernel_gradient)
         return Apply(self, [images, kernel, gradient], [kernel.type()])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[1]]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Compute one matrix product for all windows of a group."""
         images, kernel, gradient = inputs
         if self._is_apart(kernel):
@@ -167,7 +182,10 @@ class KernelGradient(_ConvolutionOp):
         return [[True], [False], [True]]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Differentiate; the result is linear in images and gradient."""
         images, _, gradient = inputs
@@ -191,7 +209,7 @@ class TransposedConvolution(_ConvolutionOp):
         super().__init__(strides, padding, dilation, groups)
         self.added = added
 
-    def make_node(self, *images_kernel: Any) -> Apply:
+    def make_node(self, *images_kernel: Variable) -> Apply:
         images, kernel = _same_dtype(*images_kernel)
         n, *fitting, channels = images.type.shape
         *window, new, taken = kernel.type.shape
@@ -203,7 +221,7 @@ class TransposedConvolution(_ConvolutionOp):
         shape = (n, *lengths, None if new is None else new * self.groups)
         return Apply(self, [images, kernel], [_images(images.dtype, shape)])
 
-    def lengths(self, fitting: Sequence[Any], window: Sequence[Any]) -> tuple[Any, Any]:
+    def lengths(self, fitting: Pair, window: Pair) -> Pair:
         """Height and width of the result, as far as those of the images are known; or raise."""
         found = self.windows.covered(fitting, window, self.added)
         if any(isinstance(n, int) and n < 1 for n in found):
@@ -213,12 +231,14 @@ class TransposedConvolution(_ConvolutionOp):
             )
         return found
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         (n, *fitting, _), (*window, new, _) = shapes
         lengths = self.windows.covered(fitting, window, self.added)
         return [(n, *lengths, new * self.groups)]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Add the product of each pixel and the kernel to the pixels of a window."""
         images, kernel = inputs
         lengths = self.lengths(images.shape[1:3], kernel.shape[:2])
@@ -226,7 +246,10 @@ class TransposedConvolution(_ConvolutionOp):
         output_storage[0][0] = self._over_groups(spread, kernel, images)
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Differentiate; the result is linear in images and kernel."""
         images, kernel = inputs
@@ -236,13 +259,13 @@ class TransposedConvolution(_ConvolutionOp):
 
 
 def conv2d(
-    images: Any,
-    kernel: Any,
+    images: TensorLike,
+    kernel: TensorLike,
     strides: int | Pair = 1,
     padding: str | int | Pair | Padding = "valid",
     dilation: int | Pair = 1,
     groups: int = 1,
-) -> Any:
+) -> TensorVariable:
     """Convolve images with a kernel, in any mode, with gradients of any order.
 
     Parameters
@@ -293,13 +316,13 @@ def conv2d(
 
 
 def conv_transpose2d(
-    images: Any,
-    kernel: Any,
+    images: TensorLike,
+    kernel: TensorLike,
     strides: int | Pair = 1,
     padding: int | Pair | Padding = 0,
     dilation: int | Pair = 1,
     output_padding: int | Pair = 0,
-) -> Any:
+) -> TensorVariable:
     """Enlarge images: each pixel, times the kernel, is added to a window of the result.
 
     It is the gradient of `conv2d` with respect to its images, as a function of its own, in any mode
@@ -355,7 +378,7 @@ def conv_transpose2d(
     return op(images, kernel.dimshuffle(0, 1, 3, 2))
 
 
-def _window(name: str, kernel: Any) -> Pair:
+def _window(name: str, kernel: TensorVariable) -> Pair:
     """The static height and width of a kernel, or raise."""
     if kernel.type.ndim != 4 or None in kernel.type.shape[:2]:
         raise ValueError(
@@ -374,7 +397,7 @@ def pair(given: int | Sequence[int], name: str, least: int = 1) -> Pair:
     return int(found[0]), int(found[1])
 
 
-def padding_of(given: Any, window: Pair, dilation: Pair) -> Padding:
+def padding_of(given: object, window: Pair, dilation: Pair) -> Padding:
     """The numbers of pixels that are added on the four sides."""
     if given == "valid":
         return ((0, 0), (0, 0))
@@ -390,7 +413,7 @@ def padding_of(given: Any, window: Pair, dilation: Pair) -> Padding:
     return (vertical, vertical), (horizontal, horizontal)
 
 
-def _same_dtype(*given: Any) -> list[Any]:
+def _same_dtype(*given: TensorVariable) -> list[TensorVariable]:
     """Cast tensors of four dimensions to one floating dtype, or raise."""
     tensors = [pt.as_tensor(v) for v in given]
     dtype = upcast(*(v.dtype for v in tensors))
@@ -412,7 +435,7 @@ def _check_channels(channels: int | None, kernel: Sequence[int | None], groups: 
         raise ValueError(f"{new} new channels cannot be divided into {groups} groups")
 
 
-def _images(dtype: str, shape: Sequence[int | None]) -> Any:
+def _images(dtype: str, shape: Sequence[int | None]) -> TensorVariable:
     return pt.tensor(dtype=dtype, shape=tuple(shape))
 
 

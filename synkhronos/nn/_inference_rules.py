@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 from synkhronos._plan.inference.values import Factors, Rows, Same, Stuck, Value, summed
 from synkhronos._plan.inference.walk import Transferred, Walk, transfer
@@ -22,7 +22,7 @@ from synkhronos.nn._pooling import Pooling, PoolingGradient
 
 @transfer.register(Convolution)
 @transfer.register(TransposedConvolution)
-def _convolution(op: Any, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+def _convolution(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     images, kernel = values
     return _apart([images], images) if isinstance(kernel, Same) else None
 
@@ -86,7 +86,7 @@ def _moments(op: Moments, node: Apply, values: Sequence[Value], walk: Walk) -> T
 def follow_layers(gathers: type, spreads: type) -> None:
     """Register the same rule for pytensor-ml's two operations that gather and spread pixels."""
 
-    def picked(op: Any, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+    def picked(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
         first, *lengths = values
         return _apart([first], first) if all(isinstance(v, Same) for v in lengths) else None
 
@@ -94,12 +94,12 @@ def follow_layers(gathers: type, spreads: type) -> None:
     transfer.register(spreads, picked)
 
 
-def _are_images(*values: Any) -> bool:
+def _are_images(*values: object) -> bool:
     """Whether all values have one row for each image."""
     return all(isinstance(v, Rows) and v.axis == 0 for v in values)
 
 
-def _apart(values: Sequence[Value], linear: Any) -> Value | None:
+def _apart(values: Sequence[Value], linear: object) -> Value | None:
     """Images computed from images row by row; linear in the one named `linear`."""
     if not _are_images(*values):
         return None

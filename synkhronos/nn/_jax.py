@@ -14,12 +14,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos.nn._augmentation import Augmentation
@@ -45,33 +45,35 @@ _MANY = 200
 _WRITTEN_OUT, _WRITTEN_OUT_ASIDE = 100, 9
 
 
-def _declared(node: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
+def _declared(node: Apply, compute: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Cast inputs to the dtype that the graph declares, then compute; JAX's may be wider."""
     dtype = node.outputs[0].type.dtype
     return lambda *inputs: compute(*[v.astype(dtype) for v in inputs])
 
 
 @jax_funcify.register(Convolution)
-def _convolution(op: Convolution, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _convolution(op: Convolution, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
     return _declared(node, functools.partial(_convolve, op.windows, op.groups))
 
 
 @jax_funcify.register(ImageGradient)
-def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _by_images(op: ImageGradient, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
 
-    def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
+    def by_images(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> jax.Array:
         return _enlarge(op.windows, op.groups, images.shape[1:3], kernel, gradient)
 
     return _declared(node, by_images)
 
 
 @jax_funcify.register(TransposedConvolution)
-def _transposed(op: TransposedConvolution, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _transposed(
+    op: TransposedConvolution, node: Apply, **kwargs: object
+) -> Callable[..., jax.Array]:
     del kwargs
 
-    def transposed(images: Any, kernel: Any) -> Any:
+    def transposed(images: jax.Array, kernel: jax.Array) -> jax.Array:
         lengths = op.lengths(images.shape[1:3], kernel.shape[:2])
         return _enlarge(op.windows, op.groups, lengths, kernel, images)
 
@@ -79,17 +81,17 @@ def _transposed(op: TransposedConvolution, node: Any, **kwargs: Any) -> Callable
 
 
 @jax_funcify.register(KernelGradient)
-def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _by_kernel(op: KernelGradient, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
 
-    def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
+    def by_kernel(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> jax.Array:
         _, pull = jax.vjp(lambda w: _convolve(op.windows, op.groups, images, w), kernel)
         return pull(gradient)[0]
 
     return _declared(node, by_kernel)
 
 
-def _convolve(windows: Windows, groups: int, images: Any, kernel: Any) -> Any:
+def _convolve(windows: Windows, groups: int, images: jax.Array, kernel: jax.Array) -> jax.Array:
     height, width, channels, new = kernel.shape
     windows.check(images.shape[1:3], (height, width))
     if jax.default_backend() == "cpu":
@@ -111,7 +113,9 @@ def _convolve(windows: Windows, groups: int, images: Any, kernel: Any) -> Any:
     )
 
 
-def _enlarge(windows: Windows, groups: int, lengths: Pair, kernel: Any, images: Any) -> Any:
+def _enlarge(
+    windows: Windows, groups: int, lengths: Pair, kernel: jax.Array, images: jax.Array
+) -> jax.Array:
     """The transpose of `_convolve`: larger images, of these lengths."""
     if groups == 1 and jax.default_backend() == "cpu" and _has_phases(windows, kernel, images):
         return _phases(windows, lengths, kernel, images)
@@ -121,14 +125,14 @@ def _enlarge(windows: Windows, groups: int, lengths: Pair, kernel: Any, images: 
     return found
 
 
-def _has_phases(windows: Windows, kernel: Any, images: Any) -> bool:
+def _has_phases(windows: Windows, kernel: jax.Array, images: jax.Array) -> bool:
     """Windows are at least twice as large as a stride above 1, and there are many."""
     fits = all(k >= 2 * s for k, s in zip(kernel.shape, windows.strides, strict=False))
     many = math.prod(images.shape[1:3]) >= _MANY and math.prod(kernel.shape[:3]) > _FEW
     return fits and many and max(windows.strides) > 1 and windows.dilation == (1, 1)
 
 
-def _phases(windows: Windows, lengths: Pair, kernel: Any, images: Any) -> Any:
+def _phases(windows: Windows, lengths: Pair, kernel: jax.Array, images: jax.Array) -> jax.Array:
     """Enlarge images by a convolution with a stride of 1, whose new channels are pixels.
 
     Pixels of the result with the same remainder by the strides see the same part of the kernel. XLA
@@ -164,7 +168,7 @@ def _phases(windows: Windows, lengths: Pair, kernel: Any, images: Any) -> Any:
     return lax.pad(whole, whole.dtype.type(0), [(0, 0, 0), *cut, (0, 0, 0)])
 
 
-def _in_groups(windows: Windows, groups: int, images: Any, kernel: Any) -> Any:
+def _in_groups(windows: Windows, groups: int, images: jax.Array, kernel: jax.Array) -> jax.Array:
     """Convolve groups one after the other; single channels all together, pixel by pixel."""
     height, width, channels, new = kernel.shape
     if channels == 1 and new == groups:
@@ -175,7 +179,7 @@ def _in_groups(windows: Windows, groups: int, images: Any, kernel: Any) -> Any:
     return jnp.concatenate(found, axis=3)
 
 
-def _product(windows: Windows, images: Any, kernel: Any) -> Any:
+def _product(windows: Windows, images: jax.Array, kernel: jax.Array) -> jax.Array:
     """Convolve as a matrix product, channels first: XLA then vectorises long rows of pixels."""
     height, width, channels, new = kernel.shape
     seen = [p.transpose(3, 0, 1, 2) for p in _pixels(windows, images, (height, width))]
@@ -184,7 +188,9 @@ def _product(windows: Windows, images: Any, kernel: Any) -> Any:
     return found.reshape(new, *seen[0].shape[1:]).transpose(1, 2, 3, 0)
 
 
-def _pixels(windows: Windows, images: Any, window: Pair, fill: float = 0.0) -> list[Any]:
+def _pixels(
+    windows: Windows, images: jax.Array, window: Pair, fill: float = 0.0
+) -> list[jax.Array]:
     """Pixel (i, j) of all windows, for each (i, j)."""
     rows, columns = windows.fitting(images.shape[1:3], window)
     if any(map(any, windows.padding)):
@@ -194,11 +200,11 @@ def _pixels(windows: Windows, images: Any, window: Pair, fill: float = 0.0) -> l
 
 
 @jax_funcify.register(Pooling)
-def _pooling(op: Pooling, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _pooling(op: Pooling, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
     pool = _pooled if _is_written_out(op) else _pooled_in_blocks
 
-    def pooling(images: Any) -> Any:
+    def pooling(images: jax.Array) -> jax.Array:
         op.windows.check(images.shape[1:3], op.window)
         return pool(op, images)
 
@@ -213,7 +219,7 @@ def _overlap(op: Pooling | PoolingGradient) -> bool:
     return any(k > step for k, step in zip(op.window, op.strides, strict=True))
 
 
-def _pooled(op: Pooling, images: Any) -> Any:
+def _pooled(op: Pooling, images: jax.Array) -> jax.Array:
     pixels = _pixels(op.windows, images, op.window, op.fill)
     if op.kind == "max":
         return functools.reduce(jnp.maximum, pixels)
@@ -221,18 +227,22 @@ def _pooled(op: Pooling, images: Any) -> Any:
 
 
 @jax_funcify.register(PoolingGradient)
-def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _pooling_gradient(
+    op: PoolingGradient, node: Apply, **kwargs: object
+) -> Callable[..., jax.Array]:
     del kwargs
     spread = _spread if _is_written_out(op) else _spread_in_blocks
 
-    def pooling_gradient(images: Any, pooled: Any, gradient: Any) -> Any:
+    def pooling_gradient(images: jax.Array, pooled: jax.Array, gradient: jax.Array) -> jax.Array:
         op.windows.check(images.shape[1:3], op.window)
         return spread(op, images, pooled, gradient)
 
     return _declared(node, pooling_gradient)
 
 
-def _spread(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Any:
+def _spread(
+    op: PoolingGradient, images: jax.Array, pooled: jax.Array, gradient: jax.Array
+) -> jax.Array:
     given = _parts(op, images, pooled, gradient)
     return sum(
         _laid_back(op.windows, part, place, images.shape[1:3])
@@ -240,7 +250,9 @@ def _spread(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Any
     )
 
 
-def _parts(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Iterable[Any]:
+def _parts(
+    op: PoolingGradient, images: jax.Array, pooled: jax.Array, gradient: jax.Array
+) -> Iterable[jax.Array]:
     """The gradient of each pixel of the windows."""
     if op.kind == "mean":
         return itertools.repeat(_share(op, gradient))
@@ -254,15 +266,15 @@ def _parts(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Iter
     return (jnp.where(first == n, gradient, zero) for n in itertools.count())
 
 
-def _share(op: Pooling | PoolingGradient, values: Any) -> Any:
+def _share(op: Pooling | PoolingGradient, values: jax.Array) -> jax.Array:
     return values / values.dtype.type(math.prod(op.window))
 
 
-def _is_largest(pixel: Any, pooled: Any) -> Any:
+def _is_largest(pixel: jax.Array, pooled: jax.Array) -> jax.Array:
     return (pixel == pooled) | jnp.isnan(pixel)
 
 
-def _laid_back(windows: Windows, part: Any, place: Pair, lengths: Pair) -> Any:
+def _laid_back(windows: Windows, part: jax.Array, place: Pair, lengths: Pair) -> jax.Array:
     """Images that hold the values of pixel (i, j) of all windows at its positions, else zeros."""
     _, *slices = windows.place(*place, *part.shape[1:3])
     sides = [
@@ -294,22 +306,24 @@ class _Blocks:
         down, right = (-(-k // s) for k, s in zip(self.window, self.windows.strides, strict=True))
         return down, right
 
-    def cut(self, images: Any, fill: float) -> Any:
+    def cut(self, images: jax.Array, fill: float) -> jax.Array:
         """Blocks, of shape (images, block rows, height, block columns, width, channels)."""
         padded = lax.pad(images, images.dtype.type(fill), self._sides(1))
         return padded.reshape(self._shape([n - 1 + m for n, m in self._counts]))
 
-    def joined(self, blocks: Any) -> Any:
+    def joined(self, blocks: jax.Array) -> jax.Array:
         """Join blocks to images."""
         n, rows, height, columns, width, channels = blocks.shape
         whole = blocks.reshape(n, rows * height, columns * width, channels)
         return lax.pad(whole, whole.dtype.type(0), self._sides(-1))
 
-    def seen(self, blocks: Any, place: Sequence[Any]) -> Any:
+    def seen(self, blocks: jax.Array, place: Sequence[jax.Array]) -> jax.Array:
         """The block at one place of each window."""
         return lax.dynamic_slice(blocks, place, self._shape(self.fitting))
 
-    def over(self, visit: Callable[[Any, Sequence[Any], Any], Any], start: Any) -> Any:
+    def over(
+        self, visit: Callable[[jax.Array, Sequence[int], jax.Array], jax.Array], start: jax.Array
+    ) -> jax.Array:
         """Loop over the blocks of a window.
 
         `visit` gets the last result, the block's place, and the numbers of its pixels in the
@@ -317,7 +331,7 @@ class _Blocks:
         """
         (height, width), (down, right) = self.window, self.windows.strides
 
-        def visited(at: Any, last: Any) -> Any:
+        def visited(at: jax.Array, last: jax.Array) -> jax.Array:
             row, column = at // self.covered[1], at % self.covered[1]
             i = row * down + jnp.arange(down, dtype=jnp.int32)[:, None, None, None]
             j = column * right + jnp.arange(right, dtype=jnp.int32)[:, None]
@@ -350,12 +364,12 @@ class _Blocks:
         return [(0, 0, 0), *((sign * a, sign * b, 0) for a, b in found), (0, 0, 0)]
 
 
-def _pooled_in_blocks(op: Pooling, images: Any) -> Any:
+def _pooled_in_blocks(op: Pooling, images: jax.Array) -> jax.Array:
     blocks = _Blocks(op.windows, op.window, images.shape)
     cut, fill = blocks.cut(images, op.fill), images.dtype.type(op.fill)
     join, reduce = (jnp.maximum, jnp.max) if op.kind == "max" else (jnp.add, jnp.sum)
 
-    def visit(pooled: Any, place: Sequence[Any], number: Any) -> Any:
+    def visit(pooled: jax.Array, place: Sequence[jax.Array], number: jax.Array) -> jax.Array:
         return join(pooled, reduce(jnp.where(number < 0, fill, blocks.seen(cut, place)), (2, 4)))
 
     start = jnp.full((len(images), *blocks.fitting, images.shape[3]), fill)
@@ -363,15 +377,17 @@ def _pooled_in_blocks(op: Pooling, images: Any) -> Any:
     return found if op.kind == "max" else _share(op, found)
 
 
-def _spread_in_blocks(op: PoolingGradient, images: Any, pooled: Any, gradient: Any) -> Any:
+def _spread_in_blocks(
+    op: PoolingGradient, images: jax.Array, pooled: jax.Array, gradient: jax.Array
+) -> jax.Array:
     blocks = _Blocks(op.windows, op.window, images.shape)
     cut, zero = blocks.cut(images, op.fill), gradient.dtype.type(0)
 
-    def earlier(first: Any, place: Sequence[Any], number: Any) -> Any:
+    def earlier(first: jax.Array, place: Sequence[jax.Array], number: jax.Array) -> jax.Array:
         hit = (number >= 0) & _is_largest(blocks.seen(cut, place), _by_block(pooled))
         return jnp.minimum(first, jnp.where(hit, number, none).min((2, 4)))
 
-    def spread(whole: Any, place: Sequence[Any], number: Any) -> Any:
+    def spread(whole: jax.Array, place: Sequence[jax.Array], number: jax.Array) -> jax.Array:
         chosen = number >= 0 if first is None else number == _by_block(first)
         part = jnp.where(chosen, _by_block(given), zero)
         return lax.dynamic_update_slice(whole, blocks.seen(whole, place) + part, place)
@@ -384,22 +400,22 @@ def _spread_in_blocks(op: PoolingGradient, images: Any, pooled: Any, gradient: A
     return blocks.joined(blocks.over(spread, jnp.zeros_like(cut)))
 
 
-def _by_block(values: Any) -> Any:
+def _by_block(values: jax.Array) -> jax.Array:
     """Values of windows, with axes that broadcast over the pixels of blocks."""
     return values[:, :, None, :, None]
 
 
 @jax_funcify.register(Augmentation)
-def _augmentation(op: Augmentation, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _augmentation(op: Augmentation, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del node, kwargs
     return functools.partial(op.computed, jnp)
 
 
 @jax_funcify.register(Moments)
-def _moments(op: Moments, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _moments(op: Moments, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
 
-    def moments(values: Any, *running: Any) -> Any:
+    def moments(values: jax.Array, *running: jax.Array) -> jax.Array:
         axes = tuple(range(values.ndim - 1))
         local = jnp.stack([values.mean(axes), values.var(axes)])
         found = met(combined, local, local.shape)

@@ -17,10 +17,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import OutputStorageType
 
 from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import mean_over_members
 from synkhronos.ops import all_reduce
+from synkhronos.ops._collectives import Shape
 
 
 class Moments(CollectiveOp):
@@ -43,18 +45,20 @@ class Moments(CollectiveOp):
         """By output: the input whose new value it is. pytensor-ml finds states by this method."""
         return {2: 1, 3: 2}
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Variable) -> Apply:
         given = [pt.as_tensor(v) for v in inputs[:3]]
         token = inputs[3] if len(inputs) > 3 else FIRST_TOKEN
         kind = pt.TensorType(given[0].dtype, (given[0].type.shape[-1],))
         found = [kind(), kind(), given[1].type(), given[2].type(), token.type()]
         return Apply(self, [*given, token], found)
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         channels = (shapes[0][-1],)
         return [channels, channels, shapes[1], shapes[2], ()]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Compute the sums in float64."""
         values, *running, token = inputs
         axes = tuple(range(values.ndim - 1))
@@ -78,7 +82,10 @@ class Moments(CollectiveOp):
         return [[True, True, False, False, False], *([False] * 5 for _ in range(3))]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Differentiate through mean and variance."""
         values, mean = inputs[0], outputs[0]

@@ -7,11 +7,11 @@ only the low 32 bits of a word are used, which JAX without 64-bit numbers keeps.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_integer, check_word, shown
 from synkhronos._errors import InputTypeError
@@ -22,7 +22,9 @@ _SHIFTS, _FACTORS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
 _BITS = 24  # of a number between 0 and 1: as many as float32 holds
 
 
-def noise(words: Any, columns: int, kind: str = "normal", dtype: str | None = None) -> Any:
+def noise(
+    words: TensorVariable, columns: int, kind: str = "normal", dtype: str | None = None
+) -> TensorVariable:
     """Make random numbers of words, such as the noise that a generator starts from.
 
     Parameters
@@ -87,7 +89,7 @@ def noise(words: Any, columns: int, kind: str = "normal", dtype: str | None = No
     return far * pt.cos(np.asarray(2 * math.pi, dtype) * second)
 
 
-def _uniform(seeds: Any, start: int, columns: int, dtype: str) -> Any:
+def _uniform(seeds: TensorVariable, start: int, columns: int, dtype: str) -> TensorVariable:
     """Numbers above 0, up to 1."""
     keys = _hashed(np.arange(start + 1, start + columns + 1, dtype=np.uint32))
     bits = _hashed(pt.bitwise_xor(seeds, pt.constant(keys[None, :])))
@@ -95,7 +97,7 @@ def _uniform(seeds: Any, start: int, columns: int, dtype: str) -> Any:
     return (high.astype(dtype) + np.asarray(0.5, dtype)) * np.asarray(2.0**-_BITS, dtype)
 
 
-def _hashed(x: Any) -> Any:
+def _hashed(x: TensorVariable) -> TensorVariable:
     """A permutation of the numbers with 32 bits."""
     xor = np.bitwise_xor if isinstance(x, np.ndarray) else pt.bitwise_xor
     for shift, factor in zip(_SHIFTS, (*_FACTORS, None), strict=True):

@@ -7,10 +7,11 @@ matrix product reads them.
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from collections.abc import Callable
 
 import numba
 import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import (
     numba_njit,
     register_funcify_default_op_cache_key,
@@ -62,7 +63,7 @@ _VERSION = zlib.crc32(repr([6, *((f.__module__, f.__name__) for f in _CALLED)]).
 
 
 @numba_njit
-def _fitting(geometry: Any, height: int, width: int, kh: int, kw: int) -> tuple[int, int]:
+def _fitting(geometry: np.ndarray, height: int, width: int, kh: int, kw: int) -> tuple[int, int]:
     down, right, by, along, top, bottom, left, after = geometry
     rows = (height + top + bottom - ((kh - 1) * by + 1)) // down + 1
     columns = (width + left + after - ((kw - 1) * along + 1)) // right + 1
@@ -73,7 +74,7 @@ def _fitting(geometry: Any, height: int, width: int, kh: int, kw: int) -> tuple[
 
 
 @numba_njit
-def _collect(geometry: Any, image: Any, kh: int, kw: int, pixels: Any) -> None:
+def _collect(geometry: np.ndarray, image: np.ndarray, kh: int, kw: int, pixels: np.ndarray) -> None:
     """Write the pixels of each window into a row of `pixels`."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
@@ -92,7 +93,7 @@ def _collect(geometry: Any, image: Any, kh: int, kw: int, pixels: Any) -> None:
 
 
 @numba_njit
-def _spread(geometry: Any, pixels: Any, kh: int, kw: int, image: Any) -> None:
+def _spread(geometry: np.ndarray, pixels: np.ndarray, kh: int, kw: int, image: np.ndarray) -> None:
     """The transpose of `_collect`: add each value to the pixel that it belongs to."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
@@ -111,11 +112,13 @@ def _spread(geometry: Any, pixels: Any, kh: int, kw: int, image: Any) -> None:
 
 
 @register_funcify_default_op_cache_key(Convolution)  # type: ignore[untyped-decorator]
-def _convolution(op: Convolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _convolution(
+    op: Convolution, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
-    def in_groups(images: Any, kernel: Any) -> Any:
+    def in_groups(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
         n, height, width, _ = images.shape
         kh, kw, channels, new = kernel.shape
         rows, columns = _fitting(geometry, height, width, kh, kw)
@@ -136,7 +139,7 @@ def _convolution(op: Convolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
         return found.reshape((n, rows, columns, new))
 
     @numba_njit
-    def convolution(images: Any, kernel: Any) -> Any:
+    def convolution(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
         n, height, width, _ = images.shape
         kh, kw, channels, new = kernel.shape
         rows, columns = _fitting(geometry, height, width, kh, kw)
@@ -152,17 +155,19 @@ def _convolution(op: Convolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(ImageGradient)  # type: ignore[untyped-decorator]
-def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _by_images(
+    op: ImageGradient, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
-    def by_images(images: Any, kernel: Any, gradient: Any) -> Any:
+    def by_images(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         found = np.zeros(images.shape, images.dtype)
         _spread_all(geometry, kernel, gradient, found)
         return found
 
     @numba_njit
-    def in_groups(images: Any, kernel: Any, gradient: Any) -> Any:
+    def in_groups(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         kh, kw, channels, new = kernel.shape
         n, rows, columns, _ = gradient.shape
         found = np.zeros(images.shape, images.dtype)
@@ -185,11 +190,13 @@ def _by_images(op: ImageGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(TransposedConvolution)  # type: ignore[untyped-decorator]
-def _transposed(op: TransposedConvolution, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _transposed(
+    op: TransposedConvolution, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     geometry, added = _geometry(op.windows), op.added
 
     @numba_njit
-    def transposed(images: Any, kernel: Any) -> Any:
+    def transposed(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
         n, rows, columns, _ = images.shape
         kh, kw, channels, _ = kernel.shape
         down, right, by, along, top, bottom, left, after = geometry
@@ -206,7 +213,9 @@ def _transposed(op: TransposedConvolution, node: Any, **kwargs: Any) -> tuple[An
 
 
 @numba_njit
-def _spread_all(geometry: Any, kernel: Any, gradient: Any, found: Any) -> None:
+def _spread_all(
+    geometry: np.ndarray, kernel: np.ndarray, gradient: np.ndarray, found: np.ndarray
+) -> None:
     """Add the product of each value and the kernel to the pixels of its window."""
     kh, kw, channels, new = kernel.shape
     n, rows, columns, _ = gradient.shape
@@ -219,7 +228,7 @@ def _spread_all(geometry: Any, kernel: Any, gradient: Any, found: Any) -> None:
 
 
 @numba_njit
-def _matrices(kernel: Any, groups: int) -> Any:
+def _matrices(kernel: np.ndarray, groups: int) -> np.ndarray:
     """A matrix (pixels of a window, new channels) for each group."""
     kh, kw, channels, new = kernel.shape
     size = new // groups
@@ -231,7 +240,9 @@ def _matrices(kernel: Any, groups: int) -> Any:
 
 
 @numba_njit
-def _convolve_apart(geometry: Any, image: Any, kernel: Any, columns: int, found: Any) -> None:
+def _convolve_apart(
+    geometry: np.ndarray, image: np.ndarray, kernel: np.ndarray, columns: int, found: np.ndarray
+) -> None:
     """Convolve each channel with a kernel of its own: a matrix product would have one column."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
@@ -246,7 +257,9 @@ def _convolve_apart(geometry: Any, image: Any, kernel: Any, columns: int, found:
 
 
 @numba_njit
-def _spread_apart(geometry: Any, given: Any, kernel: Any, image: Any) -> None:
+def _spread_apart(
+    geometry: np.ndarray, given: np.ndarray, kernel: np.ndarray, image: np.ndarray
+) -> None:
     """The transpose of `_convolve_apart`, for images."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
@@ -262,7 +275,9 @@ def _spread_apart(geometry: Any, given: Any, kernel: Any, image: Any) -> None:
 
 
 @numba_njit
-def _sum_apart(geometry: Any, image: Any, given: Any, kernel: Any) -> None:
+def _sum_apart(
+    geometry: np.ndarray, image: np.ndarray, given: np.ndarray, kernel: np.ndarray
+) -> None:
     """The transpose of `_convolve_apart`, for kernels."""
     down, right, by, along, top, _, left, _ = geometry
     height, width, channels = image.shape
@@ -278,11 +293,13 @@ def _sum_apart(geometry: Any, image: Any, given: Any, kernel: Any) -> None:
 
 
 @register_funcify_default_op_cache_key(KernelGradient)  # type: ignore[untyped-decorator]
-def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _by_kernel(
+    op: KernelGradient, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
-    def in_groups(images: Any, kernel: Any, gradient: Any) -> Any:
+    def in_groups(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         kh, kw, channels, new = kernel.shape
         n, rows, columns, _ = gradient.shape
         if channels == 1 and new == groups:
@@ -304,7 +321,7 @@ def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
         return found.reshape((kh, kw, channels, new))
 
     @numba_njit
-    def by_kernel(images: Any, kernel: Any, gradient: Any) -> Any:
+    def by_kernel(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         kh, kw, channels, new = kernel.shape
         n, rows, columns, _ = gradient.shape
         given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
@@ -321,12 +338,12 @@ def _by_kernel(op: KernelGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(Pooling)  # type: ignore[untyped-decorator]
-def _pooling(op: Pooling, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _pooling(op: Pooling, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
     geometry = _geometry(op.windows)
     (kh, kw), largest = op.window, op.kind == "max"
 
     @numba_njit
-    def pooling(images: Any) -> Any:
+    def pooling(images: np.ndarray) -> np.ndarray:
         down, right, _, _, top, _, left, _ = geometry
         n, height, width, channels = images.shape
         rows, columns = _fitting(geometry, height, width, kh, kw)
@@ -351,12 +368,16 @@ def _pooling(op: Pooling, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(PoolingGradient)  # type: ignore[untyped-decorator]
-def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _pooling_gradient(
+    op: PoolingGradient, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     geometry = _geometry(op.windows)
     (kh, kw), largest = op.window, op.kind == "max"
 
     @numba_njit
-    def pooling_gradient(images: Any, pooled: Any, gradient: Any) -> Any:
+    def pooling_gradient(
+        images: np.ndarray, pooled: np.ndarray, gradient: np.ndarray
+    ) -> np.ndarray:
         down, right, _, _, top, _, left, _ = geometry
         n, height, width, channels = images.shape
         rows, columns = _fitting(geometry, height, width, kh, kw)
@@ -385,15 +406,19 @@ def _pooling_gradient(op: PoolingGradient, node: Any, **kwargs: Any) -> tuple[An
 
 
 @register_funcify_default_op_cache_key(Augmentation)  # type: ignore[untyped-decorator]
-def _augmentation(op: Augmentation, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _augmentation(
+    op: Augmentation, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     moves = (*op.pad, *(op.size or (0, 0)), op.flip, op.border == "reflect")
 
     @numba_njit
-    def augmentation(images: Any, mean: Any, factor: Any, words: Any) -> Any:
+    def augmentation(
+        images: np.ndarray, mean: np.ndarray, factor: np.ndarray, words: np.ndarray
+    ) -> np.ndarray:
         return _moved(moves, images, mean, factor, words, True)
 
     @numba_njit
-    def centred(images: Any, mean: Any, factor: Any) -> Any:
+    def centred(images: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarray:
         return _moved(moves, images, mean, factor, np.empty(len(images), np.uint64), False)
 
     if len(node.inputs) == 4:
@@ -402,7 +427,14 @@ def _augmentation(op: Augmentation, node: Any, **kwargs: Any) -> tuple[Any, int]
 
 
 @numba_njit
-def _moved(moves: Any, images: Any, mean: Any, factor: Any, words: Any, drawn: bool) -> Any:
+def _moved(
+    moves: np.ndarray,
+    images: np.ndarray,
+    mean: np.ndarray,
+    factor: np.ndarray,
+    words: np.ndarray,
+    drawn: bool,
+) -> np.ndarray:
     above, aside, rows, columns, flips, reflects = moves
     n, height, width, channels = images.shape
     if rows == 0:
@@ -453,12 +485,14 @@ def _source(at: int, length: int, reflects: bool) -> int:
 
 
 @register_funcify_default_op_cache_key(Moments)  # type: ignore[untyped-decorator]
-def _moments(op: Moments, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _moments(op: Moments, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
     momentum = op.momentum
     kind = numba.types.Array(numba.float64, 2, "C")
 
     @numba_njit
-    def moments(values: Any, mean: Any, variance: Any, token: Any) -> Any:
+    def moments(
+        values: np.ndarray, mean: np.ndarray, variance: np.ndarray, token: np.ndarray
+    ) -> np.ndarray:
         channels = values.shape[-1]
         rows = np.ascontiguousarray(values).reshape((values.size // channels, channels))
         local = np.zeros((2, channels))

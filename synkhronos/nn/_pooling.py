@@ -14,10 +14,13 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
+from pytensor.graph.op import Op, OutputStorageType
+from pytensor.tensor import TensorLike
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos.nn._convolution import padding_of, pair
 from synkhronos.nn._windows import Padding, Pair, Windows
+from synkhronos.ops._collectives import Shape
 
 
 class _PoolingOp(Op):
@@ -41,25 +44,30 @@ class _PoolingOp(Op):
 class Pooling(_PoolingOp):
     """images -> images with one pixel for each window."""
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Variable) -> Apply:
         [images] = map(_floating, inputs)
         n, *lengths, channels = images.type.shape
         self.windows.check(lengths, self.window)
         shape = (n, *self.windows.fitting(lengths, self.window), channels)
         return Apply(self, [images], [pt.tensor(dtype=images.dtype, shape=shape)])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         n, *lengths, channels = shapes[0]
         return [(n, *self.windows.fitting(lengths, self.window), channels)]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Reduce a view of all windows."""
         pixels = self.windows.pixels(inputs[0], self.window, self.fill)
         reduced = pixels.max((3, 4)) if self.kind == "max" else pixels.mean((3, 4))
         output_storage[0][0] = np.ascontiguousarray(reduced)
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         gradient: Any = PoolingGradient(self.kind, self.window, self.strides, self.padding)
         return [gradient(inputs[0], outputs[0], cotangents[0])]
@@ -68,14 +76,16 @@ class Pooling(_PoolingOp):
 class PoolingGradient(_PoolingOp):
     """images, pooled images, gradient of the pooled images -> gradient of the images."""
 
-    def make_node(self, *images_pooled_gradient: Any) -> Apply:
+    def make_node(self, *images_pooled_gradient: Variable) -> Apply:
         images, pooled, gradient = map(_floating, images_pooled_gradient)
         return Apply(self, [images, pooled, gradient.astype(images.dtype)], [images.type()])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0]]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Give each window's gradient to its first largest pixel, or divide it among all pixels."""
         images, pooled, gradient = inputs
         height, width = self.window
@@ -96,7 +106,10 @@ class PoolingGradient(_PoolingOp):
         output_storage[0][0] = np.ascontiguousarray(self.windows.spread(parts, images.shape[1:3]))
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Refuse second derivatives."""
         why = "pooling has no second derivatives"
@@ -104,11 +117,11 @@ class PoolingGradient(_PoolingOp):
 
 
 def max_pool2d(
-    images: Any,
+    images: TensorLike,
     window: int | Pair = 2,
     strides: int | Pair | None = None,
     padding: str | int | Pair | Padding = "valid",
-) -> Any:
+) -> TensorVariable:
     """Compute the largest value of each window, channel by channel, in any mode.
 
     Parameters
@@ -141,11 +154,11 @@ def max_pool2d(
 
 
 def avg_pool2d(
-    images: Any,
+    images: TensorLike,
     window: int | Pair = 2,
     strides: int | Pair | None = None,
     padding: str | int | Pair | Padding = "valid",
-) -> Any:
+) -> TensorVariable:
     """Compute the mean of each window, channel by channel, in any mode; padding counts as 0.
 
     Parameters and result are those of `max_pool2d`.
@@ -165,7 +178,9 @@ def avg_pool2d(
     return _pooled("mean", images, window, strides, padding)
 
 
-def _pooled(kind: str, images: Any, window: Any, strides: Any, padding: Any) -> Any:
+def _pooled(
+    kind: str, images: TensorVariable, window: object, strides: object, padding: object
+) -> TensorVariable:
     size = pair(window, "window")
     steps = size if strides is None else pair(strides, "strides")
     around = padding_of(padding, size, (1, 1))
@@ -174,7 +189,7 @@ def _pooled(kind: str, images: Any, window: Any, strides: Any, padding: Any) -> 
     return Pooling(kind, size, steps, around)(images)
 
 
-def _floating(images: Any) -> Any:
+def _floating(images: TensorVariable) -> TensorVariable:
     found = pt.as_tensor(images)
     if found.type.ndim != 4 or np.dtype(found.dtype).kind != "f":
         raise TypeError(

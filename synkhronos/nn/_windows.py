@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from pytensor.graph.basic import Variable
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
+Lengths = Sequence[Variable | int | None]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Windows:
     padding: Padding
     dilation: Pair = (1, 1)
 
-    def fitting(self, lengths: Sequence[Any], window: Sequence[int]) -> tuple[Any, Any]:
+    def fitting(self, lengths: Lengths, window: Sequence[int]) -> Lengths:
         """The numbers of windows that fit; lengths may be numbers, variables or None.
 
         >>> Windows((2, 2), ((1, 1), (0, 0))).fitting((5, 6), (3, 3))
@@ -41,9 +42,7 @@ class Windows:
         ]
         return first, second
 
-    def covered(
-        self, fitting: Sequence[Any], window: Sequence[Any], added: Pair
-    ) -> tuple[Any, Any]:
+    def covered(self, fitting: Lengths, window: Lengths, added: Pair) -> Lengths:
         """The lengths of images that hold these numbers of windows; they may be variables or None.
 
         >>> Windows((2, 2), ((1, 1), (0, 0))).covered((3, 2), (3, 3), (0, 1))

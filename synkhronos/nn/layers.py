@@ -6,11 +6,15 @@ versions of the layers below are slower on CPUs, and have no gradient in mode JA
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.tensor.variable import TensorVariable
 from pytensor_ml.layers import conv as _conv
 from pytensor_ml.layers import norm as _norm
 from pytensor_ml.layers.conv import Col2Im, Im2Col
@@ -31,7 +35,7 @@ class _Convolving:
     """A layer that convolves with `conv2d`; with padding other than zeros, as pytensor-ml does."""
 
     def __init__(
-        self, name: str | None = None, *, in_channels: int, groups: int = 1, **kwargs: Any
+        self, name: str | None = None, *, in_channels: int, groups: int = 1, **kwargs: object
     ) -> None:
         groups = check_integer("groups", groups, 1)
         if in_channels % groups:
@@ -47,7 +51,7 @@ class _Convolving:
         super().__init__(name, in_channels=in_channels // groups, **kwargs)  # type: ignore[call-arg]
         self.in_channels = in_channels
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: TensorVariable) -> TensorVariable:
         found = _convolved(self, X)
         return super().__call__(X) if found is None else found
 
@@ -55,7 +59,7 @@ class _Convolving:
 class _Enlarging:
     """A layer that computes its transposed convolution with `conv_transpose2d`."""
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: TensorVariable) -> TensorVariable:
         found = _enlarged(self, X)
         return super().__call__(X) if found is None else found
 
@@ -65,7 +69,7 @@ class _Pooling:
 
     _pool: Any
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: TensorVariable) -> TensorVariable:
         found = _pooled(self, X, self._pool)
         return super().__call__(X) if found is None else found
 
@@ -209,7 +213,7 @@ class BatchNorm(_norm.BatchNorm):
     [[-1.0, -1.0], [1.0, 1.0]]
     """
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: TensorVariable) -> TensorVariable:
         """Normalise; without running values, call pytensor-ml's layer."""
         X = pt.as_tensor(X)
         if X.ndim < 2 or not self.track_running_stats:
@@ -230,7 +234,7 @@ class BatchNorm(_norm.BatchNorm):
         return found
 
 
-def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
+def state_updates(outputs: object) -> list[tuple[Any, ...]]:
     """Collect the updates of layers: dropout's generators, running values of batch normalisation.
 
     Parameters
@@ -268,7 +272,7 @@ def state_updates(outputs: Any) -> list[tuple[Any, ...]]:
 
 
 @node_rewriter([Moments])  # type: ignore[untyped-decorator]
-def _predicted(fgraph: Any, node: Any) -> list[Any]:
+def _predicted(fgraph: FunctionGraph, node: Apply) -> list[Variable]:
     """Replace the batch's mean and variance by the running values."""
     del fgraph
     _, mean, variance, token = node.inputs
@@ -278,7 +282,7 @@ def _predicted(fgraph: Any, node: Any) -> list[Any]:
 predict_db.register("synkhronos_moments", _predicted, "basic")
 
 
-def _convolved(layer: Any, given: Any) -> Any:
+def _convolved(layer: Any, given: TensorVariable) -> TensorVariable:
     """The layer's output, or None if pytensor-ml's own code has to compute it."""
     X = pt.as_tensor(given)
     rank, zeros = layer.n_spatial + 2, layer.padding_mode == "constant"
@@ -290,7 +294,7 @@ def _convolved(layer: Any, given: Any) -> Any:
     return _shifted(layer, _as_sequence(made, rank))
 
 
-def _enlarged(layer: Any, given: Any) -> Any:
+def _enlarged(layer: Any, given: TensorVariable) -> TensorVariable:
     """The layer's output, or None if pytensor-ml's own code has to refuse the rank."""
     X = pt.as_tensor(given)
     rank = layer.n_spatial + 2
@@ -303,13 +307,15 @@ def _enlarged(layer: Any, given: Any) -> Any:
     return _shifted(layer, _as_sequence(made, rank))
 
 
-def _shifted(layer: Any, found: Any) -> Any:
+def _shifted(layer: Any, found: TensorVariable) -> TensorVariable:
     found = found + layer.b if layer.bias else found
     found.name = f"{layer.name}_output"
     return found
 
 
-def _pooled(layer: Any, given: Any, pool: Any) -> Any:
+def _pooled(
+    layer: Any, given: TensorVariable, pool: Callable[..., TensorVariable]
+) -> TensorVariable:
     X = pt.as_tensor(given)
     rank = layer.n_spatial + 2
     if X.ndim != rank or any(gap != 1 for gap in layer.dilation):
@@ -320,7 +326,7 @@ def _pooled(layer: Any, given: Any, pool: Any) -> Any:
     return found
 
 
-def _flat(given: Any, rank: int) -> Any:
+def _flat(given: TensorVariable, rank: int) -> TensorVariable:
     """Numbers for both axes of an image; a sequence is an image that is one pixel high."""
     if rank == 4:
         return given
@@ -328,9 +334,9 @@ def _flat(given: Any, rank: int) -> Any:
     return ((0, 0), along) if isinstance(along, tuple) else (1, along)
 
 
-def _as_images(X: Any) -> Any:
+def _as_images(X: TensorVariable) -> TensorVariable:
     return X if X.ndim == 4 else X.dimshuffle(0, "x", 1, 2)
 
 
-def _as_sequence(images: Any, rank: int) -> Any:
+def _as_sequence(images: TensorVariable, rank: int) -> TensorVariable:
     return images if rank == 4 else images[:, 0]

@@ -42,6 +42,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytensor.tensor as pt
+from pytensor.graph.op import Op
+from pytensor.tensor import TensorLike
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._backends.late_imports import import_late
@@ -56,7 +59,7 @@ __all__ = ["all_gather", "all_reduce", "broadcast", "rank", "reduce_scatter"]
 import_late("ops")
 
 
-def all_reduce(x: Any, op: str = "sum") -> Any:
+def all_reduce(x: TensorLike, op: str = "sum") -> TensorVariable:
     """Reduce a value over all members; each gets the result.
 
     Parameters
@@ -105,7 +108,7 @@ def all_reduce(x: Any, op: str = "sum") -> Any:
     return _ops.AllReduce(reduction)(x)[0]
 
 
-def all_gather(x: Any) -> Any:
+def all_gather(x: TensorLike) -> TensorVariable:
     """Join the members' values along axis 0, in the order of ranks; each member gets all.
 
     Parameters
@@ -144,7 +147,7 @@ def all_gather(x: Any) -> Any:
     return _ops.AllGather()(x if x.ndim else x[None])[0]
 
 
-def reduce_scatter(x: Any, op: str = "sum") -> Any:
+def reduce_scatter(x: TensorLike, op: str = "sum") -> TensorVariable:
     """Reduce a value over all members; each gets its part of the rows of the result.
 
     Parameters
@@ -189,7 +192,7 @@ def reduce_scatter(x: Any, op: str = "sum") -> Any:
     return _ops.ReduceScatter(reduction, PLAIN)(x)[0]
 
 
-def broadcast(x: Any, root: int = 0) -> Any:
+def broadcast(x: TensorLike, root: int = 0) -> TensorVariable:
     """Give all members the value of one of them.
 
     Parameters
@@ -227,7 +230,7 @@ def broadcast(x: Any, root: int = 0) -> Any:
     return _ops.Broadcast(check_integer("broadcast: root", root, 0))(_dense(x, "broadcast"))[0]
 
 
-def rank() -> Any:
+def rank() -> TensorVariable:
     """The rank of the member that computes, as a 0-d int64 variable.
 
     Returns
@@ -255,7 +258,7 @@ def rank() -> Any:
 _belong_to(__name__, [all_gather, all_reduce, broadcast, rank, reduce_scatter])
 
 
-def _dense(x: Any, what: str) -> Any:
+def _dense(x: TensorLike, what: str) -> TensorVariable:
     try:
         found: Any = pt.as_tensor(x)
     except Exception as exc:
@@ -265,7 +268,7 @@ def _dense(x: Any, what: str) -> Any:
     return found
 
 
-def _reduction(op: Any, what: str) -> Reduction:
+def _reduction(op: Op, what: str) -> Reduction:
     found = parse(op, f"{what}: op")
     if found in COMBINE:
         return found

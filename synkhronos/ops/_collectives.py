@@ -11,14 +11,16 @@ its value. For M = W^-b X W^a this is W^(a-1) X^T W^(1-b): the transposed map, w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import OutputStorageType
 from pytensor.graph.replace import _vectorize_node
 from pytensor.scalar.basic import int64 as token_type
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
@@ -28,21 +30,24 @@ from synkhronos._plan.reductions import Reduction, result_dtype
 SUM, PROD = Reduction.SUM, Reduction.PROD
 
 
+Shape = Sequence[Variable | int]  # lengths, as expressions
+
+
 class _Combining(CollectiveOp):
     """An operation on one value, and perhaps on one more that only gives a length."""
 
-    def made(self, given: Sequence[Any], output: Any) -> Apply:
+    def made(self, given: Sequence[Variable], output: Variable) -> Apply:
         """A node, before it has its token."""
         return Apply(self, [*given, FIRST_TOKEN], [output, token_type()])
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Variable) -> Apply:
         given = [pt.as_tensor(v) for v in inputs if getattr(v, "type", None) != token_type]
         node = self.made(given, self.output_type(given[0].type)())
         if len(inputs) > len(given):
             node.inputs[-1] = inputs[-1]
         return node
 
-    def output_type(self, kind: Any) -> Any:
+    def output_type(self, kind: TensorType) -> TensorType:
         """The type of the combined value, of that of the members' values."""
         return kind
 
@@ -50,7 +55,9 @@ class _Combining(CollectiveOp):
         """The combined value."""
         raise NotImplementedError
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
         """Meet the others."""
         *given, token = inputs
         output_storage[0][0] = self.value([np.asarray(v) for v in given])
@@ -61,7 +68,10 @@ class _Combining(CollectiveOp):
         return [[True, False], *([False, False] for _ in node.inputs[1:])]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """The gradient of the mean of the members' losses, weighted by rows."""
         given, found = inputs[0], cotangents[0]
@@ -72,7 +82,9 @@ class _Combining(CollectiveOp):
             return [given.zeros_like(dtype="float64"), *others]
         return [self.gradient(given, outputs[0], found).astype(given.type.dtype), *others]
 
-    def gradient(self, given: Any, output: Any, found: Any) -> Any:
+    def gradient(
+        self, given: TensorVariable, output: TensorVariable, found: TensorVariable
+    ) -> TensorVariable:
         """By the given value, of the gradient by the output."""
         raise NotImplementedError
 
@@ -89,13 +101,15 @@ class AllReduce(_Combining):
         self.op, self.weighing = Reduction(op), weighing
         self.equal = not weighing.got
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0], ()]
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
         return graph_exchanges.all_reduced(given[0], self.op, self.weighing)
 
-    def gradient(self, given: Any, output: Any, found: Any) -> Any:
+    def gradient(
+        self, given: TensorVariable, output: TensorVariable, found: TensorVariable
+    ) -> TensorVariable:
         if self.op is SUM:
             return AllReduce(SUM, self.weighing.transposed)(found)[0]
         return _slope(self.op, given, output) * _total(found)
@@ -114,13 +128,15 @@ class AllGather(_Combining):
         self.weighing = weighing
         self.equal = not weighing.got
 
-    def output_type(self, kind: Any) -> Any:
+    def output_type(self, kind: TensorType) -> TensorType:
         return kind.clone(shape=(None, *kind.shape[1:]))
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
         return graph_exchanges.gathered(given[0], self.weighing)
 
-    def gradient(self, given: Any, output: Any, found: Any) -> Any:
+    def gradient(
+        self, given: TensorVariable, output: TensorVariable, found: TensorVariable
+    ) -> TensorVariable:
         return OwnRows(self.weighing.transposed)(found, given)[0]
 
 
@@ -133,13 +149,15 @@ class OwnRows(_Combining):
     def __init__(self, weighing: Weighing = PLAIN) -> None:
         self.weighing = weighing
 
-    def output_type(self, kind: Any) -> Any:
+    def output_type(self, kind: TensorType) -> TensorType:
         return kind.clone(shape=(None, *kind.shape[1:]))
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
         return graph_exchanges.scattered(given[0], SUM, self.weighing, len(given[1]))
 
-    def gradient(self, given: Any, output: Any, found: Any) -> Any:
+    def gradient(
+        self, given: TensorVariable, output: TensorVariable, found: TensorVariable
+    ) -> TensorVariable:
         return AllGather(self.weighing.transposed)(found, given)[0]
 
 
@@ -157,14 +175,16 @@ class ReduceScatter(_Combining):
         """As the communicators call it."""
         return Reduction.AVG if self.weighing.given else self.op
 
-    def output_type(self, kind: Any) -> Any:
+    def output_type(self, kind: TensorType) -> TensorType:
         dtype = result_dtype(np.dtype(kind.dtype), self.reduction).name
         return kind.clone(dtype=dtype, shape=(None, *kind.shape[1:]))
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
         return graph_exchanges.scattered(given[0], self.op, self.weighing)
 
-    def gradient(self, given: Any, output: Any, found: Any) -> Any:
+    def gradient(
+        self, given: TensorVariable, output: TensorVariable, found: TensorVariable
+    ) -> TensorVariable:
         if self.op is SUM:
             return AllGather(self.weighing.transposed)(found, given)[0]
         whole = AllGather()(output, given)[0]
@@ -180,13 +200,15 @@ class Broadcast(_Combining):
     def __init__(self, root: int) -> None:
         self.root = root
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0], ()]
 
     def value(self, given: Sequence[np.ndarray]) -> np.ndarray:
         return graph_exchanges.of_root(given[0], self.root)
 
-    def gradient(self, given: Any, output: Any, found: Any) -> Any:
+    def gradient(
+        self, given: TensorVariable, output: TensorVariable, found: TensorVariable
+    ) -> TensorVariable:
         return pt.switch(pt.eq(Rank()()[0], self.root), _total(found), 0)
 
 
@@ -196,15 +218,17 @@ class Rank(CollectiveOp):
     __props__ = ()
     equal = False
 
-    def make_node(self, *inputs: Any) -> Apply:
+    def make_node(self, *inputs: Variable) -> Apply:
         token = inputs[0] if inputs else FIRST_TOKEN
         return Apply(self, [token], [pt.lscalar(), token_type()])
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [(), ()]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        """No exchange."""
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
+        """No meeting."""
         output_storage[0][0] = np.array(graph_exchanges.place()[0], np.int64)
         output_storage[1][0] = inputs[0]
 
@@ -213,7 +237,7 @@ class Rank(CollectiveOp):
         return [[False, False]]
 
 
-def _total(found: Any) -> Any:
+def _total(found: TensorVariable) -> TensorVariable:
     """The gradient of the group's loss by a value that all members share, in this member's scale.
 
     Losses of members count by their shares, and the gradient that a member returns is multiplied by
@@ -222,7 +246,7 @@ def _total(found: Any) -> Any:
     return AllReduce(SUM, PLAIN.transposed)(found)[0]
 
 
-def _slope(op: Reduction, given: Any, output: Any) -> Any:
+def _slope(op: Reduction, given: TensorVariable, output: TensorVariable) -> TensorVariable:
     """The derivative of a reduced value by this member's, element by element.
 
     As in PyTensor, each of several equal largest or smallest values has derivative 1.
@@ -238,6 +262,8 @@ def _slope(op: Reduction, given: Any, output: Any) -> Any:
 
 @_vectorize_node.register(AllReduce)
 @_vectorize_node.register(Broadcast)
-def _of_batch(op: _Combining, node: Apply, values: Any, token: Any) -> Any:
+def _of_batch(
+    op: _Combining, node: Apply, values: TensorVariable, token: TensorVariable
+) -> TensorVariable:
     """Over a batch of values the operation is the same, since it is element by element."""
     return op.make_node(values, node.inputs[-1])

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
+from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos._engine import graph_exchanges
@@ -32,31 +32,34 @@ from synkhronos.ops._collectives import (
 
 
 def met(
-    meet: Callable[[np.ndarray], np.ndarray], values: Any, shape: Sequence[int], dtype: Any = None
-) -> Any:
+    meet: Callable[[np.ndarray], np.ndarray],
+    values: jax.Array,
+    shape: Sequence[int],
+    dtype: jax.Array = None,
+) -> jax.Array:
     """The combined values of all members, by a call of Python."""
     dtype = values.dtype if dtype is None else dtype
     if not graph_exchanges.is_collective():
         return values.astype(dtype)
 
-    def called(given: Any) -> np.ndarray:
+    def called(given: jax.Array) -> np.ndarray:
         found = graph_exchanges.deferring_errors(meet, np.asarray(given), shape)
         return np.asarray(found, dtype)
 
     return io_callback(called, jax.ShapeDtypeStruct(tuple(shape), dtype), values, ordered=True)
 
 
-def _declared(node: Any, values: Any) -> Any:
+def _declared(node: Apply, values: jax.Array) -> jax.Array:
     """Values in the dtype that the graph declares; JAX's may be wider."""
     return jnp.asarray(values).astype(node.inputs[0].type.dtype)
 
 
 @jax_funcify.register(AllReduce)
-def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _all_reduce(op: AllReduce, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
     meet = functools.partial(graph_exchanges.all_reduced, op=op.op, weighing=op.weighing)
 
-    def all_reduce(values: Any, token: Any) -> Any:
+    def all_reduce(values: jax.Array, token: jax.Array) -> jax.Array:
         values = _declared(node, values)
         return met(meet, values, values.shape), token
 
@@ -64,11 +67,11 @@ def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 @jax_funcify.register(AllGather)
-def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _all_gather(op: AllGather, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
     meet = functools.partial(graph_exchanges.gathered, weighing=op.weighing)
 
-    def all_gather(values: Any, *like_and_token: Any) -> Any:
+    def all_gather(values: jax.Array, *like_and_token: jax.Array) -> jax.Array:
         values = _declared(node, values)
         *like, token = like_and_token
         rows = len(like[0]) if like else graph_exchanges.place()[1] * len(values)
@@ -78,10 +81,10 @@ def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 @jax_funcify.register(OwnRows)
-def _own_rows(op: OwnRows, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _own_rows(op: OwnRows, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
 
-    def own_rows(values: Any, like: Any, token: Any) -> Any:
+    def own_rows(values: jax.Array, like: jax.Array, token: jax.Array) -> jax.Array:
         values, mine = _declared(node, values), len(like)
         meet = functools.partial(
             graph_exchanges.scattered, op=Reduction.SUM, weighing=op.weighing, mine=mine
@@ -92,11 +95,11 @@ def _own_rows(op: OwnRows, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 @jax_funcify.register(ReduceScatter)
-def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _reduce_scatter(op: ReduceScatter, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
     meet = functools.partial(graph_exchanges.scattered, op=op.op, weighing=op.weighing)
 
-    def reduce_scatter(values: Any, token: Any) -> Any:
+    def reduce_scatter(values: jax.Array, token: jax.Array) -> jax.Array:
         values = _declared(node, values)
         rank, size = graph_exchanges.place()
         at = edges(len(values), size)
@@ -107,11 +110,11 @@ def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> Callable[...
 
 
 @jax_funcify.register(Broadcast)
-def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _broadcast(op: Broadcast, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
     meet = functools.partial(graph_exchanges.of_root, root=op.root)
 
-    def broadcast(values: Any, token: Any) -> Any:
+    def broadcast(values: jax.Array, token: jax.Array) -> jax.Array:
         values = _declared(node, values)
         return met(meet, values, values.shape), token
 
@@ -119,16 +122,16 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 @jax_funcify.register(Rank)
-def _rank(op: Rank, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _rank(op: Rank, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del op, node, kwargs
     return lambda token: (jnp.asarray(graph_exchanges.place()[0], "int64"), token)
 
 
 @jax_funcify.register(SameSteps)
-def _same_steps(op: SameSteps, node: Any, **kwargs: Any) -> Callable[..., Any]:
+def _same_steps(op: SameSteps, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del op, kwargs
 
-    def check(steps: Any, token: Any) -> Any:
+    def check(steps: jax.Array, token: jax.Array) -> jax.Array:
         met(same_steps, _declared(node, steps), ())
         return steps, token  # as a number that JAX knows while it compiles, which loops need
 

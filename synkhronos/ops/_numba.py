@@ -7,10 +7,13 @@ module and name: both are part of the cache's key.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import (
     get_numba_type,
     numba_njit,
@@ -64,22 +67,24 @@ _CALLED = (_all_reduced, _gathered, _scattered, _own_rows, of_root, place, same_
 _VERSION = zlib.crc32(repr([2, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
-def _how(op: Any) -> int:
+def _how(op: Op) -> int:
     return _HOW.index((getattr(op, "op", Reduction.SUM), op.weighing))
 
 
-def _array(node: Any) -> Any:
+def _array(node: Apply) -> np.ndarray:
     """The type of the arrays that a node's first output is computed as."""
     kind: Any = get_numba_type(node.outputs[0].type)
     return numba.types.Array(kind.dtype, kind.ndim, "C")
 
 
 @register_funcify_default_op_cache_key(AllReduce)  # type: ignore[untyped-decorator]
-def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _all_reduce(
+    op: AllReduce, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def all_reduce(values: Any, token: Any) -> Any:
+    def all_reduce(values: np.ndarray, token: np.ndarray) -> np.ndarray:
         with numba.objmode(found=kind):
             found = _all_reduced(how, values)
         return found, token
@@ -88,28 +93,30 @@ def _all_reduce(op: AllReduce, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(AllGather)  # type: ignore[untyped-decorator]
-def _all_gather(op: AllGather, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _all_gather(
+    op: AllGather, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def all_gather(values: Any, token: Any) -> Any:
+    def all_gather(values: np.ndarray, token: np.ndarray) -> np.ndarray:
         with numba.objmode(found=kind):
             found = _gathered(how, values)
         return found, token
 
     @numba_njit
-    def all_gather_like(values: Any, like: Any, token: Any) -> Any:
+    def all_gather_like(values: np.ndarray, like: np.ndarray, token: np.ndarray) -> np.ndarray:
         return all_gather(values, token)
 
     return all_gather if len(node.inputs) == 2 else all_gather_like, _VERSION
 
 
 @register_funcify_default_op_cache_key(OwnRows)  # type: ignore[untyped-decorator]
-def _rows(op: OwnRows, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _rows(op: OwnRows, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def own_rows(values: Any, like: Any, token: Any) -> Any:
+    def own_rows(values: np.ndarray, like: np.ndarray, token: np.ndarray) -> np.ndarray:
         mine = len(like)
         with numba.objmode(found=kind):
             found = _own_rows(how, values, mine)
@@ -119,11 +126,13 @@ def _rows(op: OwnRows, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(ReduceScatter)  # type: ignore[untyped-decorator]
-def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _reduce_scatter(
+    op: ReduceScatter, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     how, kind = _how(op), _array(node)
 
     @numba_njit
-    def reduce_scatter(values: Any, token: Any) -> Any:
+    def reduce_scatter(values: np.ndarray, token: np.ndarray) -> np.ndarray:
         with numba.objmode(found=kind):
             found = _scattered(how, values)
         return found, token
@@ -132,11 +141,13 @@ def _reduce_scatter(op: ReduceScatter, node: Any, **kwargs: Any) -> tuple[Any, i
 
 
 @register_funcify_default_op_cache_key(Broadcast)  # type: ignore[untyped-decorator]
-def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _broadcast(
+    op: Broadcast, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     root, kind = op.root, _array(node)
 
     @numba_njit
-    def broadcast(values: Any, token: Any) -> Any:
+    def broadcast(values: np.ndarray, token: np.ndarray) -> np.ndarray:
         with numba.objmode(found=kind):
             found = of_root(values, root)
         return found, token
@@ -145,9 +156,9 @@ def _broadcast(op: Broadcast, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(Rank)  # type: ignore[untyped-decorator]
-def _rank(op: Rank, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _rank(op: Rank, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
     @numba_njit
-    def rank(token: Any) -> Any:
+    def rank(token: np.ndarray) -> np.ndarray:
         with numba.objmode(found="int64"):
             found = place()[0]
         return np.array(found), token
@@ -156,11 +167,13 @@ def _rank(op: Rank, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
 
 @register_funcify_default_op_cache_key(SameSteps)  # type: ignore[untyped-decorator]
-def _same_steps(op: SameSteps, node: Any, **kwargs: Any) -> tuple[Any, int]:
+def _same_steps(
+    op: SameSteps, node: Apply, **kwargs: object
+) -> tuple[Callable[..., np.ndarray], int]:
     kind = _array(node)
 
     @numba_njit
-    def check(steps: Any, token: Any) -> Any:
+    def check(steps: np.ndarray, token: np.ndarray) -> np.ndarray:
         with numba.objmode(found=kind):
             found = same_steps(steps)
         return found, token

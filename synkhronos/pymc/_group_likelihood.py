@@ -14,10 +14,11 @@ import numpy as np
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.make_data import data
+from synkhronos._api.request import Request
 from synkhronos._backends.compile_cache import fills_cache_of_numba
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Call, compile_alone, compute_call
-from synkhronos._engine.compile import plan
+from synkhronos._engine.function_plan import plan
 from synkhronos._engine.group import Group, Task
 from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import Variant
@@ -159,8 +160,8 @@ class GroupLikelihood:
         names = ", ".join(likelihood.names)
         self._what, self._doing = f"the log-density of {names}", f"compiling and proving {names}"
         self._mode = mode
-        self._number = group.number()
-        weakref.finalize(self, group.forgotten.append, self._number)
+        self._number = group.inventory.number()
+        weakref.finalize(self, group.inventory.forgotten.append, self._number)
         self._functions = [self._make(part) for part in likelihood.parts]
         self._evaluates: CommandCache[Evaluate] = CommandCache()
         self._data = [watch(shared) for part in likelihood.parts for shared in part.shareds]
@@ -179,7 +180,7 @@ class GroupLikelihood:
     def _make(self, part: Any) -> GroupFunction:
         outputs, mode = part.compiled_for(self._mode, self.group.vectorised)
         recipe = plan(
-            self.group.number(),
+            self.group.inventory.number(),
             part.scattered,
             [(outputs[0], "sum"), *[(v, "gather") for v in outputs[1:]]],
             part.broadcast,
@@ -203,10 +204,10 @@ class GroupLikelihood:
                 f"{self._what}: its parameters had {self._likelihood.size} elements when the model "
                 f"was divided, now they have {len(theta)}: close it and divide it again"
             )
-        with group.turn(self._what):
-            group.wake()
+        with group.runner.turn(self._what):
+            group.runner.wake()
             places, command = self._write(theta, latents)
-            found = group.run_in_turn(command, self._what)
+            found = group.runner.run(command, self._what)
             if command.calls[0].first:
                 self._evaluates.keep(places, self._compiled(command))
             total = found[0]
@@ -257,16 +258,16 @@ class GroupLikelihood:
         cached = all(fills_cache_of_numba(f.plan.recipe.mode) for f in self._functions)
         if group.size == 1 or group.member.communicator.nodes > 1 or not cached:
             return
-        with group.turn(self._what), telling(self._doing, group.channel.compiling):
-            group.check_idle(self._what)
+        with group.runner.turn(self._what), telling(self._doing, group.channel.compiling):
+            group.runner.check_idle(self._what)
             _, command = self._write(theta, latents)
-            task = group.start_in_turn(FillCache(command.calls), self._what)
+            task = group.runner.start(FillCache(command.calls), self._what)
             try:
                 if not self._is_soon_done(task, command):
                     work()
             finally:
                 with contextlib.suppress(WorkerError):  # which the first evaluation raises
-                    group.await_in_turn(task)
+                    group.runner.await_in_turn(task)
 
     def _is_soon_done(self, task: Task, command: Evaluate) -> bool:
         """Do the master's own share; whether the worker takes no longer than from a full cache."""
@@ -288,7 +289,7 @@ class GroupLikelihood:
             target.set_shape(latents[i].shape)
         made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
         distribute_in(self.group, self._functions)
-        calls = tuple([f.make(args, {}) for f, args in made])
+        calls = tuple([f.make(Request(args)) for f, args in made])
         gradients = tuple(map(self._gradients_of, self._likelihood.parts, self._functions))
         everything = [range(len(f.plan.recipe.outputs)) for f in self._functions]
         silent = tuple(

@@ -144,10 +144,10 @@ class SampleChains(Command):
 
     def run(self, member: Member) -> bytes | None:
         """Sample the chains of this node, if the member is its leader."""
-        if member.above is None:
+        if member.on_node.above is None:
             return None
         node = member.communicator.node
-        with ChainsProcess(self.packed, node, member.node_cores) as process:
+        with ChainsProcess(self.packed, node, member.on_node.cores) as process:
             while not process.wait(_LOOK_SECONDS):
                 if member.stopping:
                     return None
@@ -186,7 +186,7 @@ def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) ->
     task = group.start(SampleChains(packed), "sample")
     own = None
     try:
-        with ChainsProcess(packed, 0, group.member.node_cores) as process:
+        with ChainsProcess(packed, 0, group.member.on_node.cores) as process:
             while not process.wait(_LOOK_SECONDS) and _FAILED not in task.progress():
                 pass
             if _FAILED not in task.progress():

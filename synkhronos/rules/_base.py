@@ -101,7 +101,7 @@ def way_of(value: object) -> Way | None:
     return value.way if isinstance(value, Rule) else None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, functools.partial):
         given = [repr(v) for v in value.args]
         given += [f"{name}={v!r}" for name, v in value.keywords.items()]

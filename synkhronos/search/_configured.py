@@ -49,7 +49,7 @@ class ConfigObjective:
         values = [value for value in run.history[self.metric] if value is not None]
         return float(values[-1])
 
-    def config(self, drawn: Mapping[str, Any], number: int | None = None) -> Config:
+    def config(self, drawn: Mapping[str, object], number: int | None = None) -> Config:
         """The config with these values, in a folder of the trial's own if it has a number.
 
         Raises

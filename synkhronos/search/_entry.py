@@ -43,7 +43,7 @@ def _objective(fd: int) -> Callable[[Trial], Any]:
     return found
 
 
-def valued(objective: Callable[[Trial], Any], trial: Trial) -> list[float] | None:
+def valued(objective: Callable[[Trial], object], trial: Trial) -> list[float] | None:
     """The numbers that the objective returns, or their means over folds; None: it was pruned."""
     found: list[list[float]] = []
     for fold in range(trial.folds):
@@ -59,7 +59,7 @@ def valued(objective: Callable[[Trial], Any], trial: Trial) -> list[float] | Non
     return [math.fsum(each) / trial.folds for each in zip(*found, strict=True)]
 
 
-def _numbers(values: Any) -> list[float]:
+def _numbers(values: object) -> list[float]:
     listed = values if isinstance(values, list | tuple) else [values]
     try:
         return [_number(v) for v in listed]

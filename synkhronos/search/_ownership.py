@@ -33,7 +33,7 @@ def claim(trial: Any, by: Mapping[str, Any]) -> None:
     trial.set_user_attr(_KEY, by)
 
 
-def take_over(study: Any, alone: bool) -> int:
+def take_over(study: object, alone: bool) -> int:
     """Give the trials of dead parents back, to be asked again; returns their number.
 
     Parameters

@@ -53,13 +53,13 @@ class Parent:
         study: Any,
         slots: Sequence[Sequence[int]],
         settings: Settings,
-        owner: Mapping[str, Any],
+        owner: Mapping[str, object],
         *,
         trials: int,
         limit: float,
         failures: int,
         target: float | None,
-        callbacks: Sequence[Callable[[Any, Any], Any]],
+        callbacks: Sequence[Callable[[Any, Any], object]],
     ) -> None:
         self._study = study
         self._free = list(slots)
@@ -174,7 +174,7 @@ class Parent:
         else:
             process.reply(studies.answer(self._study, process.trial, message))
 
-    def _tell(self, process: TrialProcess, found: Any) -> None:
+    def _tell(self, process: TrialProcess, found: object) -> None:
         process.ends_soon()
         self._failed = 0
         self._call_back(found)
@@ -193,7 +193,7 @@ class Parent:
                 f"the objective, or give a larger failures={last}"
             )
 
-    def _call_back(self, found: Any) -> None:
+    def _call_back(self, found: object) -> None:
         if studies.call_back(self._study, found, self._callbacks):
             self._stopped = True
 
@@ -245,7 +245,7 @@ def _gone(process: TrialProcess, seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def inherited(objective: Any) -> Iterator[tuple[int, int]]:
+def inherited(objective: object) -> Iterator[tuple[int, int]]:
     """Descriptors of the pickled objective, and of the lifeline's end that trials hold.
 
     Raises

@@ -161,7 +161,7 @@ def search(
     return study
 
 
-def _cores(slots: Any) -> list[list[int]]:
+def _cores(slots: object) -> list[list[int]]:
     """The cores of each slot; the first slot to be filled is the last one."""
     if isinstance(slots, str) or not isinstance(slots, int | Sequence):
         raise InputTypeError(f"search: slots={shown(slots)}: give a number, or lists of cores")

@@ -102,7 +102,7 @@ def _value(text: str, given: str) -> Any:
     return found
 
 
-def override(key: str, value: Any) -> str:
+def override(key: str, value: object) -> str:
     """A value as `config.read` takes it.
 
     >>> override("optimizer.rate", 0.1), override("optimizer", "adam"), override("shuffle", True)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from synkhronos._checks import check_integer, options_checked, or_none, shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host.files import check_place
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
 
 SQLITE = (".db", ".sqlite", ".sqlite3")
 JOURNAL = (".journal", ".jsonl", ".log")
@@ -37,11 +41,11 @@ def optuna() -> Any:
 @options_checked
 def open_study(
     name: str,
-    storage: Any = None,
+    storage: object = None,
     *,
     direction: str | Sequence[str] = "minimize",
-    sampler: Any = "tpe",
-    pruner: Any = "median",
+    sampler: object = "tpe",
+    pruner: object = "median",
     seed: int | None = None,
 ) -> Any:
     """Open the study of this name, or make it.
@@ -109,7 +113,7 @@ def open_study(
     return study
 
 
-def _storage(given: Any) -> Any:
+def _storage(given: object) -> Any:
     if given is None:
         return None
     library = optuna()
@@ -136,7 +140,7 @@ def _storage(given: Any) -> Any:
     return library.storages.RDBStorage(f"sqlite:///{Path(text).absolute()}", engine_kwargs=options)
 
 
-def _sampler(given: Any, seed: int | None, before: int) -> Any:
+def _sampler(given: object, seed: int | None, before: int) -> Any:
     samplers = optuna().samplers
     if isinstance(given, samplers.BaseSampler):
         return given
@@ -154,7 +158,7 @@ def _sampler(given: Any, seed: int | None, before: int) -> Any:
     return kinds[given](seed=seed)
 
 
-def _pruner(given: Any) -> Any:
+def _pruner(given: object) -> Any:
     pruners = optuna().pruners
     if isinstance(given, pruners.BasePruner):
         return given
@@ -170,18 +174,18 @@ def _pruner(given: Any) -> Any:
     return kinds[given]()
 
 
-def is_study(value: Any) -> bool:
+def is_study(value: object) -> bool:
     """Whether a value is a study of Optuna."""
     return isinstance(value, optuna().Study)
 
 
-def ends_itself(study: Any) -> bool:
+def ends_itself(study: Study) -> bool:
     """Whether the sampler ends the study when it has tried all values, which only Optuna can do."""
     samplers = optuna().samplers
     return isinstance(study.sampler, samplers.GridSampler | samplers.BruteForceSampler)
 
 
-def call_back(study: Any, trial: Any, callbacks: Iterable[Callable[[Any, Any], Any]]) -> bool:
+def call_back(study: Study, trial: Trial, callbacks: Iterable[Callable[[Any, Any], Any]]) -> bool:
     """Call each; returns whether one has called ``study.stop()``."""
     here = study._thread_local
     before = here.in_optimize_loop
@@ -195,19 +199,19 @@ def call_back(study: Any, trial: Any, callbacks: Iterable[Callable[[Any, Any], A
     return bool(study._stop_flag)
 
 
-def running(study: Any) -> list[Any]:
+def running(study: Study) -> list[FrozenTrial]:
     """The trials that some parent runs, or has left behind."""
     states = optuna().trial.TrialState
     return list(study.get_trials(deepcopy=False, states=(states.RUNNING,)))
 
 
-def asked_again(study: Any) -> dict[int, int]:
+def asked_again(study: Study) -> dict[int, int]:
     """The numbers of trials that were lost, and of those that replace them."""
     trials = study.get_trials(deepcopy=False)
     return {t.user_attrs[AGAIN_OF]: t.number for t in trials if AGAIN_OF in t.user_attrs}
 
 
-def counted(study: Any) -> int:
+def counted(study: Study) -> int:
     """How many trials have ended, without those that were lost, or run now."""
     states = optuna().trial.TrialState
     lost = asked_again(study)
@@ -215,7 +219,7 @@ def counted(study: Any) -> int:
     return sum(t.state != states.WAITING and t.number not in lost for t in trials)
 
 
-def give_back(study: Any, trial: Any) -> None:
+def give_back(study: Study, trial: Trial) -> None:
     """Fail a trial whose end nobody will report, and ask its values again in a later trial.
 
     The new trial comes first: if this process dies between the two, the next one finds it.
@@ -227,17 +231,17 @@ def give_back(study: Any, trial: Any) -> None:
     study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
 
 
-def tell(study: Any, trial: Any, values: Sequence[float]) -> Any:
+def tell(study: Study, trial: Trial, values: Sequence[float]) -> Any:
     """The trial has ended with these values."""
     return study.tell(trial, list(values), skip_if_finished=True)
 
 
-def tell_pruned(study: Any, trial: Any) -> Any:
+def tell_pruned(study: Study, trial: Trial) -> Any:
     """The trial has been stopped early; its value is that of its last report."""
     return study.tell(trial, state=optuna().trial.TrialState.PRUNED, skip_if_finished=True)
 
 
-def tell_failed(study: Any, trial: Any, why: str) -> Any:
+def tell_failed(study: Study, trial: Trial, why: str) -> Any:
     """The trial has failed; `why` is kept in the study."""
     library = optuna()
     try:
@@ -247,7 +251,7 @@ def tell_failed(study: Any, trial: Any, why: str) -> Any:
     return study.tell(trial, state=library.trial.TrialState.FAIL, skip_if_finished=True)
 
 
-def values_or_why(study: Any, values: Any) -> tuple[list[float], str]:
+def values_or_why(study: Study, values: Any) -> tuple[list[float], str]:
     """The numbers that an objective has returned; or why these are none."""
     found = values if isinstance(values, list) else [values]
     wanted = len(study.directions)
@@ -259,7 +263,7 @@ def values_or_why(study: Any, values: Any) -> tuple[list[float], str]:
     return found, ""
 
 
-def reached(study: Any, target: float) -> bool:
+def reached(study: Study, target: float) -> bool:
     """Whether some trial has a value as good as the target; of a study with one objective."""
     library = optuna()
     done = study.get_trials(deepcopy=False, states=(library.trial.TrialState.COMPLETE,))
@@ -268,7 +272,7 @@ def reached(study: Any, target: float) -> bool:
     return any(t.value <= target for t in done)
 
 
-def answer(study: Any, trial: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(study: Study, trial: Trial, request: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request of a trial's process; what is wrong with it is a part of the reply."""
     library = optuna()
     try:

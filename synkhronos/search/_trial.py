@@ -108,7 +108,7 @@ class Trial:
             raise InputError("report: each fold is a report; leave report() out")
         self.tell_fold(value, step)
 
-    def tell_fold(self, value: Any, step: int) -> None:
+    def tell_fold(self, value: object, step: int) -> None:
         """Report a value, also that of a fold."""
         self._told = bool(self._ask({"report": value, "step": step})["prune"])
 
@@ -168,7 +168,7 @@ class Trial:
         """Count as pruned, whatever the objective returns."""
         self._pruned = True
 
-    def _drawn(self, kind: str, name: str, **arguments: Any) -> Any:
+    def _drawn(self, kind: str, name: str, **arguments: object) -> Any:
         request = {"suggest": kind, "name": name, "arguments": arguments}
         value = self.params[name] = self._ask(request)["value"]
         return value
@@ -257,7 +257,7 @@ def _line(message: dict[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     """A number of numpy, or an array of one, as Python's."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()

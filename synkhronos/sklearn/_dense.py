@@ -36,7 +36,7 @@ def dense(
     return x, value, params
 
 
-def classifier(x: Any, scores: Any, params: Sequence[Any]) -> Net:
+def classifier(x: object, scores: object, params: Sequence[object]) -> Net:
     """The network with the cross-entropy of classes, which are numbered."""
     y = pt.lvector("y")
     log_p = pt.special.log_softmax(scores, axis=1)

@@ -34,14 +34,14 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         layers: Sequence[int] = (100,),
         *,
-        net: Callable[[int, int], Any] | None = None,
-        optimizer: Any = "adam",
+        net: Callable[[int, int], object] | None = None,
+        optimizer: object = "adam",
         rate: float = 1e-2,
         epochs: int = 100,
         batch: int = 64,
         members: int | None = None,
         mode: Any = None,
-        random_state: Any = None,
+        random_state: object = None,
         verbose: bool = False,
     ) -> None:
         self.layers = layers
@@ -196,13 +196,13 @@ class SynkClassifier(ClassifierMixin, _SynkEstimator):  # type: ignore[misc]
         self.classes_, numbers = np.unique(y, return_inverse=True)
         return self._train(X, numbers.astype(np.int64), len(self.classes_))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         """The probabilities of the classes, (rows, classes)."""
         scores = self._predicted(X)
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         return scores / scores.sum(axis=1, keepdims=True)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         """The labels with the highest scores."""
         found = self._predicted(X).argmax(axis=1)
         labels: np.ndarray = self.classes_[found]
@@ -244,7 +244,7 @@ class SynkRegressor(RegressorMixin, _SynkEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=_FLOATS, y_numeric=True)
         return self._train(X, y, 1)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         """The values, (rows,)."""
         return self._predicted(X)
 

@@ -198,7 +198,7 @@ class _Verbs(Command):
             comm = member.communicator
             _check_moving(member, values, np.asarray)
             _check_reducing(member, values, (np.array, lambda v: _in_arena(comm, v)))
-        if member.on_gpus:
+        if member.communicator.on_gpus:
             _check_moving(member, values, held)
             _check_reducing(member, values, (held,))
 

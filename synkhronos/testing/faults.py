@@ -98,7 +98,7 @@ class Unshippable(ValueError):
 class TwoArguments(Exception):
     """An exception that cannot be made from its text."""
 
-    def __init__(self, a: Any, b: Any) -> None:
+    def __init__(self, a: object, b: object) -> None:
         super().__init__(a)
         self.b = b
 

@@ -389,7 +389,7 @@ def serve(path: str) -> None:
         _answer([time.monotonic(), status])
 
 
-def _answer(value: Any) -> None:
+def _answer(value: object) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

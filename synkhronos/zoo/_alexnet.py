@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
@@ -24,7 +23,7 @@ def alexnet(
     towers: int = 1,
     units: int = 4096,
     dropout: float = 0.5,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """AlexNet: five convolutions and three layers of units, without response normalisation.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytensor
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 from pytensor_ml.layers import Dropout, Input, Linear
 
 from synkhronos._checks import check_number, shown
@@ -34,9 +35,9 @@ class Images(NamedTuple):
         Of augmentation.
     """
 
-    given: Any
-    seen: Any
-    words: Any
+    given: TensorVariable
+    seen: TensorVariable
+    words: TensorVariable | None
 
 
 def images(size: int | Pair, channels: int, moved: Mapping[str, Any] | None) -> Images:
@@ -60,14 +61,14 @@ def images(size: int | Pair, channels: int, moved: Mapping[str, Any] | None) -> 
     return Images(x, seen.astype(pytensor.config.floatX), words)
 
 
-def relu(x: Any) -> Any:
+def relu(x: TensorVariable) -> TensorVariable:
     """The positive part."""
     return pt.maximum(x, 0)
 
 
 def conv(
     name: str,
-    x: Any,
+    x: TensorVariable,
     new: int,
     window: int | Pair = 3,
     stride: int = 1,
@@ -75,7 +76,7 @@ def conv(
     *,
     bias: bool = True,
     groups: int = 1,
-) -> Any:
+) -> TensorVariable:
     """A convolution."""
     layer = Conv2D(
         name,
@@ -91,53 +92,53 @@ def conv(
     return layer(x)
 
 
-def norm(name: str, x: Any, epsilon: float = 1e-5) -> Any:
+def norm(name: str, x: TensorVariable, epsilon: float = 1e-5) -> TensorVariable:
     """Batch normalisation over the rows of all members."""
     return BatchNorm(f"{name}_norm", n_in=x.type.shape[-1], epsilon=epsilon)(x)
 
 
 def conv_norm(
-    name: str, x: Any, new: int, *where: Any, groups: int = 1, epsilon: float = 1e-5
-) -> Any:
+    name: str, x: TensorVariable, new: int, *where: Any, groups: int = 1, epsilon: float = 1e-5
+) -> TensorVariable:
     """A convolution without bias, then batch normalisation."""
     return norm(name, conv(name, x, new, *where, bias=False, groups=groups), epsilon)
 
 
-def norm_conv(name: str, x: Any, new: int, *where: Any) -> Any:
+def norm_conv(name: str, x: TensorVariable, new: int, *where: Any) -> TensorVariable:
     """Batch normalisation and rectifier, then a convolution without bias."""
     return conv(name, relu(norm(name, x)), new, *where, bias=False)
 
 
-def pool(x: Any, window: int = 3, stride: int = 2, padding: int = 1) -> Any:
+def pool(x: TensorVariable, window: int = 3, stride: int = 2, padding: int = 1) -> TensorVariable:
     """The largest value of each window."""
     return MaxPool2D(kernel_size=window, stride=stride, padding=padding)(x)
 
 
-def average(x: Any) -> Any:
+def average(x: TensorVariable) -> TensorVariable:
     """The mean over all pixels, of shape (rows, channels)."""
     return x.mean(axis=(1, 2))
 
 
-def flat(x: Any) -> Any:
+def flat(x: TensorVariable) -> TensorVariable:
     """All values of a row, of shape (rows, values)."""
     if x.type.ndim == 2:
         return x
     return x.reshape((x.shape[0], math.prod(x.type.shape[1:])))
 
 
-def linear(name: str, x: Any, new: int) -> Any:
+def linear(name: str, x: TensorVariable, new: int) -> TensorVariable:
     """A layer of units."""
     return Linear(name, n_in=x.type.shape[-1], n_out=new, weight_initializer=He())(x)
 
 
-def drop(name: str, x: Any, rate: float, seed: int | None) -> Any:
+def drop(name: str, x: TensorVariable, rate: float, seed: int | None) -> TensorVariable:
     """Remove a share of the values in training; each name draws other ones from the seed."""
     if not check_number("dropout", rate, 0, below=1):
         return x
     return Dropout(name, p=float(rate), random_state=[seed or 0, zlib.crc32(name.encode())])(x)
 
 
-def known(depths: Mapping[int, Any], depth: int) -> Any:
+def known(depths: Mapping[int, object], depth: int) -> Any:
     """The entry for a depth, or raise."""
     if depth not in depths:
         there = ", ".join(map(str, depths))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 from pytensor_ml.pytensorf import collect_trainable_params, rewrite_for_prediction
 
 from synkhronos.nn import state_updates, without_augmentation
@@ -14,7 +14,11 @@ from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import Images
 
 
-def classifier(x: Any, scores: Any, beside: Sequence[tuple[float, Any]] = ()) -> Net:
+def classifier(
+    x: TensorVariable | Images,
+    scores: TensorVariable,
+    beside: Sequence[tuple[float, TensorVariable]] = (),
+) -> Net:
     """A Net that classifies rows.
 
     Parameters
@@ -41,13 +45,13 @@ def classifier(x: Any, scores: Any, beside: Sequence[tuple[float, Any]] = ()) ->
     )
 
 
-def cross_entropy(scores: Any, labels: Any) -> Any:
+def cross_entropy(scores: TensorVariable, labels: TensorVariable) -> TensorVariable:
     """The mean over rows of -log of the probability of a row's label."""
     log_p = pt.special.log_softmax(scores, axis=1)
     return -log_p[pt.arange(labels.shape[0]), labels].mean()
 
 
-def prediction(scores: Any) -> Any:
+def prediction(scores: TensorVariable) -> TensorVariable:
     """The scores without dropout and augmentation, by running values of batch normalisation."""
     [plain] = without_augmentation([scores])
     found = rewrite_for_prediction(plain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
@@ -24,7 +23,7 @@ def cnn(
     window: int = 3,
     stride: int = 1,
     dropout: float = 0.5,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """Blocks of convolutions between poolings of 2 x 2 pixels, then layers of units.
@@ -86,5 +85,5 @@ def cnn(
     return classifier(seen, linear("scores", x, classes))
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: object) -> bool:
     return type(value) is int and value > 0

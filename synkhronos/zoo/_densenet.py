@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytensor.tensor as pt
 
@@ -40,7 +39,7 @@ def densenet(
     channels: int = 3,
     growth: int | None = None,
     blocks: Sequence[int] | None = None,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """DenseNet: each layer of a block sees the channels of all layers before it.

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 from pytensor_ml.layers import Input
 from pytensor_ml.pytensorf import collect_trainable_params, rewrite_for_prediction
 from pytensor_ml.state import Initializer
@@ -43,17 +45,23 @@ class _Small(Initializer):  # type: ignore[misc]
         return rng.standard_normal(shape, dtype=kind) * kind(_SPREAD)
 
 
-def _log_losses(real: Any, made: Any) -> tuple[Any, Any]:
+def _log_losses(
+    real: TensorVariable, made: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
     """Goodfellow et al., arXiv:1406.2661, with the generator's loss that does not saturate."""
     return pt.softplus(-real).mean() + pt.softplus(made).mean(), pt.softplus(-made).mean()
 
 
-def _wasserstein_losses(real: Any, made: Any) -> tuple[Any, Any]:
+def _wasserstein_losses(
+    real: TensorVariable, made: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
     """Arjovsky et al., arXiv:1701.07875, equation 2."""
     return made.mean() - real.mean(), -made.mean()
 
 
-def _squared_losses(real: Any, made: Any) -> tuple[Any, Any]:
+def _squared_losses(
+    real: TensorVariable, made: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
     """Mao et al., arXiv:1611.04076, equation 9: labels 0 and 1."""
     critic = ((real - 1) ** 2).mean() / 2 + (made**2).mean() / 2
     return critic, ((made - 1) ** 2).mean() / 2
@@ -71,13 +79,13 @@ def _optimizer(loss: str) -> Callable[..., Any]:
 
 
 def adversarial(
-    x: Any,
-    generate: Callable[[Any], Any],
-    judge: Callable[[Any], Any],
+    x: TensorVariable,
+    generate: Callable[[TensorVariable], TensorVariable],
+    judge: Callable[[TensorVariable], TensorVariable],
     *,
     loss: str = "log",
     latent: int = 100,
-    params: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    params: tuple[Sequence[SharedVariable], Sequence[SharedVariable]] | None = None,
     critic_optimizer: Callable[..., Any] | None = None,
     generator_optimizer: Callable[..., Any] | None = None,
     critic_steps: int | None = None,
@@ -154,7 +162,7 @@ def adversarial(
     rule = _optimizer(loss)
     limited = clipped(rule) if loss == "wasserstein" else rule
     place = pt.matrix("latent", dtype=dtype)
-    [samples] = clone_replace([made], replace={z: place})
+    [samples] = clone_replace([made], replace=[(z, place)])
     return Pair(
         critic=Net(loss=critic_loss, params=critic, inputs=[x, words], updates=changed or None),
         generator=Net(
@@ -294,7 +302,7 @@ def _images(loss: str, size: int, channels: int, latent: int, width: int, normal
 
 def _generator(
     latent: int, depths: Sequence[int], channels: int, normalise: bool
-) -> Callable[[Any], Any]:
+) -> Callable[[TensorVariable], TensorVariable]:
     """From noise to images of 4 pixels to a side, then of twice as many by each layer."""
     ins, outs = [latent, *reversed(depths)], [*reversed(depths), channels]
     layers, norms = [], []
@@ -314,7 +322,7 @@ def _generator(
         )
         norms.append(_norm(f"generator{number}", new) if normalise and not last else _as_it_is)
 
-    def generate(z: Any) -> Any:
+    def generate(z: TensorVariable) -> TensorVariable:
         x = z.reshape((z.shape[0], 1, 1, latent))
         for layer, norm in zip(layers[:-1], norms, strict=False):
             x = relu(norm(layer(x)))
@@ -323,7 +331,9 @@ def _generator(
     return generate
 
 
-def _critic(depths: Sequence[int], channels: int, normalise: bool) -> Callable[[Any], Any]:
+def _critic(
+    depths: Sequence[int], channels: int, normalise: bool
+) -> Callable[[TensorVariable], TensorVariable]:
     """From images to one score each; the first layer is not normalised."""
     ins, outs = [channels, *depths], [*depths, 1]
     layers, norms = [], []
@@ -344,7 +354,7 @@ def _critic(depths: Sequence[int], channels: int, normalise: bool) -> Callable[[
         between = normalise and number and not last
         norms.append(_norm(f"critic{number}", new) if between else _as_it_is)
 
-    def judge(x: Any) -> Any:
+    def judge(x: TensorVariable) -> TensorVariable:
         for layer, norm in zip(layers[:-1], norms, strict=False):
             x = norm(layer(x))
             x = pt.maximum(x, np.asarray(_LEAK, x.dtype) * x)
@@ -353,10 +363,10 @@ def _critic(depths: Sequence[int], channels: int, normalise: bool) -> Callable[[
     return judge
 
 
-def _norm(name: str, channels: int) -> Callable[[Any], Any]:
-    layer: Callable[[Any], Any] = BatchNorm(f"{name}_norm", n_in=channels)
+def _norm(name: str, channels: int) -> Callable[[TensorVariable], TensorVariable]:
+    layer: Callable[[TensorVariable], TensorVariable] = BatchNorm(f"{name}_norm", n_in=channels)
     return layer
 
 
-def _as_it_is(x: Any) -> Any:
+def _as_it_is(x: TensorVariable) -> TensorVariable:
     return x

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos.nn import avg_pool2d
 from synkhronos.training.net import Net
@@ -55,7 +56,7 @@ def googlenet(
     channels: int = 3,
     auxiliary: bool = False,
     dropout: float = 0.4,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """GoogLeNet (Inception-v1): nine blocks of four branches, without response normalisation.
@@ -113,7 +114,7 @@ def googlenet(
     return classifier(seen, linear("scores", x, classes), beside)
 
 
-def _branches(name: str, x: Any, filters: tuple[int, ...]) -> Any:
+def _branches(name: str, x: TensorVariable, filters: tuple[int, ...]) -> TensorVariable:
     one, before_three, three, before_five, five, pooled = filters
     small = relu(conv(f"{name}_3x3_reduced", x, before_three, 1))
     large = relu(conv(f"{name}_5x5_reduced", x, before_five, 1))
@@ -126,13 +127,15 @@ def _branches(name: str, x: Any, filters: tuple[int, ...]) -> Any:
     return relu(pt.concatenate(found, axis=3))
 
 
-def _auxiliary(name: str, x: Any, classes: int, rate: float, seed: int | None) -> Any:
+def _auxiliary(
+    name: str, x: TensorVariable, classes: int, rate: float, seed: int | None
+) -> TensorVariable:
     x = relu(conv(f"{name}_conv", _fitting_average(x), 128, 1))
     x = relu(linear(f"{name}_dense", flat(x), 1024))
     return linear(f"{name}_scores", drop(f"{name}_drop", x, rate, seed), classes)
 
 
-def _fitting_average(x: Any) -> Any:
+def _fitting_average(x: TensorVariable) -> TensorVariable:
     """Means of 5 x 5 pixels; of smaller images, of all pixels along that axis."""
     height, width = x.type.shape[1:3]
     return avg_pool2d(x, (min(5, height), min(5, width)), 3)
@@ -146,7 +149,7 @@ def inception_v3(
     channels: int = 3,
     auxiliary: bool = False,
     dropout: float = 0.5,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """Inception-v3: eleven blocks of branches, with convolutions of one row or one column.
@@ -203,21 +206,21 @@ def inception_v3(
     return classifier(seen, linear("scores", x, classes), beside)
 
 
-def _unit(name: str, x: Any, new: int, *where: Any) -> Any:
+def _unit(name: str, x: TensorVariable, new: int, *where: object) -> TensorVariable:
     return relu(conv_norm(name, x, new, *where, epsilon=EPSILON))
 
 
-def _line(name: str, x: Any, *units: tuple[Any, ...]) -> Any:
+def _line(name: str, x: TensorVariable, *units: tuple[Any, ...]) -> TensorVariable:
     """Convolutions one after the other: filters, window, stride, padding."""
     for number, (new, *where) in enumerate(units):
         x = _unit(f"{name}_{number}", x, new, *where)
     return x
 
 
-def _inception(kind: str, name: str, x: Any, width: int) -> Any:
+def _inception(kind: str, name: str, x: TensorVariable, width: int) -> TensorVariable:
     """The block of a kind, as figures 5, 10, 6, 10 and 7 of the paper show them."""
 
-    def line(branch: str, *units: tuple[Any, ...]) -> Any:
+    def line(branch: str, *units: tuple[Any, ...]) -> TensorVariable:
         return _line(f"{name}_{branch}", x, *units)
 
     down = (3, 2, "valid")
@@ -261,7 +264,7 @@ def _inception(kind: str, name: str, x: Any, width: int) -> Any:
     return pt.concatenate(found, axis=3)
 
 
-def _auxiliary_v3(name: str, x: Any, classes: int) -> Any:
+def _auxiliary_v3(name: str, x: TensorVariable, classes: int) -> TensorVariable:
     x = _unit(f"{name}_0", _fitting_average(x), 128, 1)
     fits = min(x.type.shape[1:3]) >= 5
     x = _unit(f"{name}_1", x, 768, 5, 1, "valid" if fits else "same")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from synkhronos._checks import check_number
 from synkhronos.training.net import Net
@@ -25,7 +24,7 @@ def mobilenet(
     classes: int = 1000,
     size: int | tuple[int, int] = 224,
     channels: int = 3,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """MobileNet: 3 x 3 convolutions of each channel apart, then of all channels of a pixel.

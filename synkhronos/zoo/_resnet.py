@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
@@ -44,7 +44,7 @@ def resnet(
     channels: int = 3,
     width: int = 64,
     blocks: Sequence[int] | None = None,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """ResNet for large images; from a depth of 50 on, blocks have a narrow middle.
@@ -102,20 +102,20 @@ def resnet(
     return classifier(seen, linear("scores", average(x), classes))
 
 
-def _plain(name: str, x: Any, new: int, stride: int) -> Any:
+def _plain(name: str, x: TensorVariable, new: int, stride: int) -> TensorVariable:
     """Two convolutions of 3 x 3."""
     y = relu(conv_norm(f"{name}_a", x, new, 3, stride))
     return relu(conv_norm(f"{name}_b", y, new) + _projected(name, x, new, stride))
 
 
-def _narrow(name: str, x: Any, inner: int, stride: int) -> Any:
+def _narrow(name: str, x: TensorVariable, inner: int, stride: int) -> TensorVariable:
     """Convolutions of 1 x 1, 3 x 3 and 1 x 1, the last with four times the filters."""
     y = relu(conv_norm(f"{name}_a", x, inner, 1))
     y = relu(conv_norm(f"{name}_b", y, inner, 3, stride))
     return relu(conv_norm(f"{name}_c", y, 4 * inner, 1) + _projected(name, x, 4 * inner, stride))
 
 
-def _projected(name: str, x: Any, new: int, stride: int) -> Any:
+def _projected(name: str, x: TensorVariable, new: int, stride: int) -> TensorVariable:
     """The input that a block adds to; a convolution of 1 x 1 where its shape is another."""
     if stride == 1 and x.type.shape[3] == new:
         return x
@@ -130,7 +130,7 @@ def cifar_resnet(
     size: int | tuple[int, int] = 32,
     channels: int = 3,
     width: int = 16,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """ResNet for small images: three stages, and shortcuts without weights.
@@ -192,7 +192,7 @@ def _each(depth: int, others: int) -> int:
     return layers
 
 
-def _widened(x: Any, new: int, stride: int) -> Any:
+def _widened(x: TensorVariable, new: int, stride: int) -> TensorVariable:
     """Every second pixel, with channels of 0 beside, as a convolution with a constant."""
     old = x.type.shape[3]
     if stride == 1 and old == new:
@@ -209,7 +209,7 @@ def wide_resnet(
     size: int | tuple[int, int] = 32,
     channels: int = 3,
     dropout: float = 0.0,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """Wide ResNet for small images: few wide blocks, which normalise before they convolve.

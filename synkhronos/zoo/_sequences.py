@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytensor
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 from pytensor_ml.layers import LSTM, Embedding, Input, LayerNorm, TransformerBlock
 from pytensor_ml.pytensorf import collect_trainable_params
 from pytensor_ml.state import NormalInitializer
@@ -182,7 +182,7 @@ def transformer(
     )
 
 
-def _next_loss(scores: Any, tokens: Any) -> Any:
+def _next_loss(scores: TensorVariable, tokens: TensorVariable) -> TensorVariable:
     """The mean over all places of -log of the probability of the next token."""
     log_p = pt.special.log_softmax(scores, axis=2)
     rows, places = pt.arange(tokens.shape[0]), pt.arange(tokens.shape[1])

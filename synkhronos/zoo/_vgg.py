@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import conv, drop, flat, images, known, linear, pool, relu
@@ -24,7 +23,7 @@ def vgg(
     width: int = 64,
     units: int = 4096,
     dropout: float = 0.5,
-    augment: Mapping[str, Any] | None = None,
+    augment: Mapping[str, object] | None = None,
     seed: int | None = 0,
 ) -> Net:
     """VGG: blocks of 3 x 3 convolutions between poolings, then three layers of units.

@@ -599,7 +599,7 @@ def test_a_permutation_that_moves_nothing_costs_no_round(
     s, t = shared(np.zeros(2), "s"), shared(np.zeros(2), "t")
     spread(s, [np.zeros(2), np.ones(2)])
     synk.broadcast(t)
-    monkeypatch.setattr(type(group2), "run_in_turn", None)  # whatever calls it fails
+    monkeypatch.setattr(type(group2.runner), "run", None)  # whatever calls it fails
     synk.permute([s, t], [0, 1])
     synk.permute(t, [1, 0])
     with pytest.raises(TypeError):

@@ -24,13 +24,13 @@ def shared(value: Any, name: str | None = None) -> Any:
 def rounds(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The commands that the group runs from now on."""
     seen: list[str] = []
-    run = group.run_in_turn
+    run = group.runner.run
 
     def count(command: Any, *args: Any, **kwargs: Any) -> Any:
         seen.append(type(command).__name__)
         return run(command, *args, **kwargs)
 
-    monkeypatch.setattr(group, "run_in_turn", count)
+    monkeypatch.setattr(group.runner, "run", count)
     return seen
 
 

@@ -1789,7 +1789,7 @@ def test_threads_take_turns_from_the_arguments_on(
     ones, twos, found = np.ones(5000), np.full(5000, 2.0), []
     f(ones)
     other = threading.Thread(target=lambda: found.append(f(twos)))
-    run = group2.run_in_turn
+    run = group2.runner.run
 
     def late(*args: Any, **kwargs: Any) -> Any:
         if not other.ident:
@@ -1797,7 +1797,7 @@ def test_threads_take_turns_from_the_arguments_on(
             other.join(0.1)
         return run(*args, **kwargs)
 
-    monkeypatch.setattr(group2, "run_in_turn", late)
+    monkeypatch.setattr(group2.runner, "run", late)
     assert f(ones) == 5000
     other.join()
     assert found == [10_000]

@@ -149,7 +149,7 @@ def test_data_and_numbers_that_are_made_in_between(group2: synk.Group) -> None:
         value = len(kept)
         d = synk.data(np.full(600, value))
         kept.append((d, value))
-        numbers.append(group2.number())
+        numbers.append(group2.inventory.number())
         del kept[: -len(kept) // 2 : 7]  # gives some memory back
 
     told = enter_at_each_line(make, make)

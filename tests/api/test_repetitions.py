@@ -172,9 +172,9 @@ def test_repetitions_in_a_group_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
         values = np.ones(3)
         data = synk.data(values)
         commands: list[object] = []
-        run = group.run_in_turn
+        run = group.runner.run
         monkeypatch.setattr(
-            group, "run_in_turn", lambda c, *rest: commands.append(c) or run(c, *rest)
+            group.runner, "run", lambda c, *rest: commands.append(c) or run(c, *rest)
         )
         found = [f(data) for _ in range(6)]
         assert [float(v) for v in found] == [7.0] * 6
@@ -203,23 +203,23 @@ def test_a_repetition_in_a_group_of_one_keeps_the_group_busy() -> None:
         for _ in range(3):
             f(data)
         part = f._function._replica.last_part
-        again, raised = part.again, TimeoutError("of a handler")
+        again, raised = part.repetition, TimeoutError("of a handler")
         calls = []
 
         def interrupted() -> None:
             calls.append(1)
             raise raised
 
-        part.again = lambda: f(data)
+        part.repetition = lambda: f(data)
         with pytest.raises(synk.GroupError, match="busy"):
             f(data)
-        part.again = interrupted
+        part.repetition = interrupted
         with pytest.raises(TimeoutError) as found:
             f(data)
         assert found.value is raised
         assert calls == [1]
         assert any("function f" in note for note in raised.__notes__)
-        part.again = again
+        part.repetition = again
         assert float(f(data)) == 3.0
 
 

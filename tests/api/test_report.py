@@ -154,13 +154,13 @@ def test_other_calls_are_plain(group2: synk.Group, monkeypatch: pytest.MonkeyPat
     f = synk.function([x], x.sum(), mode=FAST)
     f.report(np.ones(4))
     posted: list[Any] = []
-    run = group2.run_in_turn
+    run = group2.runner.run
 
     def noted(command: Any, *rest: Any) -> Any:
         posted.append(command)
         return run(command, *rest)
 
-    monkeypatch.setattr(group2, "run_in_turn", noted)
+    monkeypatch.setattr(group2.runner, "run", noted)
     for _ in range(3):
         assert f(np.ones(4)) == 4
     with f.measured():

@@ -22,6 +22,7 @@ import pytest
 from modes import FAST
 
 import synkhronos as synk
+from synkhronos._engine.commands.base import CALLS, CELLS, SIGN, SIGNED
 from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
 from synkhronos._transport.words.status import GroupStatus, MemberStatus, read_status
 from synkhronos.cli._command_line import main
@@ -44,6 +45,19 @@ def until(seen: Callable[[WatchedGroup], bool], watch: Watch) -> WatchedGroup:
         assert time.monotonic() < limit, found
         time.sleep(0.02)
     return found
+
+
+def test_memory_that_is_of_another_group_by_now() -> None:
+    """It has another number of members than at the look before, so nothing is counted."""
+
+    def of(members: int, calls: float) -> GroupStatus:
+        clock = [0.0] * CELLS
+        clock[SIGN], clock[CALLS] = SIGNED, calls
+        member = MemberStatus(0, os.getpid(), 0, False, False, 0, (tuple(clock),))
+        return GroupStatus(0, 1, "f", "", (member,) * members)
+
+    assert watched_groups._deltas(of(2, 1), of(2, 5))
+    assert watched_groups._deltas(of(2, 1), of(3, 5)) == []
 
 
 def test_figures_of_training(group2: synk.Group) -> None:

@@ -206,7 +206,7 @@ def test_a_value_left_half_written_raises_until_it_is_set() -> None:
         synk.all_reduce(shared, "sum")
         entry = group.member.variables.of(shared)
         # as the master finds itself when the other dies between the two barriers
-        group.member.in_place = (entry,)
+        group.member.changes.in_place = (entry,)
         with pytest.raises(synk.WorkerDied):
             group.run(Fault("SIGKILL", (1,)))
     with synk.Group(2):
@@ -348,7 +348,7 @@ class Assign(Command):
     value: float
 
     def run(self, member: Any) -> tuple[int]:
-        member.change(member.variables[self.number], np.full(3, self.value))
+        member.changes.set(member.variables[self.number], np.full(3, self.value))
         return (1,)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.compilations import Compilations
-from synkhronos._engine.compile import plan
+from synkhronos._engine.function_plan import plan
 
 # Functions are made here for their slices; `tests/api/test_warnings.py` holds what is warned of.
 pytestmark = [

@@ -295,7 +295,8 @@ def test_an_interrupt_of_the_recovery(
     s = pytensor.shared(np.zeros(3), name="s")
     f = synk.function([], updates=[(s, s + 1)], mode="FAST_COMPILE")
     f()
-    places = {"collect": group2.channel, "_recover": group2, "undo": group2.member}
+    changes = group2.member.changes
+    places = {"collect": group2.channel, "_recover": group2.runner, "undo": changes}
     for name in moments:
         place = places[name]
         monkeypatch.setattr(place, name, _once(KeyboardInterrupt, getattr(place, name)))
@@ -313,7 +314,8 @@ def test_a_timeout_between_verdict_and_books(
     s = pytensor.shared(np.zeros(3), name="s")
     f = synk.function([], updates=[(s, s + 1)], mode="FAST_COMPILE")
     f()
-    monkeypatch.setattr(group2.member, "keep", _once(TimeoutError, group2.member.keep))
+    changes = group2.member.changes
+    monkeypatch.setattr(changes, "keep", _once(TimeoutError, changes.keep))
     with pytest.raises(TimeoutError):
         f()
     assert [synk.get_value(r, s)[0] for r in range(2)] == [2, 2]
@@ -386,7 +388,7 @@ def test_an_interrupt_while_a_reduction_writes(monkeypatch: pytest.MonkeyPatch, 
         synk.broadcast(s)
         with pytest.raises(KeyboardInterrupt):
             synk.all_reduce(s, "sum")
-        assert not group.member.in_place
+        assert not group.member.changes.in_place
         if dies:
             with pytest.raises(synk.StateTorn):
                 synk.get_value(0, s)

@@ -644,7 +644,7 @@ def test_close_during_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ho
     closed, close = [], OneNodeChannel._close_descriptors
 
     def watched(channel: OneNodeChannel) -> None:
-        closed.append(group._running)
+        closed.append(group.runner.running)
         close(channel)
 
     def act() -> None:
@@ -918,14 +918,15 @@ def test_an_interrupt_leaves_the_users_threads_alone(monkeypatch: pytest.MonkeyP
     pools = [Pool(0), Pool(1)]
     monkeypatch.setattr(thread_pools, "thread_pools", lambda: pools)
     share = MasterCores([0])
-    with pytest.raises(KeyboardInterrupt), share:
+    limits = share.thread_limits
+    with pytest.raises(KeyboardInterrupt), limits:
         pass
     assert [p.threads for p in pools] == [8, 8]
-    share.__enter__()  # and an interrupt before __exit__ has begun
-    with share:
+    limits.__enter__()  # and an interrupt before __exit__ has begun
+    with limits:
         assert [p.threads for p in pools] == [1, 1]
     assert [p.threads for p in pools] == [8, 8]
-    share.__enter__()
+    limits.__enter__()
     share.release()
     assert [p.threads for p in pools] == [8, 8]
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from modes import FAST
 
 import synkhronos as synk
-from synkhronos._engine import group as group_module
+from synkhronos._engine import runner as runner_module
 from synkhronos._engine.spans import NAMED, RUN, SPAN, Spans
 from synkhronos._engine.trace import MemberTrace, Trace, nested, on_the_master_clock
 from synkhronos.extensions import make_train_function, updates
@@ -224,7 +224,7 @@ def test_a_member_that_stands_still_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group waits for its spans for a while only, and is closed."""
-    monkeypatch.setattr(group_module, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(runner_module, "LEAVE_SECONDS", 0.3)
     group = synk.Group(2, trace=tmp_path / "trace.bin")
     os.kill(group.channel.pid(1), signal.SIGSTOP)
     group.close()

@@ -377,7 +377,7 @@ MUTANTS = (
     ),
     Mutant(
         "a command left without its verdict is settled",
-        "_engine/group.py",
+        "_engine/runner.py",
         "            if self._transactions.undecided or self._left:  # a restart has made others\n"
         "                self._leave()\n\n    def turn",
         "            pass\n\n    def turn",
@@ -385,7 +385,7 @@ MUTANTS = (
     ),
     Mutant(
         "what failed is undone",
-        "_engine/member.py",
+        "_engine/changes.py",
         "        for entry, value in self._undo.values():\n            entry.storage[0] = value\n"
         "        self._forget_command()",
         "        self._forget_command()",
@@ -393,7 +393,7 @@ MUTANTS = (
     ),
     Mutant(
         "half-written values are marked",
-        "_engine/member.py",
+        "_engine/changes.py",
         "                mark_torn(entry)\n        self.in_place = ()",
         "                pass\n        self.in_place = ()",
         f"{FAULTS} tests/faults/test_restarts.py -k 'reduction_writes or half'",
@@ -442,7 +442,7 @@ MUTANTS = (
     ),
     Mutant(
         "turns",
-        "_engine/group.py",
+        "_engine/runner.py",
         "        if self._has_turn():\n",
         "        if False:\n",
         "tests/api/test_reentry.py",
@@ -591,8 +591,8 @@ MUTANTS = (
     Mutant(
         "a copy of remote rows has its version in its name",
         "training/sources/_copies.py",
-        "{_short(url)}-{_short(version)}-{own}",
-        "{_short(url)}-{own}",
+        "{_short(origin)}-{_short(version)}-{own}",
+        "{_short(origin)}-{own}",
         "tests/training/sources/test_files.py -k cop",
     ),
     Mutant(

@@ -12,7 +12,7 @@ from orders import Orders, how
 from selection import thorough
 
 from synkhronos._api import data
-from synkhronos._engine.member import Member
+from synkhronos._engine.changes import Changes
 
 # the orders set values that differ on purpose, and pick batches without rows
 pytestmark = [
@@ -30,9 +30,9 @@ def test_any_order(sequences: int) -> None:
 
 
 def only_the_master_changes(change: Callable[..., None]) -> Callable[..., None]:
-    def act(member: Member, entry: Any, value: Any) -> None:
-        if member.rank == member.master:
-            change(member, entry, value)
+    def act(changes: Changes, entry: Any, value: Any) -> None:
+        if changes._communicator.rank == changes._master:
+            change(changes, entry, value)
 
     return act
 
@@ -41,15 +41,15 @@ NEGATIVE_BELOW = 45  # rows of which the first half are not negative, and others
 
 DEFECTS: dict[str, tuple[object, str, Callable[..., Any], Callable[[Orders], None]]] = {
     "a worker that keeps its value": (
-        Member,
-        "change",
+        Changes,
+        "set",
         only_the_master_changes,
         lambda o: o.broadcast(which=0, name="w", number=7, given=True),
     ),
     "a failure that is not undone": (
-        Member,
+        Changes,
         "undo",
-        lambda undo: Member._forget_command,
+        lambda undo: Changes._forget_command,
         lambda o: o.call_with_updates(0, "checked", 0, NEGATIVE_BELOW, None, 1, 1),
     ),
     "rows that are not cleared": (

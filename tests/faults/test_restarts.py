@@ -123,7 +123,7 @@ class Half(Command):
     variable: int
 
     def run(self, member: Any) -> None:
-        member.in_place = [member.variables[self.variable]]
+        member.changes.in_place = [member.variables[self.variable]]
         if member.rank:
             os.kill(os.getpid(), signal.SIGKILL)
         member.communicator.barrier()

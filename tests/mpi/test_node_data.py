@@ -133,7 +133,7 @@ class Held(Command):
     '''Rows of scattered Data that each member's node has.'''
 
     def run(self, member):
-        return sorted(len(rows) for rows, _ in member.scattered_rows.values())
+        return sorted(len(rows) for rows, _ in member.on_node.scattered_rows.values())
 
     def answer(self, member, own, reports):
         return [own, *(reports.get(r, []) for r in range(1, member.size))]

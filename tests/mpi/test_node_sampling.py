@@ -63,7 +63,7 @@ np.testing.assert_array_equal(first["b"], second["b"])
 np.testing.assert_allclose(
     first["b"], np.concatenate([a.posterior["b"] for a in alone]), rtol=1e-6)
 f = synk.function([], pytensor.tensor.constant(1.0) * 2)
-print("equal", first["b"].shape, f(), synk.current_group().member.node_cores)
+print("equal", first["b"].shape, f(), synk.current_group().member.on_node.cores)
 """
 
 FAILING = """

@@ -34,7 +34,7 @@ class Long(Command):
             member.progress(count)
         if member.rank == self.fails:
             raise LookupError(f"by member {member.rank}")
-        wire = member.above and member.above._leaders._transport
+        wire = member.on_node.above and member.on_node.above._leaders._transport
         return count, len(wire._sending) + len(wire._offered) if wire else 0
 
 @dataclass(frozen=True)

@@ -531,11 +531,11 @@ def test_a_task_cannot_meet_the_master(group2: synk.Group) -> None:
     x = pt.vector("x", dtype="float64")
     f = synk.function([x], ops.all_reduce(x.sum()), mode=FAST)
     posted: list[Any] = []
-    real = group2.run_in_turn
-    group2.run_in_turn = lambda c, *a, **k: posted.append(c) or real(c, *a, **k)
+    real = group2.runner.run
+    group2.runner.run = lambda c, *a, **k: posted.append(c) or real(c, *a, **k)
     assert f(np.arange(4.0)) == 6.0
     assert f(np.arange(4.0)) == 6.0
-    del group2.run_in_turn
+    del group2.runner.run
     call = posted[-1]
     with pytest.raises(synk.WorkerError, match=r"Group\.start"):
         group2.start(call).wait()

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
@@ -26,7 +27,7 @@ def _key(module: Any, *parts: Any) -> str:
 
 
 @register_funcify_and_cache_key(Lean)  # type: ignore[untyped-decorator]
-def _funcify(lean: Lean, node: Any, **kwargs: Any) -> tuple[Any, str]:
+def _funcify(lean: Lean, node: Apply, **kwargs: Any) -> tuple[Any, str]:
     """Return a function of numba, and the key of its machine code.
 
     Numba itself adds the dtypes, ranks and layouts of the arguments to the key.

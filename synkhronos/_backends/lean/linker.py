@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytensor.configdefaults import config
+from pytensor.graph.fg import FunctionGraph
 from pytensor.link.numba.linker import NumbaLinker
 
 
@@ -15,7 +16,7 @@ class LeanLinker(NumbaLinker):
     machine code depends on no closure. The function of a whole graph has none.
     """
 
-    def fgraph_convert(self, fgraph: Any, *args: Any, **kwargs: Any) -> Any:
+    def fgraph_convert(self, fgraph: FunctionGraph, *args: object, **kwargs: object) -> Any:
         """Return the graph's function and the key of its machine code (None: not cached)."""
         try:
             from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS

@@ -16,7 +16,7 @@ from synkhronos._backends.lean.rewrite import TAG, register
 from synkhronos._backends.vectorised.rewrite import tags
 
 
-def lean(mode: Any) -> Any:
+def lean(mode: object) -> Any:
     """The mode for a function of a group: in mode NUMBA, with operations of this package's own.
 
     They are lean ones and, if the group wants them, vectorised ones. Other modes stay as they are.
@@ -29,7 +29,7 @@ def lean(mode: Any) -> Any:
 
 
 @contextlib.contextmanager
-def without_c(mode: Any) -> Iterator[None]:
+def without_c(mode: object) -> Iterator[None]:
     """A context in which PyTensor computes constants in Python, if the mode uses no C.
 
     PyTensor else compiles C code for each kind of constant expression that it folds, 1 to 3 s each.

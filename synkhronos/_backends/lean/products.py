@@ -46,7 +46,7 @@ class _Product:
     m, k, n of a (m, k), b (k, n) and c (m, n). c is C-contiguous and no part of a or b.
     """
 
-    def __init__(self, module: Any, dtype: Any) -> None:
+    def __init__(self, module: object, dtype: object) -> None:
         self.letter, self.element, size = _KINDS[dtype]
         self.module, self.size = module, _word(size)
         self.copies: list[Any] = []  # slots with the addresses of copies, or null
@@ -83,12 +83,12 @@ class _Product:
         b.call(cgutils.get_or_insert_function(self.module, _GEMM, "numba_xxgemm"), given)
         self._return(_DONE)
 
-    def _write_vector(self, is_column: Any) -> None:
+    def _write_vector(self, is_column: object) -> None:
         """A product with one column, a @ x; or with one row, x @ b, which is b.T @ x."""
         b = self.builder
         first, second, out, a0, a1, b0, b1, m, k, n = self.function.args
 
-        def pick(column: Any, row: Any) -> Any:
+        def pick(column: object, row: object) -> Any:
             return b.select(is_column, column, row)
 
         length = pick(m, n)
@@ -106,7 +106,9 @@ class _Product:
         b.call(cgutils.get_or_insert_function(self.module, _GEMV, "numba_xxgemv"), given)
         self._return(_DONE)
 
-    def _operand(self, data: Any, s0: Any, s1: Any, n0: Any, n1: Any) -> tuple[Any, ...]:
+    def _operand(
+        self, data: object, s0: object, s1: object, n0: object, n1: object
+    ) -> tuple[Any, ...]:
         """A matrix for BLAS: address, whether it is stored by rows, leading dimension."""
         b = self.builder
         by_rows, row_lead = self._lead(s1, s0, n1, n0)
@@ -118,7 +120,9 @@ class _Product:
             b.store(n1, lead)
         return b.load(at), b.or_(by_rows, b.not_(by_columns)), b.load(lead)
 
-    def _lead(self, inner: Any, outer: Any, n_inner: Any, n_outer: Any) -> tuple[Any, Any]:
+    def _lead(
+        self, inner: object, outer: object, n_inner: object, n_outer: object
+    ) -> tuple[Any, Any]:
         """Whether BLAS can read a matrix whose inner axis is dense, and the leading dimension."""
         b = self.builder
         lead = b.sdiv(outer, self.size)
@@ -128,7 +132,9 @@ class _Product:
         dense = b.or_(b.icmp_signed("==", inner, self.size), b.icmp_signed("==", n_inner, _word(1)))
         return b.and_(dense, b.or_(apart, single)), b.select(single, n_inner, lead)
 
-    def _copied(self, data: Any, s0: Any, s1: Any, n0: Any, n1: Any, copy: Any) -> Any:
+    def _copied(
+        self, data: object, s0: object, s1: object, n0: object, n1: object, copy: object
+    ) -> Any:
         """The address of a C-contiguous copy, also stored in its slot; returns without memory."""
         b = self.builder
         allocate = ir.FunctionType(_POINTER, [_I64])
@@ -158,14 +164,14 @@ class _Product:
             self.builder.call(called, [self.builder.load(slot)])
         self.builder.ret(_I32(code))
 
-    def _clear(self, data: Any, cells: Any) -> None:
+    def _clear(self, data: object, cells: object) -> None:
         cgutils.memset(self.builder, data, self.builder.mul(cells, self.size), 0)
 
-    def _flag(self, by_rows: Any) -> Any:
+    def _flag(self, by_rows: object) -> Any:
         """The letter for BLAS: "n" where `by_rows` holds, or "t" for the transpose."""
         return self.builder.select(by_rows, _letter("n"), _letter("t"))
 
-    def _slot(self, value: Any) -> Any:
+    def _slot(self, value: object) -> Any:
         return cgutils.alloca_once_value(self.builder, value)
 
     def _scalar(self, value: float) -> Any:

@@ -223,7 +223,7 @@ def reduction(op: Any, ndim: int, narrow: np.dtype, wide: np.dtype) -> Any:
     if narrow == wide:
 
         @numba_njit(inline="always")
-        def narrowed(out: Any) -> Any:
+        def narrowed(out: object) -> Any:
             return out
 
     else:
@@ -232,7 +232,7 @@ def reduction(op: Any, ndim: int, narrow: np.dtype, wide: np.dtype) -> Any:
         def narrowed(out: Any) -> Any:
             return out.astype(narrow)
 
-    def careduce(x: Any) -> Any:
+    def careduce(x: object) -> Any:
         raise NotImplementedError("only numba runs this")
 
     @overload(careduce, strict=False)

@@ -9,6 +9,8 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
@@ -24,7 +26,7 @@ _FLOATS = ("float32", "float64")
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
 
 
-def _is_product(op: Any, node: Apply) -> bool:
+def _is_product(op: Op, node: Apply) -> bool:
     return node.outputs[0].type.dtype in _FLOATS
 
 
@@ -51,7 +53,7 @@ def _is_reduction(op: Any, node: Apply) -> bool:
     )
 
 
-def _is_fill(op: Any, node: Apply) -> bool:
+def _is_fill(op: Op, node: Apply) -> bool:
     return all(length == 1 for length in node.inputs[0].type.shape)
 
 
@@ -59,7 +61,7 @@ def _is_divided(op: Any, node: Apply) -> bool:
     return bool(op.len_splits > 1)
 
 
-def _always(op: Any, node: Apply) -> bool:
+def _always(op: Op, node: Apply) -> bool:
     return True
 
 
@@ -77,7 +79,7 @@ _KNOWN: dict[type, tuple[set[str], Callable[[Any, Apply], bool]]] = {
 }
 
 
-def _known(op: Any) -> type | None:
+def _known(op: Op) -> type | None:
     """The class of operations that an operation belongs to; subclasses only of reductions."""
     if isinstance(op, CAReduce):
         return CAReduce
@@ -99,10 +101,10 @@ class _Replace(GraphRewriter):
         self.refused: set[type] = set()
         self.available: bool | None = None
 
-    def add_requirements(self, fgraph: Any) -> None:
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
         """Add none."""
 
-    def apply(self, fgraph: Any) -> None:
+    def apply(self, fgraph: FunctionGraph) -> None:
         """Replace the nodes that this package has code for."""
         asked = any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes)
         if not asked or not self._is_available():

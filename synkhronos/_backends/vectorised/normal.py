@@ -102,7 +102,7 @@ def erfcx(x: Real) -> Real:
 
 
 class _Normal:
-    """What the functions of a normal distribution share, for |x|.
+    """The common parts of the functions of a normal distribution, for |x|.
 
     Attributes
     ----------

@@ -127,7 +127,7 @@ def vectorising(wanted: bool) -> Iterator[None]:
 
 
 def tags() -> tuple[str, ...]:
-    """What a mode has to include, so that operations are replaced; nothing, if they are not."""
+    """The tags that a mode includes, so that operations are replaced; none if they are not."""
     if not _wanted.get():
         return ()
     if _TAG not in optdb:

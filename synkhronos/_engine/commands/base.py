@@ -2,7 +2,7 @@
 
 A command is a frozen value. `run(member)` does it in any member and returns that member's outcome;
 `answer(member, own, reports)` makes, in the master, the result of the outcomes. A command that
-changes variables does so through `member.change`, so that a failure anywhere undoes it everywhere.
+changes variables does so through `member.changes`, so that a failure anywhere undoes it everywhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from synkhronos._engine.member import Member
 from synkhronos._engine.spans import Spans
 from synkhronos._engine.variables import Entry
+from synkhronos._transport.channels.repeated_commands import Repeatable
 
 # The first six follow one another in a call or training step; "between" is the time from the end of
 # one call in this member to the begin of the next one. CALLS, ROWS and BYTES (of outputs, in the
@@ -32,10 +33,9 @@ SIGNED = 20171101.0
 clock = time.perf_counter
 
 
-class Command:
+class Command(Repeatable):
     """The base of all commands."""
 
-    repeats = False  # the very same object may be posted again, as one word
     pure = False  # it changes no variable in any member
     lent = False  # its answer keeps no array of the reports, so they need not be copied
 

@@ -1,4 +1,23 @@
-"""Runs a function: each member on its part of the rows; the master combines the results."""
+"""Runs a function: each member on its part of the rows; the master combines the results.
+
+These rules hold:
+
+* The call says which rows each member computes (`edges`), and all members read the same call. So
+  each knows the rows of every other without a message. Only sliceable shared variables, whose
+  lengths the master cannot know, cost a meeting for that.
+* Members whose part has no rows take no part in averages, and compute nothing. Only where the graph
+  has collectives they compute a row of another member: one that is missing in a meeting would keep
+  the others waiting.
+* Values are combined in the order of ranks, weighted by rows, and in the same order when they are
+  large and all members reduce them. So a result is bit-equal from run to run, and one whose
+  reduction is proved depends on the group's size only by rounding.
+* Nothing is changed before all is computed. New values are set at the end, by `Changes`, and are
+  final after the verdict.
+* A part is kept while the same call is repeated, so a repetition must find the same memory: what
+  the master writes anew (lists of rows, arrays) lies where it lay before.
+* The shorter way (`Part.repetition`) gives what the long way gives. It leaves out only checks of
+  what cannot change between repetitions: shapes, dtypes, places, the compiled function.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +31,7 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from synkhronos._backends.compile_cache import compiles_at_call, uncacheable, while_compiling
+from synkhronos._backends.graph_types import tensor_type
 from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.graph_exchanges import collective
@@ -157,7 +177,7 @@ def _call(*values: Any) -> Call:
 
 @dataclass(frozen=True)
 class ScatteredSource:
-    """The name of rows of which each node has its own: `member.scattered_rows` holds them."""
+    """The name of rows of which each node has its own, in `OnNode.scattered_rows`."""
 
     number: int
 
@@ -191,16 +211,16 @@ class Part:
     computed: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
     fractions: list[float]  # of the participants in an average
-    listed: bool  # the rows are a list in shared memory, which a repeated call overwrites
+    reads_list: bool  # of rows, in shared memory; a repeated call overwrites it
     stands_in: bool = False
-    again: Callable[[], Sequence[Any]] | None = None  # computes the same again, by a shorter path
-    # (source, list of rows, argument): rows that are copied before each repetition
-    taken: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
+    repetition: Callable[[], Sequence[Any]] | None = None  # computes the same, by a shorter path
+    # (source, list of rows, argument): copied before each repetition
+    copied: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
 
     def take_rows(self) -> None:
         """Take the rows that are listed now."""
-        for source, rows, target in self.taken:
-            source.take(rows, 0, target, "clip")  # see `_part_of`
+        for source, rows, target in self.copied:
+            source.take(rows, 0, target, "clip")  # see `_taken_rows`
 
     def reduced(self, given: Sequence[Sequence[float]]) -> list[np.ndarray]:
         """The reduced outputs, from those of each participant, where all are scalars."""
@@ -237,13 +257,13 @@ def compute_call(
     """
     replica = member.replicas[call.function]
     part = replica.last_part
-    if part is not None and part.call is call and part.again is not None:
-        if part.taken:
+    if part is not None and part.call is call and part.repetition is not None:
+        if part.copied:
             part.take_rows()
         if ready is not None:
             ready()
         try:
-            return part, part.again()
+            return part, part.repetition()
         except Exception as exc:
             _note_shapes(exc, member, part)
             raise
@@ -271,7 +291,7 @@ def part_of(call: Call, member: Member) -> Part:
     replica = member.replicas[call.function]
     part = replica.last_part
     if part is not None and part.call is call:
-        if part.listed:
+        if part.reads_list:
             part.arguments = _arguments(call, member, replica)
         return part
     if call.new is not None:
@@ -308,26 +328,26 @@ def compile_alone(call: Call, member: Member, wholly: bool) -> None:
 def _shorten(call: Call, member: Member, replica: Replica, part: Part) -> None:
     """Let repetitions of the call take a shorter path, if there is one."""
     compute = replica.repetition(part.variant, part.arguments)
-    taken = []
+    copied = []
     for source, target in zip(call.arguments, part.arguments, strict=False):
         if isinstance(source.rows, ArrayRef):
             if compute is None or call.edges is None or isinstance(source.source, ScatteredSource):
                 return
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
-            taken.append((member.view(source.source), member.view(source.rows)[lo:hi], target))
-    part.taken = taken
-    part.again = compute
+            copied.append((member.view(source.source), member.view(source.rows)[lo:hi], target))
+    part.copied = copied
+    part.repetition = compute
     if compute is None or not (replica.shareds_of_jax or replica.threaded):
         return
 
-    def again() -> Sequence[Any]:
+    def brought_before() -> Sequence[Any]:
         bring(member, replica)
         if not replica.threaded:
             return compute()
-        with member.core_limit:
+        with member.on_node.core_limit:
             return compute()
 
-    part.again = again
+    part.repetition = brought_before
 
 
 def _stays(call: Call, replica: Replica) -> bool:
@@ -387,7 +407,7 @@ def _check_row_for_all(call: Call, recipe: Recipe, weights: tuple[float, ...] | 
 def _variant(call: Call, recipe: Recipe, rows: bool, lengths: Sequence[int]) -> Variant:
     outputs = call.outputs + call.extra
     sliced = call.slices > 1 or len(lengths) > 1
-    return Variant(outputs, rows, apart=rows and recipe.apart(outputs, sliced))
+    return Variant(outputs, rows, by_slices=rows and recipe.has_slice_graphs(outputs, sliced))
 
 
 def _fractions(weights: tuple[float, ...] | None, participants: tuple[int, ...]) -> list[float]:
@@ -414,7 +434,7 @@ def _check_lengths(rows: float, length: int | None, label: str) -> None:
 def _scalars(call: Call, replica: Replica) -> Scalars | None:
     found = []
     for i, (output, op) in enumerate(zip(call.outputs, call.reductions, strict=True)):
-        kind: Any = replica.recipe.outputs[output].type
+        kind = tensor_type(replica.recipe.outputs[output])
         if op not in COMBINE or not is_dense(kind):
             return None
         if kind.ndim > 0 or kind.dtype not in ("float32", "float64"):
@@ -439,7 +459,7 @@ def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[A
     return values, len(values[0])
 
 
-def _rows_of(value: Any, rows: Selection) -> Any:
+def _rows_of(value: object, rows: Selection) -> Any:
     value = np.asarray(value)  # JAX would compile each slice of its own arrays
     if isinstance(rows, Span):
         return value[rows.start : rows.stop]
@@ -454,7 +474,7 @@ def _arguments(call: Call, member: Member, replica: Replica, stands_in: bool = F
         if isinstance(source, ArrayRef | FileRef):
             source = member.view(source)
         elif isinstance(source, ScatteredSource):
-            source, first = member.scattered_rows[source.number]
+            source, first = member.on_node.scattered_rows[source.number]
         if argument.rows is not None and call.edges is not None:
             lo, hi = call.edges[member.rank], call.edges[member.rank + 1]
             if stands_in:
@@ -462,12 +482,12 @@ def _arguments(call: Call, member: Member, replica: Replica, stands_in: bool = F
             rows = argument.rows
             listed = Picks(member.view(rows)) if isinstance(rows, ArrayRef) else rows
             mine = listed.cut(lo, hi)
-            source = _part_of(source, mine.shifted(first) if first else mine, replica, i)
+            source = _taken_rows(source, mine.shifted(first) if first else mine, replica, i)
         found.append(source)
     return found
 
 
-def _part_of(source: np.ndarray, rows: Selection, replica: Replica, index: int) -> np.ndarray:
+def _taken_rows(source: np.ndarray, rows: Selection, replica: Replica, index: int) -> np.ndarray:
     """A member's rows: a view if they are contiguous, else a copy in the member's buffer."""
     if isinstance(rows, Span):
         return source[rows.start : rows.stop]
@@ -528,7 +548,7 @@ def _compute(member: Member, replica: Replica, part: Part, alone: bool = False) 
         return _run(member, replica, part)
     with contextlib.ExitStack() as stack:
         if replica.threaded:
-            stack.enter_context(member.core_limit)
+            stack.enter_context(member.on_node.core_limit)
         if replica.recipe.has_collectives and member.size > 1 and not alone:
             everybody = len(part.participants) == member.size
             members = None if everybody else part.participants
@@ -575,9 +595,9 @@ def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Ans
     new = {u.shared: v for u, v in [*answer.updates, *shared]} | dict(answer.streams)
     differing = [u.shared for u in replica.recipe.updates if _will_differ(u, member)]
     for update in replica.recipe.updates:
-        member.mark(member.variables.of(update.shared), update.shared in differing)
+        member.changes.mark(member.variables.of(update.shared), update.shared in differing)
     for variable, value in new.items():
-        member.change(member.variables.of(variable), value)
+        member.changes.set(member.variables.of(variable), value)
 
 
 def _will_differ(update: Update, member: Member) -> bool:
@@ -586,7 +606,7 @@ def _will_differ(update: Update, member: Member) -> bool:
         return False
     sources = [member.variables.of(s) for s in update.sources]
     by_rows = update.by_rows and not update.alike
-    return by_rows or update.own or any(s.is_stream or member.differs(s) for s in sources)
+    return by_rows or update.own or any(s.is_stream or member.changes.differs(s) for s in sources)
 
 
 def _missing_shared(replica: Replica, part: Part) -> bool:
@@ -602,7 +622,7 @@ def _reduce_updates(
     everybody = len(part.participants) == member.size
     found = []
     for update in updates:
-        arrays = [_widened(member.native(mine[update]), update)] if update in mine else []
+        arrays = [_widened(comm.native(mine[update]), update)] if update in mine else []
         op = update.reduction
         assert op is not None
         comm.all_reduce(arrays, op, _weights_of(part), part.participants)
@@ -627,7 +647,7 @@ def _weights_of(part: Part) -> list[float] | None:
     return weights if any(weights) else None
 
 
-def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[Any]) -> Any:
+def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[object]) -> Any:
     """This member's report of the outputs; all members together reduce large ones first."""
     if member.rank == member.master:
         if len(part.participants) > 1 and part.scalars is None:
@@ -648,7 +668,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[An
     )
 
 
-def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[Any]) -> list[Any]:
+def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[object]) -> list[Any]:
     """Replace what the members reduce together: by the result in the master, None elsewhere."""
     found = list(values)
     together = len(part.participants) > 1 and member.master in part.participants
@@ -657,7 +677,7 @@ def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[Any]) -
     for i, op in enumerate(call.reductions):
         if op is None or op is Reduction.GATHER:
             continue
-        array = member.native(values[i])
+        array = member.communicator.native(values[i])
         if array.nbytes >= BIG_BYTES:
             result = member.communicator.reduce(
                 [array], op, member.master, _weights_of(part), part.participants
@@ -687,7 +707,7 @@ def _combine_one(
     return np.array(first) if dense else first
 
 
-def _portable(value: Any) -> Any:
+def _portable(value: object) -> Any:
     """A value that can be sent; only arrays of other libraries become those of numpy."""
     foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
     return np.asarray(value) if foreign else value

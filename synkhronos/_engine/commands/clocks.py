@@ -46,7 +46,7 @@ class Clocks:
             member.show_clocks(made[0])
         self.of = list(home.expose(made)[comm.leader][0])
         self.mine = Stopwatch(self.of[home.rank])
-        self.mine.spans = member.spans
+        self.mine.spans = member.measured.spans
 
 
 def seconds_by_phase(clocks: Sequence[Sequence[float]]) -> dict[str, list[float]]:
@@ -63,7 +63,7 @@ class MakeClocks(Command):
 
     def run(self, member: Member) -> None:
         """Allocate the cells, and map those of the other members."""
-        member.clocks[self.number] = Clocks(member)
+        member.measured.clocks[self.number] = Clocks(member)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ReadClocks(Command):
 
     def run(self, member: Member) -> list[float]:
         """This member's cells."""
-        cells = member.clocks[self.number].of[member.communicator.home.rank]
+        cells = member.measured.clocks[self.number].of[member.communicator.home.rank]
         return [float(c) for c in cells]
 
     def answer(
@@ -110,7 +110,7 @@ class MeasuredCall(ExtendedCall):
 
     def run(self, member: Member) -> Any:
         """Run the call; large outputs are reduced after a meeting, so that waits are told apart."""
-        watch = member.clocks[self.call.function].mine
+        watch = member.measured.clocks[self.call.function].mine
         watch.start(counted=not self.call.first and member.replicas[self.call.function].used)
         part, outputs = compute_call(self.call, member, lambda: watch.lap(SCATTER))
         watch.lap(COMPUTE)
@@ -123,7 +123,7 @@ class MeasuredCall(ExtendedCall):
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
         """The call's answer, after the master's wait for the reports."""
-        watch = member.clocks[self.call.function].mine
+        watch = member.measured.clocks[self.call.function].mine
         watch.lap(WAIT)
         found = self.call.answer(member, own, reports)
         watch.lap(REDUCE)

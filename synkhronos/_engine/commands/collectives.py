@@ -16,7 +16,7 @@ from synkhronos._plan.reductions import Reduction
 from synkhronos._transport.communicators.communicator import Join
 
 
-def in_host(values: Sequence[Any] | None) -> list[np.ndarray] | None:
+def in_host(values: Sequence[object] | None) -> list[np.ndarray] | None:
     """Results for the user: arrays of numpy that can be written to."""
     if values is None:
         return None
@@ -55,10 +55,10 @@ class Collective(Command):
         """Their values, in the form in which the communicator moves them."""
         return [member.array(e) for e in self.entries(member)]
 
-    def change(self, member: Member, values: Iterable[Any], differs: bool) -> None:
+    def change(self, member: Member, values: Iterable[object], differs: bool) -> None:
         """Set the variables; `differs`: the values of the members are different."""
         for entry, value in zip(self.entries(member), values, strict=True):
-            member.change(entry, value)
+            member.changes.set(entry, value)
         self.mark(member, differs)
 
     def as_held(self, member: Member, values: Iterable[np.ndarray]) -> list[np.ndarray]:
@@ -69,7 +69,7 @@ class Collective(Command):
     def mark(self, member: Member, differs: bool) -> None:
         """Record whether the members hold different values now."""
         for entry in self.entries(member):
-            member.mark(entry, differs)
+            member.changes.mark(entry, differs)
 
 
 @dataclass(frozen=True)
@@ -160,21 +160,21 @@ class AllReduce(Collective):
     def act(self, member: Member) -> None:
         """Reduce this member's chunk for all; on GPUs, into fresh arrays."""
         entries = self.entries(member)
-        if member.on_gpus:
+        if member.communicator.on_gpus:
             given = self.arrays(member)  # an undo needs the old ones
             values = [np.array(v, order="C") if isinstance(v, np.ndarray) else v for v in given]
             member.communicator.all_reduce(values, self.op, self.weights)
             self.change(member, values, differs=False)
             return
-        arrays = [member.adopt(e) for e in entries]
+        arrays = [member.changes.adopt(e) for e in entries]
 
         def starting() -> None:
-            member.in_place = entries
+            member.changes.in_place = entries
 
-        with member.uninterrupted():
+        with member.changes.interrupts:  # Ctrl-C waits until all are here
             comm = member.communicator
             comm.all_reduce(arrays, self.op, self.weights, starting=starting)
-            member.in_place = ()
+            member.changes.in_place = ()
         self.mark(member, differs=False)
 
 

@@ -59,12 +59,12 @@ class Forget(Command):
         for number in self.functions:
             member.replicas.pop(number, None)
             member.installed.forget(number)
-            member.clocks.pop(number, None)
-            member.scattered_rows.pop(number, None)
+            member.measured.clocks.pop(number, None)
+            member.on_node.scattered_rows.pop(number, None)
         member.forget(self.variables)
 
 
-def _no_reference(pid: Any) -> Any:
+def _no_reference(pid: object) -> Any:
     raise InputError(f"a definition refers to shared variable {pid}")
 
 

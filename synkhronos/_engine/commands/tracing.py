@@ -15,6 +15,7 @@ import numpy as np
 from synkhronos._checks import check_integer
 from synkhronos._engine.commands.base import Command, clock
 from synkhronos._engine.member import Member
+from synkhronos._engine.runner import Runner
 from synkhronos._engine.spans import SPAN, Spans
 from synkhronos._engine.trace import Alignment, MemberTrace, Trace, check_path
 from synkhronos._errors import GroupError
@@ -34,9 +35,9 @@ class StartTrace(Command):
 
     def run(self, member: Member) -> Alignment | None:
         """Begin."""
-        member.spans = Spans(self.capacity)
-        for clocks in member.clocks.values():
-            clocks.mine.spans = member.spans
+        member.measured.spans = Spans(self.capacity)
+        for clocks in member.measured.clocks.values():
+            clocks.mine.spans = member.measured.spans
         return aligned(member)
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Alignment:
@@ -52,8 +53,8 @@ class StopTrace(Command):
 
     def run(self, member: Member) -> tuple[MemberTrace, Alignment | None]:
         """Stop."""
-        spans, member.spans = member.spans, None
-        for clocks in member.clocks.values():
+        spans, member.measured.spans = member.measured.spans, None
+        for clocks in member.measured.clocks.values():
             clocks.mine.spans = None
         raw, lost = (b"", 0) if spans is None else spans.taken()
         names = [] if spans is None else spans.names
@@ -100,20 +101,22 @@ def aligned(member: Member) -> Alignment | None:
 
 
 @contextlib.contextmanager
-def traced(group: Any, path: str | Path | None, capacity: int) -> Iterator[Trace]:
+def traced(runner: Runner, path: str | Path | None, capacity: int) -> Iterator[Trace]:
     """A context in which the members of a group are traced: see `Group.trace`."""
-    if group.member.spans is not None:
+    if runner.member.measured.spans is not None:
         raise GroupError("trace: the group is traced already; end that trace first")
     if path is not None:
         check_path(path)
     capacity = check_integer("trace: spans", capacity, 1)
     found = Trace()
-    begin = group.run(StartTrace(capacity), "trace")
+    with runner.turn("trace"):
+        begin = runner.run(StartTrace(capacity), "trace")
     try:
         yield found
     finally:
-        if group.alive and group.member.spans is not None:
-            members, end = group.run(StopTrace(), "trace")
-            found.take(members, group.rank, begin, end)
+        if not runner.ended and runner.member.measured.spans is not None:
+            with runner.turn("trace"):
+                members, end = runner.run(StopTrace(), "trace")
+            found.take(members, runner.member.rank, begin, end)
             if path is not None:
                 found.save(path)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._errors import GroupClosed, WorkerDied
+from synkhronos._transport.channels.repeated_commands import Repeatable
 from synkhronos._transport.processes.child_process import END_SECONDS
 from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos._transport.processes.worker import Worker
@@ -129,7 +130,7 @@ class Channel(ABC):
         """Let workers that sleep wake up while the master prepares the next command."""
 
     @abstractmethod
-    def post(self, command: Any, what: str = "a command") -> int:
+    def post(self, command: Repeatable, what: str = "a command") -> int:
         """Send a command to all workers; returns its number. Error messages call it `what`."""
 
     def collect(self, number: int, lent: bool = False) -> dict[int, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from synkhronos._transport.channels.channel import Channel, TimeLimits
+from synkhronos._transport.channels.repeated_commands import Repeatable
 from synkhronos._transport.processes.interrupts import Interrupts
 
 
@@ -22,7 +22,7 @@ class InlineChannel(Channel):
     def number(self) -> int:
         return self._number
 
-    def post(self, command: Any, what: str = "a command") -> int:
+    def post(self, command: Repeatable, what: str = "a command") -> int:
         del command, what
         self._number += 1
         return self._number

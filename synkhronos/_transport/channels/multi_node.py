@@ -21,7 +21,11 @@ from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._transport.channels.placement import Placement
-from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
+from synkhronos._transport.channels.repeated_commands import (
+    ReceivedCommands,
+    Repeatable,
+    SentCommands,
+)
 from synkhronos._transport.channels.replication import Broadcast, apply_changes, pack_changes
 from synkhronos._transport.processes.child_process import END_SECONDS
 from synkhronos._transport.words.waiting import GroupEnded, PeerDied
@@ -91,7 +95,7 @@ class MultiNodeChannel(Channel):
     def wake(self) -> None:
         self._here.wake()
 
-    def post(self, command: Any, what: str = "a command") -> int:
+    def post(self, command: Repeatable, what: str = "a command") -> int:
         if not self._all_reported:
             self._await_reports(self._here.number, self._here.what)
         sent = self._sent.get(id(command))

@@ -22,11 +22,15 @@ import numpy as np
 
 from synkhronos._errors import GroupClosed, GroupError, WorkerDied
 from synkhronos._host.arena import Arena
-from synkhronos._host.cores import MasterCores
 from synkhronos._host.descriptors import Descriptor
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.channel import WORKER_DIED, Channel, Failure, ReceivingEnd
-from synkhronos._transport.channels.repeated_commands import ReceivedCommands, SentCommands
+from synkhronos._transport.channels.repeated_commands import (
+    ReceivedCommands,
+    Repeatable,
+    SentCommands,
+)
 from synkhronos._transport.channels.stalls import Inspector
 from synkhronos._transport.processes.child_process import END_SECONDS, end
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
@@ -180,7 +184,7 @@ class OneNodeChannel(Channel):
         if reasons:
             log.info("workers start by exec, since %s", "; ".join(reasons))
         forks = self.started == "fork" and ranks
-        with MasterCores(cores[ranks[0]]) if forks else contextlib.nullcontext():
+        with ThreadLimits(len(cores[ranks[0]])) if forks else contextlib.nullcontext():
             for rank in ranks:
                 wiring = self._wiring(rank, cores[rank], crowded, options)
                 if self.started == "exec":
@@ -268,7 +272,7 @@ class OneNodeChannel(Channel):
             self.node.waiter.ring(self._ranks)
 
     def post(
-        self, command: Any, what: str = "a command", also: Callable[[], None] | None = None
+        self, command: Repeatable, what: str = "a command", also: Callable[[], None] | None = None
     ) -> int:
         """See Channel. `also` sends the command elsewhere, after all that can fail here."""
         number = self._master_words[POSTED] + 1
@@ -311,7 +315,7 @@ class OneNodeChannel(Channel):
                 return False
         return True
 
-    def _write(self, command: Any) -> None:
+    def _write(self, command: Repeatable) -> None:
         packed = serialization.Serialized(command)
         arena = self.node.arena
         if packed.nbytes <= MAILBOX_BYTES:

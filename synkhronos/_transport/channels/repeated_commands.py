@@ -11,7 +11,13 @@ from typing import Any
 _REMEMBERED = 256  # commands; a newer one takes the number of the oldest
 
 
-class SentCommands(dict[int, tuple[int, Any]]):
+class Repeatable:
+    """A command as a channel sees it; the engine's commands derive from it."""
+
+    repeats = False  # the very same object may be posted again, as one word
+
+
+class SentCommands(dict[int, tuple[int, Repeatable]]):
     """The sender's side: from the `id` of a command to its number and the command itself.
 
     It is a dict so that a look-up costs no call of a Python function.
@@ -21,7 +27,7 @@ class SentCommands(dict[int, tuple[int, Any]]):
         self._ids: dict[int, int] = {}  # by number
         self._next = 0
 
-    def add(self, command: Any) -> int:
+    def add(self, command: Repeatable) -> int:
         """Give a command that is about to be sent a number from 1; 0: it is never sent again."""
         if not command.repeats:
             return 0

@@ -261,8 +261,10 @@ def _current(status: GroupStatus) -> list[tuple[float, ...]]:
 
 def _deltas(before: GroupStatus, after: GroupStatus) -> list[list[float]]:
     """By member, what the clocks of all functions have counted meanwhile; empty if nothing."""
+    if len(before.members) != len(after.members):  # the memory is of another group by now
+        return []
     found = []
-    for old, new in zip(before.members, after.members, strict=False):
+    for old, new in zip(before.members, after.members, strict=True):
         total = [0.0] * (ROWS + 1)
         for a, b in zip(old.clocks, new.clocks, strict=False):
             if _is_clock(a) and _is_clock(b) and b[CALLS] >= a[CALLS]:

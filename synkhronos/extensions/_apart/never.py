@@ -11,7 +11,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.function import function
 from synkhronos._checks import shown
-from synkhronos._engine.compile import roots, substituted
+from synkhronos._engine.function_arguments import roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
@@ -88,7 +88,7 @@ class LocalFunction(TrainingFunction, ProcessBound):
     @property
     def on_gpus(self) -> bool:
         """Whether members compute on GPUs."""
-        return bool(self.group.member.on_gpus)
+        return bool(self.group.member.communicator.on_gpus)
 
     @property
     def compiled(self) -> bool:

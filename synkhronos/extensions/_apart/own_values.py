@@ -225,7 +225,7 @@ class Local(Kept):
         meeting.add_up([v for v in treated if meeting.averages(v)])
         states = meeting.states(self._states, self._first_states())
         comm.enter()
-        member.in_place = [entry for entry, _ in self.entries]
+        member.changes.in_place = [entry for entry, _ in self.entries]
         meeting.change(treated)
         comm.barrier()  # of all nodes: if one fails here, the centre is torn everywhere
         if states is not None:
@@ -234,7 +234,7 @@ class Local(Kept):
             own[...] = value
         self._take([kind for kind in KINDS if meeting.changes(kind)])
         self.meetings += 1
-        member.in_place = ()
+        member.changes.in_place = ()
         self._rows = [0.0] * len(self._rows)
 
     def _bring(self, kinds: Sequence[str]) -> None:

@@ -96,7 +96,7 @@ class OpenReader(Command):
         made = [home.empty(*shape) for _ in self.sets for shape in shapes] if leads else []
         arrays = home.expose(made)[comm.leader]
         for number, array in zip(itertools.chain(*self.sets), arrays, strict=True):
-            member.scattered_rows[number] = array, lo
+            member.on_node.scattered_rows[number] = array, lo
         turns = [tuple(arrays[i : i + len(shapes)]) for i in range(0, len(arrays), len(shapes))]
         reader = None
         if leads:
@@ -128,7 +128,7 @@ class ReadAhead(Command):
             part.reader.take(self.taken)
         first = share(member, self.taken.stop - self.taken.start)[0]
         for number in part.sets[self.taken.turn]:
-            member.scattered_rows[number] = member.scattered_rows[number][0], first
+            member.on_node.scattered_rows[number] = member.on_node.scattered_rows[number][0], first
 
 
 @dataclass
@@ -249,7 +249,7 @@ class NodeRows(ScatteredData):
         if length == len(self):
             return
         self._shape = (length, *self._shape[1:])
-        array, _ = self.group.member.scattered_rows[self.ref.number]
+        array, _ = self.group.member.on_node.scattered_rows[self.ref.number]
         self._take(array[:rows])
 
 
@@ -272,12 +272,12 @@ class NodeSets:
         self._batches = batches
         self._loops = itertools.count()
         kinds = tuple([_kind_of(source) for source in sources])
-        numbers = tuple([tuple([group.number() for _ in kinds]) for _ in range(count)])
-        self.number = group.number()
+        numbers = tuple([tuple([group.inventory.number() for _ in kinds]) for _ in range(count)])
+        self.number = group.inventory.number()
         given = tuple([source.given for source in sources])
         command = OpenReader(self.number, numbers, kinds, given, batches.alike(), sort)
         group.run(command, "Loader")
-        weakref.finalize(self, group.forgotten.append, self.number)
+        weakref.finalize(self, group.inventory.forgotten.append, self.number)
         rows = min(batches.size, batches.n)
         self.sets = [
             tuple(

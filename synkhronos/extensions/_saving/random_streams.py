@@ -56,8 +56,8 @@ class SetStates(Collective):
         row = self.states[member.rank if own else 0]
         for entry, text in zip(self.entries(member), row, strict=True):
             made = rebuild(text)
-            member.change(entry, made if own else stream(made, member.rank, member.master))
-            member.mark(entry, differs=False)
+            member.changes.set(entry, made if own else stream(made, member.rank, member.master))
+            member.changes.mark(entry, differs=False)
 
 
 def fetch_states(group: Group | None, variables: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -69,11 +69,11 @@ def fetch_states(group: Group | None, variables: Sequence[Any]) -> list[tuple[st
     """
     if group is None or not variables:
         return [tuple([describe(v.get_value(borrow=True)) for v in variables])]
-    with group.turn("save"):
+    with group.runner.turn("save"):
         known = share_variables(group, variables)
         entries = [known[v] for v in variables]
         command = FetchStates(tuple([e.number for e in entries]), new=new_values(entries))
-        found: list[tuple[str, ...]] = group.run_in_turn(command, "save")
+        found: list[tuple[str, ...]] = group.runner.run(command, "save")
     return found
 
 
@@ -92,11 +92,11 @@ def set_states(
         for variable, text in zip(variables, states[0], strict=True):
             variable.set_value(rebuild(text), borrow=True)
         return
-    with group.turn("restore"):
+    with group.runner.turn("restore"):
         known = share_variables(group, variables)
         numbers = tuple([known[v].number for v in variables])
         command = SetStates(numbers, tuple([tuple(row) for row in states]))
-        group.run_in_turn(command, "restore")
+        group.runner.run(command, "restore")
 
 
 def describe(generator: np.random.Generator) -> str:

@@ -92,7 +92,7 @@ class MakeNodeShared(Collective):
         ]
         check_votes(member, compared, equal)
         for entry in self.entries(member):
-            member.join(entry, views[entry.number])
+            member.changes.join(entry, views[entry.number])
         self.mark(member, differs=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.advice import Advised, Timing
+from synkhronos._api.request import Request
 from synkhronos._engine.commands.call import Call
-from synkhronos._engine.group import Group, retried
+from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
+from synkhronos._engine.runner import retried
 from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate
 from synkhronos.extensions._step.exchanges import HalfPrecision, TopK
 from synkhronos.extensions._step.flat import lay_out, shapes_of
@@ -141,22 +143,20 @@ class TrainFunction(TrainingFunction, ProcessBound, Advised):
         gradients, and writes its chunk of parameters and states. Between nodes, leaders send what
         `exchange` says: by default each element once, and its sum.
         """
-        args, kwargs, batch = self._planned.given(args, kwargs, batch)
-        with self.group.turn("train", timeout):
-            return self.step_in_turn(args, kwargs, batch, num_slices)
+        asked = self._planned.request(args, kwargs, batch, num_slices)
+        with self.group.runner.turn("train", timeout):
+            return self.step_in_turn(asked)
 
-    def step_in_turn(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
-    ) -> Any:
+    def step_in_turn(self, asked: Request) -> Any:
         """As a call, inside of a turn of the group."""
         group, made = self.group, self._planned
-        group.wake()
-        group.check_idle("train")
+        group.runner.wake()
+        group.runner.check_idle("train")
         if not made.installed:
             self._install()
         made.settle()
-        made.post_leaves(args, kwargs)
-        return made.call(args, kwargs, batch, num_slices)
+        made.post_leaves(asked.args, asked.kwargs)
+        return made.call(asked)
 
     def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
         """Make a step of each batch of the rest of an epoch."""
@@ -221,11 +221,9 @@ class TrainFunction(TrainingFunction, ProcessBound, Advised):
         how: Any = {"force_cast": force_cast, "oversize": oversize, "minibatch": minibatch}
         return self._planned.build_inputs(*args, **how, **kwargs)
 
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(args, kwargs, batch)
+        return self._planned.timed(asked)
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""

@@ -69,7 +69,7 @@ class Install(Command):
             kept.compile()
         if mine:
             comm.barrier()
-        member.clocks[self.number] = Clocks(member)
+        member.measured.clocks[self.number] = Clocks(member)
         member.installed.keep(self.number, kept)
 
     def _unpacked(self, member: Member) -> Any:

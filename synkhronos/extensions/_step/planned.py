@@ -23,16 +23,18 @@ from synkhronos._api.advice import Timing
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.report import Measurements, Report
+from synkhronos._api.request import Request
 from synkhronos._api.timed_parts import TimedParts
 from synkhronos._checks import shown
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.commands.clocks import seconds_by_phase
-from synkhronos._engine.compile import Plan
-from synkhronos._engine.group import Group, retried
+from synkhronos._engine.function_plan import Plan
+from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured
+from synkhronos._engine.runner import retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
 from synkhronos._errors import InputError, InputTypeError
@@ -99,7 +101,7 @@ class Planned:
     group : Group
     plan : TrainPlan
     command_of : callable, optional
-        As for `GroupFunction`; it must not refer to the training function, which it would outlive.
+        The command of a step, from its `Call`, as for `GroupFunction.call`.
 
     Attributes
     ----------
@@ -133,8 +135,9 @@ class Planned:
         self.entries: Sequence[tuple[Entry, np.ndarray | None]] = ()
         self._member: Member | None = None  # that the update is installed in
         self._finish: Any = None
+        self._command_of = command_of
         function, partition = plan.function, plan.partition
-        self.function = GroupFunction(group, function, plan.n_outputs, command_of)
+        self.function = GroupFunction(group, function, plan.n_outputs)
         self.number = self.function.number
         self._measurements = Measurements(group, self.number)
         self.n_inputs = len(function.inputs)
@@ -169,23 +172,21 @@ class Planned:
     @property
     def installed(self) -> bool:
         """Whether all members have the update; not before the first step, nor after a restart."""
-        return self._member is self.group.member
+        return self._member is self.function.runner.member
 
-    def given(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any
-    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """The inputs and the batch of a step, noted for a warning of rows that repeat."""
+    def request(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, slices: int | str
+    ) -> Request:
+        """The user's request for a step, noted for a warning of rows that repeat."""
         if kwargs or len(args) > self.n_inputs:
             args, kwargs, batch = arranged(args, kwargs, batch, self.n_inputs, self._aliases)
         if type(batch) in INTEGERS:
             self.same_rows.note(self.function.what, args, kwargs, batch)
-        return args, kwargs, batch
+        return Request(args, kwargs, batch=batch, slices=slices)
 
-    def call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
-    ) -> Any:
+    def call(self, asked: Request) -> Any:
         """Compute in all members; returns the loss, with outputs a list of it and these."""
-        found = self.function.call(args, kwargs, None, batch, None, num_slices)
+        found = self.function.call(asked, self._command_of)
         return found[0] if len(found) == 1 else found
 
     def data_of(self, given: Sequence[Any], what: str) -> list[tuple[Any, Data]]:
@@ -210,8 +211,8 @@ class Planned:
         """Compute the gradients of the loss over all rows, as `TrainFunction.gradients` does."""
         kinds = self.function.plan.recipe.reductions
         args, kwargs, batch = arranged(args, kwargs, batch, self.n_inputs, self._aliases)
-        with self.group.turn("train.gradients"):
-            call = self.function.make(args, kwargs, batch=batch, num_slices=num_slices)
+        with self.group.runner.turn("train.gradients"):
+            call = self.function.make(Request(args, kwargs, batch=batch, slices=num_slices))
             every = replace(
                 call,
                 outputs=call.outputs + call.extra,
@@ -219,7 +220,7 @@ class Planned:
                 extra=(),
             )
             with self.function.telling() if call.first else nullcontext():
-                values = self.group.run_in_turn(every, "train.gradients")[len(call.outputs) :]
+                values = self.group.runner.run(every, "train.gradients")[len(call.outputs) :]
             self.function.compiled(every)
         n = len(self.plan.goal.partials)
         reduced = values[n : n + len(self.plan.params)]
@@ -270,14 +271,13 @@ class Planned:
         """Where the time of the steps since the previous report went."""
         return self._measurements.report(self.function.what, "Make at least two steps first")
 
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
         function = self.function
-        with self.group.turn("train"), function.telling("measuring"):
-            parts = TimedParts(function, args, kwargs, batch)
-            return function.what, parts.rows, parts.timing(None, self._plain_update(args, kwargs))
+        with self.group.runner.turn("train"), function.telling("measuring"):
+            parts = TimedParts(function, asked)
+            plain = self._plain_update(asked.args, asked.kwargs)
+            return function.what, parts.rows, parts.timing(None, plain)
 
     def _plain_update(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
         """A function that updates copies of parameters and states in place, in plain PyTensor."""
@@ -349,7 +349,7 @@ class Planned:
             return None if entry is None else entry.number
 
         packed = serialization.pack_graph(recipe, numbered) if group.size > 1 else b""
-        group.run_in_turn(command(packed, self.number), "train", master_input=recipe)
+        group.runner.run(command(packed, self.number), "train", master_input=recipe)
         self.kept = group.member.installed.of(Kept, self.number)
         self._measurements.use()
         self.entries = self.kept.joined
@@ -391,7 +391,7 @@ class Planned:
             resident = all(view is None for _, view, _ in changed)
             join = MakeEqual(numbers, compared) if resident else None
             command = join or MakeNodeShared(numbers, self.number, compared)
-            self.group.run_in_turn(command, "train")
+            self.group.runner.run(command, "train")
             trim()  # the values that the arrays have replaced
 
 

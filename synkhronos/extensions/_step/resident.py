@@ -156,12 +156,12 @@ class Resident(Kept):
 
         In a group of one, they are torn only if they have been overwritten.
         """
-        member.in_place = self.entries
+        member.changes.in_place = self.entries
         try:
             yield
         except BaseException:
             if member.size == 1 and all(entry.number in self._owned for entry in self.entries):
-                member.in_place = ()
+                member.changes.in_place = ()
             raise
 
     def keep(self, new: Sequence[Any]) -> None:
@@ -185,7 +185,7 @@ class InstallResidentUpdate(Install):
         types: list[Any] = [v.type for v in recipe.leaves]
         leaves = scalars(member, [np.dtype(t.dtype) for t in types])
         entries = [member.variables.of(v) for v, _ in recipe.updates]
-        return Resident(recipe, entries, leaves, member.owned)
+        return Resident(recipe, entries, leaves, member.held.overwritable)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class ResidentStep(Step):
     def run(self, member: Member) -> Any:
         """Compute, sum, update."""
         update = member.installed.of(Resident, self.update)
-        clock = member.clocks[self.update].mine
+        clock = member.measured.clocks[self.update].mine
         if Fused.serves(self.call, member):
             clock.start(counted=update.fused is not None)
             return self._alone(member, update, clock)
@@ -238,7 +238,7 @@ class ResidentStep(Step):
         clock.lap(COPY)
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, partials)
-            with member.adding_up(flat):  # outputs are copied while NCCL sums
+            with member.communicator.adding_up(flat):  # outputs are copied while NCCL sums
                 contribution = contribute_call(self.call, member, part, outputs)
             clock.lap(REDUCE)
             member.communicator.enter()
@@ -249,7 +249,7 @@ class ResidentStep(Step):
             member.communicator.barrier()
             for entry in update.entries:
                 entry.seen = entry.storage[0]
-            member.in_place = ()
+            member.changes.in_place = ()
             clock.stop(WAIT, part.rows if rows else 0)
         return contribution
 
@@ -269,7 +269,7 @@ class ResidentStep(Step):
                 update.keep(found[n:])
             for entry in update.entries:
                 entry.seen = entry.storage[0]
-            member.in_place = ()
+            member.changes.in_place = ()
         clock.lap(COMPUTE)
         contribution = contribute_call(self.call, member, part, list(found[:n]))
         clock.stop(REDUCE, part.rows)

@@ -511,7 +511,7 @@ class Step(ExtendedCall):
     def run(self, member: Member) -> Any:
         """Compute gradients, publish them, update this member's chunks."""
         update = member.installed.of(FlatUpdate, self.update)
-        clock = member.clocks[self.update].mine
+        clock = member.measured.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
         for entry, view in update.entries:
             if entry.storage[0] is not view:  # after a failed command; the value is the same
@@ -541,14 +541,14 @@ class Step(ExtendedCall):
         clock.lap(REDUCE)
         comm.enter()
         clock.lap(WAIT)
-        member.in_place = [entry for entry, _ in update.entries]
+        member.changes.in_place = [entry for entry, _ in update.entries]
         update.apply(given, scalars)
         clock.lap(UPDATE)
         comm.home.barrier()
         if member.rank == member.master:
             for (shared, _), value in zip(update.recipe.partition.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)
-        member.in_place = ()
+        member.changes.in_place = ()
         clock.lap(WAIT)
 
     def with_partials(

@@ -11,7 +11,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from synkhronos._engine.compile import roots, substituted
+from synkhronos._engine.function_arguments import roots, substituted
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos.extensions.train import make_train_function_pytensor
 from synkhronos.training._run.events import Event

@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,11 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.advice import Advised, Timing
+from synkhronos._api.request import Request
 from synkhronos._checks import check_flag, check_integer, check_seconds, check_word
-from synkhronos._engine.group import Group, retried
+from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
+from synkhronos._engine.runner import retried
 from synkhronos._errors import UnusedWarning
 from synkhronos._warnings import warn
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
@@ -161,9 +163,9 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
         least = check_integer(f"{what}: least", least, 1, group.size, rest=", of the members")
         stall_warning = check_seconds(f"{what}: stall_warning", stall_warning)
         record = check_flag(f"{what}: record", record)
-        with group.turn("train.start"):
-            group.wake()
-            group.check_idle("train.start")
+        with group.runner.turn("train.start"):
+            group.runner.wake()
+            group.runner.check_idle("train.start")
             if not made.installed:
                 install = functools.partial(InstallFree, rule=self._members_rule)
                 made.install(self._own.shared, self._recipe, install)
@@ -175,9 +177,9 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
             free.clear()
             for variable, place in free.first.items():
                 place[...] = variable.get_value(borrow=True)
-            group.run_in_turn(BeginRun(made.number), "train.start")
+            group.runner.run(BeginRun(made.number), "train.start")
             what = f"{what}, {self.rule}"
-            started = group.start_in_turn(TakePart(made.number, assignment), what)
+            started = group.runner.start(TakePart(made.number, assignment), what)
             mine = free.participant(group.member, assignment)
 
         def post() -> None:
@@ -244,8 +246,6 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
         """Make one Data for each input, as `TrainFunction.build_inputs` does."""
         return self._planned.build_inputs(*args, **kwargs)
 
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(args, kwargs, batch)
+        return self._planned.timed(asked)

@@ -1,4 +1,19 @@
-"""A run of a free rule: what the master sees of it, and takes from it."""
+"""A run of a free rule: what the master sees of it, and takes from it.
+
+These rules hold:
+
+* The run is one task of the group: the workers train without the master. The master joins while it
+  waits (`wait`, `every`), and only then. So no member may wait for all others: the master may be
+  away for any time.
+* Each member counts its steps, rows and losses in a page of shared memory, which only it writes.
+  The master reads all pages without a message, so its figures may be a step old.
+* A point is one version of the centre, with the rows, losses and batches of that moment.
+* A worker's death does not end the run while `least` members are left. It is noted, and the steps
+  since its last exchange are lost. A worker that raises stops all.
+* However the run ends, `_settle` is reached: the task is ended in the group, and the variables get
+  the centre's values, unless the run is discarded. After a failure of the master, or a second
+  Ctrl-C, nobody waits for it first.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +30,8 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_seconds
-from synkhronos._engine.group import Group, Task
+from synkhronos._engine.group import Group
+from synkhronos._engine.runner import Task
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
 from synkhronos.extensions._apart.free.kept import Free
@@ -288,7 +304,7 @@ class Run(PointSource):
 
     @contextlib.contextmanager
     def _joined(self) -> Iterator[None]:
-        with self._group.joined(self._task), self._participant.peers.engaged():
+        with self._group.runner.joined(self._task), self._participant.peers.engaged():
             yield
 
     def _train(self, enough: Callable[[], bool]) -> bool:
@@ -467,7 +483,7 @@ class Run(PointSource):
         self._note_late_start()
         self.log = {self._group.rank: participant.log}
         try:
-            self.log |= self._group.end_task(self._task, self._least)
+            self.log |= self._group.runner.end_task(self._task, self._least)
         finally:
             for variable, value in values.items() if keep else ():
                 variable.set_value(value, borrow=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._api.request import Request
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._apart.free.claims import BatchOrder
@@ -44,12 +45,12 @@ def assignment_of(
     """The command of a run; members compile it here, and get all values that it needs."""
     group = made.group
     rows = np.arange(min(batches.n, batches.size * group.size))
-    call = made.function.make(given, kwargs, batch=rows)
+    call = made.function.make(Request(given, kwargs, batch=rows))
     if call.first or call.new is not None:
         with made.function.telling():
-            group.run_in_turn(Rehearse(call), "train.start")
+            group.runner.run(Rehearse(call), "train.start")
         made.function.compiled(call)
-        call = made.function.make(given, kwargs, batch=rows)
+        call = made.function.make(Request(given, kwargs, batch=rows))
     made.post_leaves(given, kwargs)
     average, order = made.plan.goal.average, BatchOrder.of(batches, epochs)
     return Assignment(call, average, made.partials, order, fixed, record)

@@ -94,10 +94,10 @@ class NodeCentre(Kept):
         meeting.add_up(self._vectors)
         with member.uninterrupted():
             comm.enter()
-            member.in_place = [entry for entry, _ in self._entries]
+            member.changes.in_place = [entry for entry, _ in self._entries]
             meeting.change(self._vectors)
             for v, places in zip(self._vectors, inside.places, strict=True):
                 if now:
                     places[0][v.lo : v.hi] = places[now][v.lo : v.hi]
             comm.home.barrier()
-            member.in_place = ()
+            member.changes.in_place = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.advice import Advised, Timing
+from synkhronos._api.request import Request
 from synkhronos._checks import check_integer
 from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
@@ -107,7 +108,7 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
         def round_of(start: int, stop: int) -> tuple[int, float]:
             return self._round(given, kwargs, batches, order, start, stop)
 
-        self.group.check_idle("train.start")
+        self.group.runner.check_idle("train.start")
         return NodesRun(
             order,
             self.nodes.between.period * self.group.size,
@@ -128,9 +129,9 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
     ) -> tuple[int, float]:
         """Train with these batches, and meet; returns the rows, and the loss over them."""
         group, made, nodes = self.group, self._planned, self.nodes
-        with group.turn("train.start"):
-            group.wake()
-            group.check_idle("train.start")
+        with group.runner.turn("train.start"):
+            group.runner.wake()
+            group.runner.check_idle("train.start")
             if not made.installed:
                 install = functools.partial(InstallNodes, inside=nodes.inside)
                 made.install(self._own.shared, self._own.recipe, install)
@@ -139,7 +140,7 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
             work = replace(assignment_of(made, given, kwargs, batches, 1), order=order)
             command = NodeRound(made.number, nodes.between, work, start, stop, self._astray)
             self._astray = True  # if it fails
-            found: tuple[int, float] = group.run_in_turn(command, "train.start")
+            found: tuple[int, float] = group.runner.run(command, "train.start")
             self._astray = False
         return found
 
@@ -160,8 +161,6 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
         """Make one Data for each input, as `TrainFunction.build_inputs` does."""
         return self._planned.build_inputs(*args, **kwargs)
 
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(args, kwargs, batch)
+        return self._planned.timed(asked)

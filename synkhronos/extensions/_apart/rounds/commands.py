@@ -130,7 +130,7 @@ class LocalStep(ExtendedCall):
     def run(self, member: Member) -> Any:
         """Compute with own values; once all members have, change them."""
         local = member.installed.of(Local, self.update)
-        clock = member.clocks[self.update].mine
+        clock = member.measured.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
         part, outputs = local.computed(self.call, member, lambda: clock.lap(SCATTER))
         clock.lap(COMPUTE)

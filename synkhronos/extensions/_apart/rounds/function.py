@@ -16,10 +16,12 @@ import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.advice import Advised, Timing
+from synkhronos._api.request import Request
 from synkhronos._checks import check_integer, shown
 from synkhronos._engine.commands.call import Call
-from synkhronos._engine.group import Group, retried
+from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
+from synkhronos._engine.runner import retried
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputTypeError
 from synkhronos.extensions._apart.recipe import LocalRecipe
@@ -137,22 +139,20 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         On GPUs, a meeting copies the member's parameters to the host's memory and back; the states
         too, unless members keep them.
         """
-        args, kwargs, batch = self._planned.given(args, kwargs, batch)
-        with self.group.turn("train", timeout):
-            return self._step(args, kwargs, batch, num_slices)
+        asked = self._planned.request(args, kwargs, batch, num_slices)
+        with self.group.runner.turn("train", timeout):
+            return self._step(asked)
 
-    def _step(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
-    ) -> Any:
+    def _step(self, asked: Request) -> Any:
         if self._warming():
             assert self._warm is not None
-            value = self._warm.step_in_turn(args, kwargs, batch, num_slices)
+            value = self._warm.step_in_turn(asked)
             self._count(1, 0)
             self._astray = self._without_states = True
             return value
-        self._prepare(args, kwargs)
+        self._prepare(asked.args, asked.kwargs)
         with self._stepping():
-            found = self._planned.call(args, kwargs, batch, num_slices)
+            found = self._planned.call(asked)
         self._meet_if_due()
         return found
 
@@ -216,7 +216,7 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         rows = _iterated(batches)
         left = self._to_meeting() if n is None else check_integer("steps: n", n, 1)
         found: list[Any] = []
-        with self.group.turn("train.steps", timeout):
+        with self.group.runner.turn("train.steps", timeout):
             self._planned.data_of(given, "steps()")
             while left:
                 taken = list(itertools.islice(rows, min(left, self._room())))
@@ -245,9 +245,9 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         Cost: one round. Parameters and states of every member are read once.
         """
         group = self.group
-        with group.turn("train.meet", timeout):
-            group.wake()
-            group.check_idle("train.meet")
+        with group.runner.turn("train.meet", timeout):
+            group.runner.wake()
+            group.runner.check_idle("train.meet")
             if not self._planned.installed or self._warming():
                 return
             self._adopt_settings()
@@ -278,7 +278,7 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         """Make these steps; they do not go beyond the next meeting."""
         if self._warming() or not self.compiled or not self._planned.installed:
             first, *rest = batches  # a call of its own compiles
-            made = self._step(tuple(given), {}, first, 1)
+            made = self._step(Request(given, batch=first))
             return [made, *(self._steps(given, rest) if rest else ())]
         self._prepare(given, {})
         calls = self._calls(given, batches)
@@ -287,7 +287,7 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         command = LocalSteps(calls, made.number, average, made.partials)
         telling = self._planned.function.telling() if any(c.first for c in calls) else nullcontext()
         with self._stepping(), telling:
-            answers = self.group.run_in_turn(command, "train.steps")
+            answers = self.group.runner.run(command, "train.steps")
         found = []
         for call, values in zip(calls, answers, strict=True):
             self._planned.function.compiled(call)
@@ -297,7 +297,7 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
 
     def _calls(self, given: Sequence[Any], batches: list[Any]) -> tuple[Call, ...]:
         """The calls of several steps; the first one carries what the user has set."""
-        first, *rest = [self._planned.function.make(given, {}, batch=rows) for rows in batches]
+        first, *rest = [self._planned.function.make(Request(given, batch=rows)) for rows in batches]
         if first.new is not None:
             rest = [replace(c, new=None, pure=self._planned.function.plan.pure) for c in rest]
         return (first, *rest)
@@ -306,11 +306,11 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         warmup = self.rule.warmup
         return bool(warmup and self._progress.container.storage[0][_STEPS] < warmup)
 
-    def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """See to it that all members have the function, and values to go on from."""
         group = self.group
-        group.wake()
-        group.check_idle("train")
+        group.runner.wake()
+        group.runner.check_idle("train")
         made = self._planned
         if not made.installed:
             self._forget()
@@ -320,10 +320,10 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         made.post_leaves(args, kwargs)
         if self._astray:
             states = self._without_states or not self._kept
-            group.run_in_turn(Begin(self._planned.number, states), "train")
+            group.runner.run(Begin(self._planned.number, states), "train")
             self._astray = self._without_states = False
             if self._kept:
-                group.member.apart[self._planned.number] = (
+                group.member.held.own_values[self._planned.number] = (
                     f"the members' own optimizer states of {self._planned.function.what}"
                 )
         self._meet_if_due()
@@ -380,9 +380,7 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         rule = self.rule if self._since else None  # a second meeting would move the centre on
         before = self._planned.kept.meetings
         try:
-            self.group.run_in_turn(
-                Meet(self._planned.number, rule, meetings, publish), "train.meet"
-            )
+            self.group.runner.run(Meet(self._planned.number, rule, meetings, publish), "train.meet")
         finally:
             if self._planned.kept.meetings != before:
                 self._since = 0
@@ -413,11 +411,9 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
         """Make one Data for each input, as `TrainFunction.build_inputs` does."""
         return self._planned.build_inputs(*args, **kwargs)
 
-    def timed(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any
-    ) -> tuple[str, int | None, Timing]:
+    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(args, kwargs, batch)
+        return self._planned.timed(asked)
 
 
 def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Call) -> LocalStep:

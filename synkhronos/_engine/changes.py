@@ -1,0 +1,214 @@
+"""Changes by the current command in one member, until the verdict keeps or undoes them.
+
+These rules hold:
+
+* A command sets a variable here, and nowhere else. The value from before its first change is noted
+  first, so an exception at any moment can be undone.
+* The value from before is never overwritten. A variable with arrays in the arena has two of them,
+  and a change writes the one that does not hold the old value.
+* Values that are written in place cannot be undone. They are announced first (`in_place`): Ctrl-C
+  then waits, and a failure marks them as torn, so that each later use raises `StateTorn`.
+* `keep` and `undo` may be interrupted and called again; the second call completes the first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from synkhronos._engine.held import Held
+from synkhronos._engine.variables import Entry, Registry, mark_torn
+from synkhronos._transport.communicators.communicator import Communicator
+from synkhronos._transport.processes.interrupts import Interrupts
+
+log = logging.getLogger("synkhronos")
+
+
+class Changes:
+    """The changes of the current command.
+
+    Parameters
+    ----------
+    variables : Registry
+    held : Held
+        The arrays that new values are copied into.
+    interrupts : Interrupts
+    master : int
+        Its rank.
+
+    Attributes
+    ----------
+    edition : int
+        Counts up whenever the set of variables that differ between members changes.
+    interrupts : Interrupts
+        Of this process.
+    """
+
+    def __init__(
+        self, variables: Registry, held: Held, interrupts: Interrupts, master: int
+    ) -> None:
+        self.edition = 0
+        self.interrupts = interrupts
+        self._variables = variables
+        self._held = held
+        self._master = master
+        self._undo: dict[int, tuple[Entry, Any]] = {}
+        self._sent: list[Entry] = []
+        self._marks: dict[int, bool] = {}
+        self._joined: dict[int, np.ndarray] = {}
+        self._in_place: Sequence[Entry] = ()
+
+    def use(self, communicator: Communicator) -> None:
+        """Follow the member to another communicator."""
+        self._communicator = communicator
+
+    @property
+    def in_place(self) -> Sequence[Entry]:
+        """Variables that the members are writing in place: a failure leaves them torn.
+
+        While there are any, Ctrl-C waits (inside `Member.uninterrupted`).
+        """
+        return self._in_place
+
+    @in_place.setter
+    def in_place(self, entries: Sequence[Entry]) -> None:
+        self.interrupts.firm = bool(entries)
+        self._in_place = entries
+
+    def __bool__(self) -> bool:
+        """Whether the command has changed values."""
+        return bool(self._undo)
+
+    def set(self, entry: Entry, value: object) -> None:
+        """Set a variable; `keep` makes the new value final, `undo` restores the old one."""
+        placed = self._place(entry, value)
+        self._note(entry)
+        entry.storage[0] = placed
+
+    def _note(self, entry: Entry) -> None:
+        """Remember the value before the command's first change, for an undo."""
+        if entry.number not in self._undo:
+            self._undo[entry.number] = entry, entry.storage[0]
+
+    def _place(self, entry: Entry, value: object) -> Any:
+        """A copy of the value in the variable's arrays of the arena, if it has some of this shape.
+
+        There are two, used in turn, so that the value before the command stays intact.
+        """
+        homes = self._held.homes
+        home = homes.get(entry.number)
+        if home is None:
+            return value
+        array = np.asarray(value)
+        if array.shape != home[0].shape or array.dtype != home[0].dtype:
+            del homes[entry.number]
+            return value
+        if len(home) == 1:
+            home.append(self._communicator.empty(array.shape, array.dtype))
+        current = entry.storage[0]
+        if entry.number in self._undo:  # changed before: an undo needs the other
+            spare = current if any(current is h for h in home) else None
+        else:  # the user may set the value again that other members have a copy of
+            spare = next((h for h in home if h is not current and h is not entry.seen), None)
+        if spare is None:
+            return value
+        np.copyto(spare, array)
+        return spare
+
+    def adopt(self, entry: Entry) -> np.ndarray:
+        """Move a variable's value into the arena, where collectives read it without a copy."""
+        if self._communicator.size == 1:
+            found: np.ndarray = self._communicator.native(entry.storage[0])
+            return found
+        home = self._held.homes.get(entry.number)
+        value = entry.storage[0]
+        if home is None or not any(value is h for h in home):
+            array = np.asarray(value)
+            home = [self._communicator.empty(array.shape, array.dtype)]
+            np.copyto(home[0], array)
+            self._held.homes[entry.number] = home
+            entry.seen = home[0] if entry.seen is value else entry.seen
+            entry.storage[0] = home[0]
+        placed: np.ndarray = entry.storage[0]
+        return placed
+
+    def join(self, entry: Entry, view: np.ndarray) -> None:
+        """Set a variable to an array that all members of the node have in common."""
+        self._held.forget([entry.number])
+        self._note(entry)
+        entry.storage[0] = view
+        self._joined[entry.number] = view
+
+    def note_sent(self, entries: Sequence[Entry]) -> None:
+        """Note that the command gives all members the master's values of variables."""
+        self._sent += entries
+
+    def mark(self, entry: Entry, differs: bool) -> None:
+        """Record whether the command gives the members different values of a variable."""
+        self._marks[entry.number] = differs and self._communicator.size > 1
+
+    def differs(self, entry: Entry) -> bool:
+        """Whether members hold different values, with the changes of the current command."""
+        return self._marks.get(entry.number, entry.differs)
+
+    def keep(self) -> list[Entry]:
+        """Make the changes of the current command final; returns the variables concerned.
+
+        The values are recorded as those that the other members have.
+        """
+        if not (self._undo or self._sent or self._marks or self._joined):
+            return []
+        for entry, _ in self._undo.values():
+            entry.seen = entry.storage[0]
+        for entry in self._sent:
+            entry.seen = entry.storage[0]
+        for number, differs in self._marks.items():
+            entry = self._variables[number]
+            self.edition += entry.differs != differs
+            entry.differs = differs
+            if entry.watched and entry.storage[0] is entry.seen:
+                entry.seen = entry.seen  # a new fingerprint, since a reduction wrote in place
+        touched = [e for e, _ in self._undo.values()] + self._sent
+        touched += [self._variables[number] for number in self._marks]
+        self._note_node_shared(touched)
+        self._forget_command()
+        return touched
+
+    def _note_node_shared(self, touched: list[Entry]) -> None:
+        """Record which variables have one array in all members now, and which no longer have."""
+        once = {e.number: e for e in touched}.values()
+        left = [e for e in once if e.view is not None and e.number not in self._joined]
+        for entry in left:
+            entry.lent, entry.view = entry.view, None
+        for entry in once:
+            if not entry.differs:
+                entry.lent = None
+        for number, view in self._joined.items():
+            self._variables[number].view = view
+            self._variables[number].elsewhere = self._communicator.nodes > 1
+        if left and self._communicator.rank == self._master:
+            names = ", ".join(e.label for e in left)
+            log.info("each member has its own value of %s again", names)
+
+    def _forget_command(self) -> None:
+        self._undo.clear()
+        self._sent.clear()
+        self._marks.clear()
+        self._joined.clear()
+
+    def undo(self) -> None:
+        """Restore every variable; those that were being written in place are torn."""
+        if self._communicator.on_gpus:
+            self._communicator.fail_exchange()
+        for entry in self._in_place:
+            written = entry.storage[0]
+            _, before = self._undo.get(entry.number, (entry, written))
+            if before is written:  # the old value is lost
+                mark_torn(entry)
+        self.in_place = ()
+        for entry, value in self._undo.values():
+            entry.storage[0] = value
+        self._forget_command()
