@@ -17,6 +17,7 @@ from pytensor.graph.op import Op
 
 import synkhronos as synk
 from synkhronos._api import auto_slices
+from synkhronos._api.request import Request
 
 # The mechanics of local updates; `test_warnings.py` holds what is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning")
@@ -298,7 +299,7 @@ def test_what_commands_change_in_place_is_not_sent_again(group2: synk.Group) -> 
         same(f(d), 4 * w.get_value().sum())
         [entry] = f._function.entries
         assert not entry.is_set
-        assert f._function.make([d], {}).new is None
+        assert f._function.make(Request([d])).new is None
 
 
 def test_a_variable_of_two_groups_is_one(group2: synk.Group) -> None:

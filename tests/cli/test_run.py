@@ -213,7 +213,7 @@ if not os.fork():
     synk.close()
     os._exit(0)
 os.wait()
-print("fork()", synk.fork(), [str(d) for d in current().devices], current()._options.timeout)
+print("fork()", synk.fork(), [str(d) for d in current().devices], current().runner._options.timeout)
 with synk.Group(3) as second:
     print("a second group", second.size)
 synk.close()

@@ -48,7 +48,7 @@ def pieces_of(
     options = {"outputs": None, "updates": None, "sliceable_shareds": None} | make(graph)
     made = plan(
         *(1, [graph.x, graph.k], options["outputs"], None, options["updates"], None),
-        *(options["sliceable_shareds"], infer, {"mode": "JAX", "on_unused_input": "ignore"}),
+        *(options["sliceable_shareds"], infer, True, {"mode": "JAX", "on_unused_input": "ignore"}),
     )
     compilations = Compilations(made.recipe, infer)
     outputs = tuple(range(len(made.recipe.outputs)))
@@ -114,7 +114,7 @@ def test_who_has_to_compile() -> None:
     """`first` is asked for once for each length of each member; other modes need it once."""
     x = pt.matrix("x", dtype="float32")
     for mode, lengths in (("JAX", True), ("FAST_COMPILE", False)):
-        made = plan(1, [x], x.mean(), None, None, None, None, True, {"mode": mode})
+        made = plan(1, [x], x.mean(), None, None, None, None, True, True, {"mode": mode})
         compilations = Compilations(made.recipe, True)
         seen = []
         for borders in [(0, 4, 7), (0, 4, 7), (0, 3, 7), (0, 4, 8)]:

@@ -213,8 +213,8 @@ GROUPS = {
         Mistake(
             "synk.fork(n_jobs=2)",
             "InputTypeError: synk.fork: no option 'n_jobs'; there are members, devices, "
-            "master_rank, start, cores, infer, profile_workers, debug, timeout, stall_warning, "
-            "max_restarts, mpi, trace, n_parallel; did you mean members=?",
+            "master_rank, start, cores, infer, vectorised, profile_workers, debug, timeout, "
+            "stall_warning, max_restarts, mpi, trace, n_parallel; did you mean members=?",
         ),
         Mistake(
             "synk.fork(3)",

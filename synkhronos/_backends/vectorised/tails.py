@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from importlib import import_module
 from typing import Any
@@ -13,8 +14,13 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import Elemwise
 
-_special: Any = import_module("scipy.special")
 _ROOT_HALF, _SCALE = math.sqrt(0.5), math.sqrt(2 / math.pi)
+
+
+@functools.cache
+def _special() -> Any:
+    """SciPy's functions; a group that computes none of them does not import SciPy."""
+    return import_module("scipy.special")
 
 
 class LogNdtr(ps.UnaryScalarOp):
@@ -23,7 +29,7 @@ class LogNdtr(ps.UnaryScalarOp):
     nfunc_spec = ("scipy.special.log_ndtr", 1, 1)
 
     def impl(self, x: Any) -> Any:
-        return _special.log_ndtr(np.float64(x))
+        return _special().log_ndtr(np.float64(x))
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
         """The density over the distribution function."""
@@ -40,7 +46,7 @@ class Mills(ps.UnaryScalarOp):
     nfunc_spec = None
 
     def impl(self, x: Any) -> Any:
-        return _SCALE / _special.erfcx(-np.float64(x) * _ROOT_HALF)
+        return _SCALE / _special().erfcx(-np.float64(x) * _ROOT_HALF)
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
         """-m (x + m)."""
