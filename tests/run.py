@@ -72,7 +72,7 @@ def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     files = test_files(paths or ["tests"])
     large = [f for f in files if f.startswith(LARGE)]
     small = [f for f in files if f != PROMISES and f not in large]
-    parts = {"small": small, "large": large} if large else {"small": small}
+    parts = {kind: files for kind, files in (("small", small), ("large", large)) if files}
     promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem]}
     folders = [folder / str(number) for number in range(len(os.sched_getaffinity(0)) + 2)]
     with ThreadPoolExecutor(len(folders)) as pool:
@@ -164,7 +164,8 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         codes = run_beside(beside, paths, Path(name))
-        codes += run(alone, {"alone": apart(paths)}, Path(name) / "alone", True)
+        if last := apart(paths):
+            codes += run(alone, {"alone": last}, Path(name) / "alone", True)
         reports = sorted(Path(name).glob("*/*.xml"))
         print(summary(reports, time.time() - given.began), flush=True)
     return next((code for code in codes if code not in NONE_WENT_WRONG), 0)
