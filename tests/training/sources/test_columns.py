@@ -237,6 +237,7 @@ def test_what_arrays_of_numpy_hold_beside_numbers(tmp_path: Path) -> None:
             sources.npz(tmp_path / f"{name}.npz", "x")
 
 
+@pytest.mark.filterwarnings("ignore:The codec `vlen-utf8`:UserWarning")  # of zarr 3.1
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_group_of_zarr_says_which_arrays_it_has(version: int, tmp_path: Path) -> None:
     asynchronous = pytest.importorskip("zarr.api.asynchronous")

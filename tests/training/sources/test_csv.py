@@ -142,7 +142,7 @@ def test_types_are_those_of_all_lines(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sources.csv(path, "d", classes=["y", "x"])[:].tolist() == [1] * 50 + [0]
 
 
-def test_rows_equal_those_of_pandas(tmp_path: Path) -> None:
+def test_rows_equal_those_that_pandas_has_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         rng.standard_normal((3000, 4)) * 10.0 ** rng.integers(-300, 300, (3000, 1))
@@ -150,8 +150,7 @@ def test_rows_equal_those_of_pandas(tmp_path: Path) -> None:
     frame["n"] = rng.integers(-(2**63), 2**63 - 1, 3000)
     path = tmp_path / "a.csv"
     frame.to_csv(path)
-    read = pd.read_csv(path)
-    np.testing.assert_array_equal(sources.csv(path, "0:3")[:], read.iloc[:, 1:5].to_numpy())
+    np.testing.assert_array_equal(sources.csv(path, "0:3")[:], frame.iloc[:, :4].to_numpy())
     np.testing.assert_array_equal(sources.csv(path, "n")[:], frame["n"])
     np.testing.assert_array_equal(sources.csv(path, "")[:], np.arange(3000))
 
