@@ -74,11 +74,6 @@ def in_folders(root: Path, classes: int | Sequence[str] | None) -> Listing:
     return Listing(tuple(paths), np.array(labels), tuple(names))
 
 
-def folder_names(root: str | os.PathLike[str]) -> list[str]:
-    """The classes of a folder, in the order of their numbers."""
-    return [folder.name for folder in _folders(Path(root))[0]]
-
-
 def _folders(root: Path) -> tuple[list[Path], list[str]]:
     """The folders of classes, and the names of other entries."""
     try:
