@@ -10,13 +10,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from held_variables import Holding
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -655,7 +655,7 @@ def test_a_train_function(folder: Path) -> None:
     a, b = weights("a", "same")
     c, d = shared(1.0, "same"), shared(2.0)
     rng = pytensor.shared(np.random.default_rng(0))
-    train = SimpleNamespace(params=[a, b], state=[c, d, a], streams=[rng])
+    train = Holding(params=[a, b], state=[c, d, a], streams=[rng])
     place = Checkpoints(folder, train).save(1)
     body = json.loads((place / "meta.json").read_text())
     assert list(body["values"]) == ["a", "params.1", "state.0", "state.1"]

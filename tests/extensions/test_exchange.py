@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from exchange_cases import Regression, data, trained_by_numpy
+from held_variables import Holding
 from modes import FAST
 from training_cases import lars
 
@@ -86,15 +87,8 @@ def test_a_checkpoint_goes_on_with_equal_bits(group2: synk.Group, tmp_path: Path
         checkpoints.Checkpoints(tmp_path, dense.train).restore()
 
 
-class _Saved:
-    """As much of a training function as checkpoints ask for: residuals of so many nodes."""
-
-    def __init__(self, rows: np.ndarray) -> None:
-        self.params: list[Any] = []
-        self.state = self.by_node = [pytensor.shared(rows, name="residual of w")]
-
-    def collect(self) -> None:
-        """All rows are here."""
+def _residual(rows: np.ndarray) -> Holding:
+    return Holding(state=[pytensor.shared(rows, name="residual of w")], by_node=True)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
@@ -102,15 +96,15 @@ def test_another_number_of_nodes_keeps_the_sum(tmp_path: Path, nodes: int) -> No
     checkpoints = pytest.importorskip("synkhronos.extensions.checkpoints")
     pytest.importorskip("safetensors")
     saved = np.array([[1.0, 2.0], [3.0, 5.0]])
-    checkpoints.Checkpoints(tmp_path, _Saved(saved)).save(1)
-    new = _Saved(np.ones((nodes, 2)))
+    checkpoints.Checkpoints(tmp_path, _residual(saved)).save(1)
+    new = _residual(np.ones((nodes, 2)))
     checkpoints.Checkpoints(tmp_path, new).restore()
     found = new.state[0].get_value()
     np.testing.assert_array_equal(found.sum(axis=0), [4, 7])
     np.testing.assert_array_equal(found[0], saved[0] if nodes == 2 else [4, 7])
     assert len(found) == nodes
     with pytest.raises(synk.InputError, match=r"is float64 \(1, 3\), saved was float64 \(2, 2\)"):
-        checkpoints.Checkpoints(tmp_path, _Saved(np.ones((1, 3)))).restore()
+        checkpoints.Checkpoints(tmp_path, _residual(np.ones((1, 3)))).restore()
 
 
 @pytest.mark.parametrize("where", ["accumulate", "exchange"])

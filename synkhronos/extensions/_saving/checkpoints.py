@@ -50,6 +50,7 @@ from synkhronos._warnings import warn
 from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
+from synkhronos.extensions._step.training_function import TrainingFunction
 
 FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
@@ -60,6 +61,8 @@ _SHOWN = 5  # names in a message
 _LOCK_SECONDS = 300.0  # that a save waits for that of another process; the largest take minutes
 _LOOK_SECONDS = 0.01
 _ERRNO = re.compile(r"os error ([0-9]+)")
+
+type Variables = Mapping[str, SharedVariable] | Sequence[SharedVariable] | TrainingFunction
 
 
 class Checkpoints(ProcessBound):
@@ -120,7 +123,7 @@ class Checkpoints(ProcessBound):
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        variables: Any,
+        variables: Variables,
         batches: Batches | None = None,
         keep: int | None = 3,
     ) -> None:
@@ -131,16 +134,18 @@ class Checkpoints(ProcessBound):
                 f"{shown(folder)}"
             )
         self.folder = Path(folder)
-        trains = hasattr(variables, "params")
-        self._owner = "this training function" if trains else "this Checkpoints"
+        train = variables if isinstance(variables, TrainingFunction) else None
+        self._owner = "this Checkpoints" if train is None else "this training function"
         self.batches = batches
         self.keep = or_none(check_integer, "keep", keep, 1)
         named = _named(variables)
         self._streams = {n: v for n, v in named.items() if isinstance(v.type, RandomType)}
         self._values = {n: v for n, v in named.items() if n not in self._streams}
-        by_node = list(getattr(variables, "by_node", ()))
-        self._by_node = {n for n, v in named.items() if v in by_node}
-        self._collect = variables.collect if by_node else None
+        self._by_node = set[str]()
+        self._collect = None
+        if train is not None and train.by_node:
+            self._by_node = {n for n, v in named.items() if v in train.by_node}
+            self._collect = train.collect
         for name, variable in self._values.items():
             _check_array(name, variable)
         self._said: set[str] = set()
@@ -763,11 +768,12 @@ def _names(found: Iterable[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _named(variables: Any) -> dict[str, SharedVariable]:
+def _named(variables: Variables) -> dict[str, SharedVariable]:
     """The variables by the names that they have in files."""
+    pairs: list[tuple[str | None, SharedVariable]]
     if isinstance(variables, Mapping):
         pairs = list(variables.items())
-    elif hasattr(variables, "params"):
+    elif isinstance(variables, TrainingFunction):
         pairs = list(_parts_of(variables))
     elif isinstance(variables, list | tuple):
         pairs = [(getattr(v, "name", None), v) for v in variables]
@@ -784,7 +790,7 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
         raise InputError(
             f"Checkpoints: the variables at {nameless} have no name: name them, or give a dict"
         )
-    names = [n for n, _ in pairs]
+    names = [n for n, _ in pairs if n]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice or "__metadata__" in names:
         raise InputError(
@@ -793,19 +799,25 @@ def _named(variables: Any) -> dict[str, SharedVariable]:
         )
     if len({v for _, v in pairs}) < len(pairs):
         raise InputError("Checkpoints: a variable is listed twice")
-    return dict(pairs)
+    return {n: v for n, v in pairs if n}
 
 
-def _parts_of(train: Any) -> Iterator[tuple[str, Any]]:
+def _parts_of(train: TrainingFunction) -> Iterator[tuple[str, SharedVariable]]:
     """The variables of a train function by name; unnamed ones by their position."""
-    places: dict[Any, str] = {}
-    for part in ("params", "state", "streams", "settings"):
-        for i, variable in enumerate(getattr(train, part, ())):
+    parts = {
+        "params": train.params,
+        "state": train.state,
+        "streams": train.streams,
+        "settings": train.settings,
+    }
+    places: dict[SharedVariable, str] = {}
+    for part, variables in parts.items():
+        for i, variable in enumerate(variables):
             places.setdefault(variable, f"{part}.{i}")
     names = [v.name for v in places]
     for variable, place in places.items():
-        own = variable.name and names.count(variable.name) == 1
-        yield (variable.name if own else place), variable
+        own = variable.name
+        yield (own if own and names.count(own) == 1 else place), variable
 
 
 def _check_array(name: str, variable: SharedVariable) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._api.advice import Advised, Timing
+from synkhronos._api.advice import Advised
 from synkhronos._api.request import Request
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group
@@ -20,6 +20,7 @@ from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate
 from synkhronos.extensions._step.exchanges import HalfPrecision, TopK
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.made import Made, Rows, steps_of
+from synkhronos.extensions._step.one_plan import OfOnePlan
 from synkhronos.extensions._step.planned import Planned, TrainPlan
 from synkhronos.extensions._step.resident import InstallResidentUpdate, ResidentStep
 from synkhronos.extensions._step.sparse import residuals_of
@@ -27,7 +28,7 @@ from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions._step.update import Step
 
 
-class TrainFunction(TrainingFunction, ProcessBound, Advised):
+class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     """A training step of all members; made by `make_train_function`.
 
     Attributes
@@ -56,11 +57,6 @@ class TrainFunction(TrainingFunction, ProcessBound, Advised):
     ...     train.gradients([1.0, 3.0]), train([1.0, 3.0]), train.params
     ([array(-4.)], array(5.), [w])
     """
-
-    _instead = (
-        "save its values by extensions.checkpoints.Checkpoints(folder, train), or p.get_value() "
-        "of each parameter, and make the function again"
-    )
 
     def __init__(self, group: Group, plan: TrainPlan) -> None:
         jax, average = plan.function.recipe.jax, plan.goal.average
@@ -161,69 +157,6 @@ class TrainFunction(TrainingFunction, ProcessBound, Advised):
     def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
         """Make a step of each batch of the rest of an epoch."""
         return steps_of(functools.partial(self, num_slices=slices), feed)
-
-    def gradients(
-        self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
-    ) -> list[np.ndarray]:
-        """Compute the gradients of the loss over all rows; no value changes.
-
-        The parameters are those of a call.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            One for each of `params`, before clipping.
-        """
-        return self._planned.gradients(*args, batch=batch, num_slices=num_slices, **kwargs)
-
-    def build_inputs(
-        self,
-        *args: Any,
-        force_cast: bool = False,
-        oversize: float = 1.0,
-        minibatch: bool | Sequence[bool] = False,
-        **kwargs: Any,
-    ) -> Any:
-        """Make one Data for each input, as `synkhronos.Function.build_inputs` does.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            The arrays, in order or by name: x, y, `bcast_inputs`. ``x_data`` and ``y_data`` name x
-            and y, too. An input that is None, or not given, gets empty Data: set its value later.
-        force_cast, oversize
-            As for `synkhronos.data`.
-        minibatch : bool, or one for each input
-
-        Returns
-        -------
-        Data, or tuple of Data
-
-        Raises
-        ------
-        InputError, InputTypeError
-            There are too many arrays, or one does not fit its input.
-
-        Notes
-        -----
-        Cost: one copy of each array; no communication with the workers.
-
-        Examples
-        --------
-        >>> import numpy as np, pytensor, pytensor.tensor as pt, synkhronos as synk
-        >>> from synkhronos.extensions import make_train_function, updates
-        >>> x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.zeros(()), name="w")
-        >>> with synk.Group(1):
-        ...     train = make_train_function(((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.5)
-        ...     train.build_inputs([1.0, 3.0])
-        <synkhronos.Data 'x' float64 (2,)>
-        """
-        how: Any = {"force_cast": force_cast, "oversize": oversize, "minibatch": minibatch}
-        return self._planned.build_inputs(*args, **how, **kwargs)
-
-    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
-        """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(asked)
 
     def _install(self) -> None:
         """Make the parameters, states and update known to all members."""

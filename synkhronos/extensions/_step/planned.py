@@ -206,9 +206,9 @@ class Planned:
 
     @retried
     def gradients(
-        self, *args: Any, batch: Any = None, num_slices: int | str = 1, **kwargs: Any
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, num_slices: int | str
     ) -> list[np.ndarray]:
-        """Compute the gradients of the loss over all rows, as `TrainFunction.gradients` does."""
+        """Compute the gradients of the loss over all rows, as `OfOnePlan.gradients` does."""
         kinds = self.function.plan.recipe.reductions
         args, kwargs, batch = arranged(args, kwargs, batch, self.n_inputs, self._aliases)
         with self.group.runner.turn("train.gradients"):
@@ -251,13 +251,13 @@ class Planned:
 
     def build_inputs(
         self,
-        *args: Any,
-        force_cast: bool = False,
-        oversize: float = 1.0,
-        minibatch: bool | Sequence[bool] = False,
-        **kwargs: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        force_cast: bool,
+        oversize: float,
+        minibatch: bool | Sequence[bool],
     ) -> Any:
-        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
+        """Make one Data for each input, as `OfOnePlan.build_inputs` does."""
         args, kwargs = by_position(args, kwargs, self._aliases)
         return self.function.build_inputs(args, kwargs, force_cast, oversize, minibatch)
 

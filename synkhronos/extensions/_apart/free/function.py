@@ -14,8 +14,7 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._api.advice import Advised, Timing
-from synkhronos._api.request import Request
+from synkhronos._api.advice import Advised
 from synkhronos._checks import check_flag, check_integer, check_seconds, check_word
 from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
@@ -29,8 +28,8 @@ from synkhronos.extensions._apart.free.start import assignment_of, check_start
 from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._apart.variables import OwnVariables
-from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions._step.made import Made, Rows
+from synkhronos.extensions._step.one_plan import OfOnePlan
 from synkhronos.extensions._step.planned import Planned, TrainPlan, set_scalar
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import FreeRule
@@ -40,7 +39,7 @@ log = logging.getLogger("synkhronos")
 _NESTEROV = ("nesterov_momentum", "nadam")
 
 
-class FreeFunction(TrainingFunction, ProcessBound, Advised):
+class FreeFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     """A training function whose members train apart, and exchange by themselves.
 
     `make_train_function` makes it, with ``rule=`` a free rule of `synkhronos.rules`. `start` begins
@@ -72,7 +71,6 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
 
     rule: FreeRule
     repeatable = False
-    _instead = TrainFunction._instead
 
     def __init__(
         self,
@@ -237,15 +235,3 @@ class FreeFunction(TrainingFunction, ProcessBound, Advised):
     def stop(self) -> None:
         """Ask the members to stop."""
         self._running.stop()
-
-    def gradients(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Compute the gradients at the centre, as `TrainFunction.gradients` does."""
-        return self._planned.gradients(*args, **kwargs)
-
-    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
-        return self._planned.build_inputs(*args, **kwargs)
-
-    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
-        """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(asked)

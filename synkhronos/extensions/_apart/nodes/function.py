@@ -11,8 +11,7 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._api.advice import Advised, Timing
-from synkhronos._api.request import Request
+from synkhronos._api.advice import Advised
 from synkhronos._checks import check_integer
 from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
@@ -23,14 +22,14 @@ from synkhronos.extensions._apart.nodes.run import NodesRun
 from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.extensions._apart.variables import OwnVariables
 from synkhronos.extensions._rows.batches import Batches
-from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions._step.made import Made, Rows
+from synkhronos.extensions._step.one_plan import OfOnePlan
 from synkhronos.extensions._step.planned import Planned, TrainPlan
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules.nodes import Nodes
 
 
-class NodesFunction(TrainingFunction, ProcessBound, Advised):
+class NodesFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     """A training function whose nodes train apart, each by a free rule, and meet.
 
     `make_train_function` makes it, with ``rule=`` a `synkhronos.rules.Nodes`. `start` begins a run.
@@ -60,7 +59,6 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
 
     rule: Nodes
     repeatable = False
-    _instead = TrainFunction._instead
 
     def __init__(
         self, group: Group, plan: TrainPlan, rule: Nodes, statistics: Sequence[SharedVariable]
@@ -152,15 +150,3 @@ class NodesFunction(TrainingFunction, ProcessBound, Advised):
     def stop(self) -> None:
         """Ask the nodes to stop."""
         self._running.stop()
-
-    def gradients(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Compute the gradients at the centre, as `TrainFunction.gradients` does."""
-        return self._planned.gradients(*args, **kwargs)
-
-    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
-        return self._planned.build_inputs(*args, **kwargs)
-
-    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
-        """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(asked)

@@ -15,7 +15,7 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._api.advice import Advised, Timing
+from synkhronos._api.advice import Advised
 from synkhronos._api.request import Request
 from synkhronos._checks import check_integer, shown
 from synkhronos._engine.commands.call import Call
@@ -35,6 +35,7 @@ from synkhronos.extensions._apart.rounds.commands import (
 from synkhronos.extensions._apart.variables import OwnVariables
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions._step.made import Made, Rows, steps_of
+from synkhronos.extensions._step.one_plan import OfOnePlan
 from synkhronos.extensions._step.planned import Planned, TrainPlan
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import RoundRule
@@ -44,7 +45,7 @@ log = logging.getLogger("synkhronos")
 _STEPS, _MEETINGS = 0, 1
 
 
-class RoundFunction(TrainingFunction, ProcessBound, Advised):
+class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     """A training function whose members train apart and meet after each period of the rule.
 
     `make_train_function` makes it, with ``rule=`` a round rule of `synkhronos.rules`. Between
@@ -73,7 +74,6 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
     """
 
     rule: RoundRule
-    _instead = TrainFunction._instead
 
     def __init__(
         self,
@@ -402,18 +402,6 @@ class RoundFunction(TrainingFunction, ProcessBound, Advised):
     def settle(self) -> None:
         """Meet, so that the variables have the centre's values."""
         self.meet()
-
-    def gradients(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Compute the gradients at the centre, as `TrainFunction.gradients` does."""
-        return self._planned.gradients(*args, **kwargs)
-
-    def build_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Make one Data for each input, as `TrainFunction.build_inputs` does."""
-        return self._planned.build_inputs(*args, **kwargs)
-
-    def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
-        """Measure a step for `synk.advise`; changes no variable."""
-        return self._planned.timed(asked)
 
 
 def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Call) -> LocalStep:
